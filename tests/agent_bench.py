@@ -154,7 +154,7 @@ class Bench:
         """Allocate a slot for a pod and prepare it; returns the lease's name."""
         slot_allocation, _ = self.prestart.allocate([slot])
         self.kubelet.holds(pod, slot, slot_allocation)
-        await self.prestart.prepare([slot], still_wanted=lambda: wanted)
+        await self.prestart.prepare([slot], still_needed=lambda: wanted)
         return slot_allocation
 
     def nothing_is_granted(self) -> bool:

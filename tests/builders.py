@@ -48,7 +48,7 @@ from vgpu_api.v1alpha1 import (
 )
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
@@ -302,10 +302,10 @@ def an_ask(
     config: ClusterConfig | None = None,
     cpu_milli: int = 0,
     **placement: Any,
-) -> Ask:
+) -> Demand:
     """What requests ask for with defaults applied; `placement` as in the claim's spec."""
     spec = a_spec(requests or None, placement=placement or None)
-    return Ask.of(spec, config or ClusterConfig(), cpu_milli=cpu_milli)
+    return Demand.of(spec, config or ClusterConfig(), cpu_milli=cpu_milli)
 
 
 def device_facts(
@@ -361,7 +361,7 @@ def bits(slices: Iterable[int]) -> int:
 
 
 def give_mix(
-    mix: Mix, types: Iterable[tuple[float, RequestAsk]], *, without_devices: float = 0.0
+    mix: Mix, types: Iterable[tuple[float, RequestDemand]], *, without_devices: float = 0.0
 ) -> None:
     """Make these the typical requests, by frequency, instead of what was observed."""
     mix.set_types(tuple((weight, type_of(request)) for weight, request in types), without_devices)

@@ -30,11 +30,11 @@ def example_claims() -> Iterator[VGPUClaim]:
             elif document["kind"] == "Pod":
                 pod = Pod.model_validate(document)
                 try:
-                    ask = read(pod, ClusterConfig())
+                    demand = read(pod, ClusterConfig())
                 except BadInput:
                     continue  # admission refuses it, so it never gets a claim
-                if ask is not None and ask.spec is not None:
-                    yield _stored(claim_for_pod(pod, ask.spec))
+                if demand is not None and demand.spec is not None:
+                    yield _stored(claim_for_pod(pod, demand.spec))
 
 
 def statuses(claim: VGPUClaim) -> dict[str, DesiredStatus]:

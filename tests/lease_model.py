@@ -142,7 +142,7 @@ class Candidate:
             namespace="ns",
             name="lease",
             identity=name,
-            terms=TERMS,
+            times=TERMS,
             clock=lambda: time.now + ahead_s,
             sleep=self._sleep,
             jitter=lambda: 0.5,
@@ -160,7 +160,7 @@ class Candidate:
         while True:
             await self.elector.acquire()
             with pytest.raises(LeaseLost):
-                await self.elector.hold()
+                await self.elector.keep()
 
     def crash(self) -> None:
         """End at once; what was sent goes on its way."""

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import DeviceFacts
 
 Grants = tuple[tuple[str, str, int, int, str], ...]
 """(request, UUID, MiB, cores, what of a device in MIG mode, as `profile@first slice`)."""
-Mix = Sequence[tuple[float, RequestAsk]]
+Mix = Sequence[tuple[float, RequestDemand]]
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Left:
 
 
 def decide(
-    fleet: Fleet, ask: Ask, nodes: Iterable[str] | None = None, left: Left = Left()
+    fleet: Fleet, ask: Demand, nodes: Iterable[str] | None = None, left: Left = Left()
 ) -> Answer:
     """The best node among `nodes`."""
     names = sorted(fleet.devices if nodes is None else set(nodes))
@@ -98,13 +98,13 @@ def decide(
     return Answer(None, (), reasons)
 
 
-def own_place(fleet: Fleet, name: str, ask: Ask) -> str:
+def own_place(fleet: Fleet, name: str, ask: Demand) -> str:
     """What the node says, where the claim says nothing."""
     listens = ask.node_may_choose and ask.node_policy != "Fragmentation"
     return fleet.places.get(name, "") if listens else ""
 
 
-def node_rank(fleet: Fleet, name: str, ask: Ask, grants: Grants, left: Left):
+def node_rank(fleet: Fleet, name: str, ask: Demand, grants: Grants, left: Left):
     reverse_name = [-ord(letter) for letter in name] + [1]
     devices, used = fleet.devices[name], fleet.used
     if ask.node_policy == "Fragmentation":
@@ -128,7 +128,7 @@ def share(part: int, total: int) -> float:
     return part / total if total else 0.0
 
 
-def on_node(fleet: Fleet, name: str, ask: Ask, left: Left) -> Grants | str:
+def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
     """All requests on one node, or why not."""
     devices = fleet.devices[name]
     policies = ask.device_policies or fleet.policies.get(name, ("Spread",))
@@ -151,7 +151,7 @@ def on_node(fleet: Fleet, name: str, ask: Ask, left: Left) -> Grants | str:
 
 
 def amounts(
-    device: DeviceFacts, used: Used, request: RequestAsk
+    device: DeviceFacts, used: Used, request: RequestDemand
 ) -> tuple[int, int, str, frozenset[int]]:
     """MiB and cores that the device is charged, the instance by name, and its slices."""
     cut = instance(device, used, request)
@@ -162,7 +162,7 @@ def amounts(
     return profile.memory_mib, profile.cores, f"{profile.name}@{start}", slices
 
 
-def instance(device: DeviceFacts, used: Used, request: RequestAsk):
+def instance(device: DeviceFacts, used: Used, request: RequestDemand):
     """The profile and the place that a device in MIG mode has for the request, if any."""
     if device.mode != "MIG":
         return None
@@ -181,7 +181,7 @@ def instance(device: DeviceFacts, used: Used, request: RequestAsk):
     return None
 
 
-def take(used: Used, device: DeviceFacts, request: RequestAsk) -> None:
+def take(used: Used, device: DeviceFacts, request: RequestDemand) -> None:
     memory, cores, _, slices = amounts(device, used, request)
     used.slots += 1
     used.memory += memory
@@ -191,7 +191,9 @@ def take(used: Used, device: DeviceFacts, request: RequestAsk) -> None:
         used.cores = max(used.cores, device.cores)
 
 
-def taking(used, ask: Ask, grants: Grants, devices: Mapping[str, DeviceFacts]) -> dict[str, Used]:
+def taking(
+    used, ask: Demand, grants: Grants, devices: Mapping[str, DeviceFacts]
+) -> dict[str, Used]:
     after = {uuid: replace(used[uuid]) for uuid in devices}
     for request in sorted(ask.requests, key=lambda r: r.phase == "App"):
         for name, uuid, *_ in grants:
@@ -203,7 +205,7 @@ def taking(used, ask: Ask, grants: Grants, devices: Mapping[str, DeviceFacts]) -
 
 
 def fit(
-    fleet, devices, used, request: RequestAsk, policies, ask: Ask, quota
+    fleet, devices, used, request: RequestDemand, policies, ask: Demand, quota
 ) -> list[DeviceFacts] | str:
     """The devices for one request, or the reasons."""
     mine = [device for device in devices if device.vendor == request.vendor]
@@ -277,7 +279,7 @@ def pair(one: DeviceFacts, other: DeviceFacts) -> int:
     return there if there == back else 0
 
 
-def kind_reason(device: DeviceFacts, request: RequestAsk) -> str:
+def kind_reason(device: DeviceFacts, request: RequestDemand) -> str:
     if device.duplicate:
         return "CardUuidDuplicate"
     if not device.healthy:
@@ -292,7 +294,7 @@ def kind_reason(device: DeviceFacts, request: RequestAsk) -> str:
     return ""
 
 
-def room_reason(device: DeviceFacts, used: Used, request: RequestAsk, policies, quota) -> str:
+def room_reason(device: DeviceFacts, used: Used, request: RequestDemand, policies, quota) -> str:
     listed = not request.uuids or device.uuid in request.uuids
     if not listed or device.uuid in request.exclude_uuids:
         return "CardUuidMismatch"
@@ -316,7 +318,7 @@ def room_reason(device: DeviceFacts, used: Used, request: RequestAsk, policies, 
 
 
 def over_quota(
-    device: DeviceFacts, request: RequestAsk, much: tuple[int, int], left: Left, charged
+    device: DeviceFacts, request: RequestDemand, much: tuple[int, int], left: Left, charged
 ) -> bool:
     """Whether `count` devices like this one are more than the namespace may take."""
     mine = (request.phase, device.uuid, *much)
@@ -339,7 +341,7 @@ def charge(charged) -> tuple[int, int]:
     return total[0], total[1]
 
 
-def in_order(fleet, devices, used, request, policies, ask: Ask) -> list[DeviceFacts]:
+def in_order(fleet, devices, used, request, policies, ask: Demand) -> list[DeviceFacts]:
     """From the least wanted to the most wanted."""
 
     def score(device: DeviceFacts) -> float:
@@ -397,7 +399,7 @@ def in_order(fleet, devices, used, request, policies, ask: Ask) -> list[DeviceFa
 # Fragmentation.
 
 
-def fgd_score(fleet: Fleet, devices, before, after, request: RequestAsk) -> int:
+def fgd_score(fleet: Fleet, devices, before, after, request: RequestDemand) -> int:
     free = fleet.cpu.get(devices[0].node, math.inf)
     rise = fragmentation(devices, after, fleet.mix, free - request.cpu_milli) - fragmentation(
         devices, before, fleet.mix, free
@@ -416,7 +418,7 @@ def fragmentation(devices, used, mix: Mix, cpu: float) -> float:
     return total
 
 
-def refuses(device: DeviceFacts, used: Used, request: RequestAsk) -> str:
+def refuses(device: DeviceFacts, used: Used, request: RequestDemand) -> str:
     return kind_reason(device, request) or room_reason(device, used, request, (), (Left(), []))
 
 

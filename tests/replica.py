@@ -15,7 +15,7 @@ from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import events
-from vgpu_operator.engine.claims.describe import TELL_AFTER_S
+from vgpu_operator.engine.claims.describe import REPORT_AFTER_S
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
@@ -227,7 +227,7 @@ class Replica:
     async def told(self) -> None:
         """Settle, and again after what waits has waited for long enough to be told of."""
         await self.settle()
-        self.time += TELL_AFTER_S
+        self.time += REPORT_AFTER_S
         await self.settle()
 
     def _observe(self, event: events.Event) -> None:

@@ -20,7 +20,7 @@ from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kinds
 from vgpu_operator.admission.podmutation import mutate_pod
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import binding_annotations, read
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.engine.registers import REGISTERED, status_of
@@ -131,15 +131,15 @@ def devices_on(node: Node) -> list[GPUDevice]:
 def spec_of(pod: Pod) -> VGPUClaimSpec | str:
     """What the pod's claim asks for, or why it is refused at admission; `` if for nothing."""
     try:
-        ask = read(pod, CONFIG)
+        demand = read(pod, CONFIG)
     except BadInput as error:
         return str(error)
-    return "" if ask is None or ask.spec is None else ask.spec
+    return "" if demand is None or demand.spec is None else demand.spec
 
 
 def decided(question: Question, spec: VGPUClaimSpec) -> Plan:
     """Where the pod goes here."""
-    return place(question.ledger.columns, Ask.of(spec, CONFIG))
+    return place(question.ledger.columns, Demand.of(spec, CONFIG))
 
 
 def given_by_hami(answer: dict[str, Any], node: Node) -> list[list[tuple[str, int, int]]]:

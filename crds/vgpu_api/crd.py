@@ -35,14 +35,25 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A CEL rule at the schema's root."""
+    """A CEL rule at the schema's root.
+
+    The API server prints `path: kind: message`, and the kind is that of `reason`: with both, a
+    refusal reads as one of the webhook (decision 72).
+    """
 
     expression: str
     message: str
+    path: str
+    reason: str = "FieldValueInvalid"
 
     def to_wire(self) -> dict[str, str]:
         """As in `x-kubernetes-validations`."""
-        return {"rule": self.expression, "message": self.message}
+        return {
+            "rule": self.expression,
+            "message": self.message,
+            "fieldPath": self.path,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,7 @@ CLAIM_RULES = (
     Rule(
         "self.spec.requests.all(r, !(has(r.memory) && has(r.memoryPercent)))",
         "give memory or memoryPercent, not both",
+        ".spec.requests",
     ),
     Rule(
         f"{_NOT_ALLOCATED} || (self.spec.requests.size() == oldSelf.spec.requests.size() && "
@@ -152,12 +164,16 @@ CLAIM_RULES = (
         + ")))",
         "once allocated, only ttlSecondsAfterUnused and each request's memory, memoryPercent and "
         "cores can change",
+        ".spec.requests",
+        "FieldValueForbidden",
     ),
     Rule(
         f"{_NOT_ALLOCATED} || ("
         + " && ".join(f"({_same('oldSelf.spec', 'self.spec', name)})" for name in _FROZEN_IN_SPEC)
         + ")",
         "placement, bindingMode and schedulingPriority cannot change once the claim is allocated",
+        ".spec",
+        "FieldValueForbidden",
     ),
 )
 

@@ -29,12 +29,12 @@ def cpu_milli_of(pod: Pod) -> int:
         return _milli(spec.resources.requests) + overhead
     sidecars = peak = 0
     for container in spec.init_containers:
-        asked = _milli(container.resources.requests)
+        requested = _milli(container.resources.requests)
         if container.is_sidecar:
-            sidecars += asked
+            sidecars += requested
             peak = max(peak, sidecars)
         else:
-            peak = max(peak, sidecars + asked)
+            peak = max(peak, sidecars + requested)
     together = sidecars + sum(_milli(container.resources.requests) for container in spec.containers)
     return max(peak, together) + overhead
 
@@ -48,10 +48,10 @@ def requests_of(pod: Pod) -> dict[str, int]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.init_containers:
-        asked = _plus(sidecars, _amounts(container.resources.requests, math.ceil))
-        peak = _most(peak, asked)
+        requested = _plus(sidecars, _amounts(container.resources.requests, math.ceil))
+        peak = _most(peak, requested)
         if container.is_sidecar:
-            sidecars = asked
+            sidecars = requested
     together = sidecars
     for container in spec.containers:
         together = _plus(together, _amounts(container.resources.requests, math.ceil))

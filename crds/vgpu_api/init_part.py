@@ -61,15 +61,17 @@ def init_part_ended(claim: VGPUClaim) -> bool:
     Not where it reports as well that they must run again: then nothing is taken from them first.
     """
     released = claim.status.init_released
-    if released is None or init_part_wanted(claim):
+    if released is None or init_part_rerun(claim):
         return False
     return _is_current(claim, InitRound(released.allocation_id, released.round))
 
 
-def init_part_wanted(claim: VGPUClaim) -> bool:
+def init_part_rerun(claim: VGPUClaim) -> bool:
     """Whether the agent reports that init containers must run again after this very round."""
-    wanted = claim.status.init_wanted
-    return wanted is not None and _is_current(claim, InitRound(wanted.allocation_id, wanted.round))
+    desired = claim.status.init_wanted
+    return desired is not None and _is_current(
+        claim, InitRound(desired.allocation_id, desired.round)
+    )
 
 
 def _is_current(claim: VGPUClaim, named: InitRound) -> bool:

@@ -39,7 +39,7 @@ def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]
     devices (`Exclusive`), which cannot change while they are held: see `unmet`.
     """
     requests = {request.name: request for request in spec.requests}
-    return [_wanted(device, requests.get(device.request)) for device in allocation.devices]
+    return [_desired(device, requests.get(device.request)) for device in allocation.devices]
 
 
 def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
@@ -66,27 +66,29 @@ def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
         reason, what = "WholeDevice", "all of the device"
         if device.mig is not None:
             reason, what = "MigInstance", f"its MIG instance {device.mig.profile}"
-        asked = f"{format_mib(memory)} and {cores} % asked"
+        requested = f"{format_mib(memory)} and {cores} % asked"
         has = f"{what} has {format_mib(device.memory_mib)} and {device.cores} %"
-        found.append((reason, f"device {device.uuid}: {asked}, {has} and cannot change while held"))
+        found.append(
+            (reason, f"device {device.uuid}: {requested}, {has} and cannot change while held")
+        )
     return found
 
 
 def granted(
-    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+    desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
     """Device by device the larger amounts: what is held while a resize is under way."""
-    return [_each(max, *pair) for pair in zip(wanted, held, strict=True)]
+    return [_each(max, *pair) for pair in zip(desired, held, strict=True)]
 
 
 def allowed(
-    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+    desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
     """Device by device the smaller amounts: what a page may have while one is under way."""
-    return [_each(min, *pair) for pair in zip(wanted, held, strict=True)]
+    return [_each(min, *pair) for pair in zip(desired, held, strict=True)]
 
 
-def is_settled(claim: VGPUClaim) -> bool:
+def is_resized(claim: VGPUClaim) -> bool:
     """Whether the agent has reported that the pages hold no more than this version asks for."""
     found = conditions.find(claim.status.conditions, conditions.RESIZED)
     return (
@@ -96,7 +98,7 @@ def is_settled(claim: VGPUClaim) -> bool:
     )
 
 
-def _wanted(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
+def _desired(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
     if request is None or device.mig is not None or request.mode == "Exclusive":
         return device
     memory = _memory_mib(device, request)
@@ -107,7 +109,7 @@ def _wanted(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDe
 def _memory_mib(device: AllocatedDevice, request: VGPURequest) -> int | None:
     """MiB that the request means on the device; None: none is asked, or it cannot be worked out.
 
-    Rounded down as by `RequestAsk.memory_on`; a percentage of less than 1 MiB is none.
+    Rounded down as by `RequestDemand.memory_on`; a percentage of less than 1 MiB is none.
     """
     if request.memory_percent is None:
         return request.memory_mib

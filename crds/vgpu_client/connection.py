@@ -98,14 +98,14 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
         contexts, current = list_kube_config_contexts(files)
     except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
         raise LoginError(f"kubeconfig {files}: {error}") from error
-    wanted = (
+    desired = (
         current
         if context is None
         else next((each for each in contexts if each["name"] == context), None)
     )
-    if wanted is None:
+    if desired is None:
         raise LoginError(f"kubeconfig {files}: no context {context}")
-    return str((wanted.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE)
+    return str((desired.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE)
 
 
 async def _from_service_account() -> Connection:

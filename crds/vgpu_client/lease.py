@@ -53,14 +53,14 @@ def boot_clock() -> float:
 
 
 class Elector:
-    """One candidate for one Lease: `acquire`, then `hold` until it raises, or `release`.
+    """One candidate for one Lease: `acquire`, then `keep` until it raises, or `release`.
 
     Args:
         api: Where the lease is.
         namespace: Its namespace.
         name: Its name.
         identity: Our name in it; must be unique to this process, restarts included.
-        terms: The times.
+        times: The times.
         clock: Monotonic seconds.
         sleep: Waits that many of them.
         wall: The time of day, which is written down and never read.
@@ -74,7 +74,7 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        terms: LeaseTimes = LeaseTimes(),
+        times: LeaseTimes = LeaseTimes(),
         clock: Callable[[], float] = boot_clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -84,7 +84,7 @@ class Elector:
         self._namespace = namespace
         self._name = name
         self._identity = identity
-        self._terms = terms
+        self._times = times
         self._clock = clock
         self._sleep = sleep
         self._wall = wall
@@ -114,30 +114,30 @@ class Elector:
 
     def _until_next_look_s(self) -> float:
         """Until the next regular look, or until the record that was seen has run out."""
-        regular_s = self._terms.renew_s * (0.75 + 0.5 * self._jitter())
+        regular_s = self._times.renew_s * (0.75 + 0.5 * self._jitter())
         if not self._seen.get("holderIdentity"):
             return regular_s
         left_s = self._runs_out_at(self._seen) - self._clock()
         return min(regular_s, left_s) if left_s > 0 else regular_s
 
-    async def hold(self) -> NoReturn:
+    async def keep(self) -> NoReturn:
         """Renew the lease, for ever.
 
         Raises:
             LeaseLost: It is held by another, or its end came before a renewal got through.
         """
-        wait_s = self._terms.renew_s
+        wait_s = self._times.renew_s
         while True:
             await self._sleep(max(0.0, min(wait_s, self.remaining_s())))
             if not self.is_leading():
                 self._until = None
                 raise LeaseLost(f"{self._name}: not renewed in time")
-            wait_s = self._terms.renew_s if await self._renew() else self._terms.retry_s
+            wait_s = self._times.renew_s if await self._renew() else self._times.retry_s
 
     async def release(self) -> None:
         """Give the lease up, so that a successor need not wait.
 
-        End `hold` and every write first.
+        End `keep` and every write first.
         """
         if not self.is_leading():
             return
@@ -145,14 +145,14 @@ class Elector:
         with suppress(ClientError):  # then it simply runs out
             try:
                 await self._write_released()
-            except Conflict:  # a renewal was under way when `hold` was ended
+            except Conflict:  # a renewal was under way when `keep` was ended
                 self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
                 if self._lease["spec"].get("holderIdentity") == self._identity:
                     await self._write_released()
 
     async def _write_released(self) -> None:
         spec = {**self._lease["spec"], "holderIdentity": ""}
-        timeout_s = self._terms.write_s
+        timeout_s = self._times.write_s
         await self._api.replace(LEASES, {**self._lease, "spec": spec}, timeout_s=timeout_s)
 
     async def _try_to_take(self) -> bool:
@@ -179,8 +179,8 @@ class Elector:
 
     def _runs_out_at(self, spec: Object) -> float:
         """When a record that goes on unchanged binds no process any more, by our clock."""
-        duration_s = float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
-        return self._seen_at + duration_s + self._terms.write_s
+        duration_s = float(spec.get("leaseDurationSeconds") or self._times.duration_s)
+        return self._seen_at + duration_s + self._times.write_s
 
     async def _create(self) -> bool:
         began = self._clock()
@@ -191,14 +191,14 @@ class Elector:
             "metadata": {"namespace": self._namespace, "name": self._name},
             "spec": {
                 "holderIdentity": self._identity,
-                "leaseDurationSeconds": self._terms.duration_s,
+                "leaseDurationSeconds": self._times.duration_s,
                 "acquireTime": now,
                 "renewTime": now,
                 "leaseTransitions": 0,
             },
         }
-        self._lease = await self._api.create(LEASES, lease, timeout_s=self._terms.write_s)
-        self._until = began + self._terms.duration_s
+        self._lease = await self._api.create(LEASES, lease, timeout_s=self._times.write_s)
+        self._until = began + self._times.duration_s
         return True
 
     async def _renew(self) -> bool:
@@ -224,16 +224,16 @@ class Elector:
         spec = {
             **(self._lease.get("spec") or {}),
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": self._terms.duration_s,
+            "leaseDurationSeconds": self._times.duration_s,
             "renewTime": self._now(),
         }
         if taking_over:
             spec["acquireTime"] = spec["renewTime"]
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
         self._lease = await self._api.replace(
-            LEASES, {**self._lease, "spec": spec}, timeout_s=self._terms.write_s
+            LEASES, {**self._lease, "spec": spec}, timeout_s=self._times.write_s
         )
-        self._until = began + self._terms.duration_s
+        self._until = began + self._times.duration_s
         return True
 
     def _now(self) -> str:

@@ -91,7 +91,7 @@ class Recorder:
         self._on_drop = on_drop
         self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
         self._queue: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._wanted = asyncio.Event()
+        self._due = asyncio.Event()
         self._tokens = float(BURST)
         self._counted = unix()
 
@@ -134,16 +134,16 @@ class Recorder:
             if dropped in self._series:
                 self._series[dropped].is_lost = True
             self._on_drop()
-        self._wanted.set()
+        self._due.set()
 
     async def run(self) -> None:
         """Write events for ever."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._due.wait()
+            self._due.clear()
             wait_s = await self._write_due()
             if self._queue:
-                self._wanted.set()
+                self._due.set()
                 # Not longer: another object's first event does not wait for this one's next.
                 await self._sleep(min(wait_s, _LOOK_S))
 

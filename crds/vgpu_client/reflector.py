@@ -183,11 +183,11 @@ class Reflector(Generic[T]):
         self._known: dict[_Place, _Version] = {}
         self._position = 0  # the version up to which everything has been delivered
         self._failures = 0  # in a row
-        self._quorum_wanted = not scope.from_cache
-        self._list_wanted = asyncio.Event()
+        self._quorum_required = not scope.from_cache
+        self._list_requested = asyncio.Event()
         self._lists_begun = 0
-        self._lists_told = 0  # the number of the last list that was delivered completely
-        self._list_told = asyncio.Condition()
+        self._lists_delivered = 0  # the number of the last list that was delivered completely
+        self._list_delivered = asyncio.Condition()
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []  # by version
         self.synced = asyncio.Event()
         """Set once the first full list has been delivered."""
@@ -196,10 +196,10 @@ class Reflector(Generic[T]):
 
     async def relist(self) -> None:
         """Return after a list begun later than this call has been delivered (a quorum read)."""
-        wanted = self._lists_begun + 1
-        self._list_wanted.set()
-        async with self._list_told:
-            await self._list_told.wait_for(lambda: self._lists_told >= wanted)
+        desired = self._lists_begun + 1
+        self._list_requested.set()
+        async with self._list_delivered:
+            await self._list_delivered.wait_for(lambda: self._lists_delivered >= desired)
 
     async def reach(self, version: int) -> None:
         """Return when everything up to a version of this kind has been delivered.
@@ -208,9 +208,9 @@ class Reflector(Generic[T]):
         earlier change of any object of the kind is missing.
         """
         if self._position < version:
-            told = asyncio.get_running_loop().create_future()
-            self._awaited.append((version, told))
-            await told
+            delivered = asyncio.get_running_loop().create_future()
+            self._awaited.append((version, delivered))
+            await delivered
 
     async def run(self) -> None:
         """Keep the sink up to date, for ever.
@@ -222,13 +222,15 @@ class Reflector(Generic[T]):
         while True:
             try:
                 await self._list()
-                while not self._list_wanted.is_set():
+                while not self._list_requested.is_set():
                     if not await self._follow():
                         # Closed before any event: the server is going, or behind.
                         self._failures += 1
                         await self._sleep(self._retry_s())
             except Gone as error:
-                self._quorum_wanted = True  # the cache that served the list may be behind for ever
+                self._quorum_required = (
+                    True  # the cache that served the list may be behind for ever
+                )
                 await self._start_over("gone", error)
             except ClientError as error:
                 await self._start_over("broken", error)
@@ -247,31 +249,31 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         """Read everything and deliver the difference to the last state; deletions first."""
-        quorum = self._quorum_wanted or self._list_wanted.is_set()
-        self._list_wanted.clear()
+        quorum = self._quorum_required or self._list_requested.is_set()
+        self._list_requested.clear()
         self._lists_begun += 1
         is_first = not (self._position or self._known)
-        each = self._told_item if is_first else self._item
+        each = self._delivered_item if is_first else self._item
         listing = await self._read(None if quorum else str(self._position), each)
         self._must_not_go_back(int(listing.resource_version))
         items: list[_Item] = list(listing.items)
         present = {item.place for item in items}
         for place in [place for place in self._known if place not in present]:
-            self._tell_deleted(place)
+            self._deliver_deleted(place)
         for number, item in enumerate(items):
             if item.read:
-                self._tell(item)
+                self._deliver(item)
             if number % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
-        self._quorum_wanted = not self._scope.from_cache
+        self._quorum_required = not self._scope.from_cache
         self._on_list(self._position, (item.version[0] for item in items))
-        self._lists_told = self._lists_begun
+        self._lists_delivered = self._lists_begun
         self.synced.set()
         self.follows.set()
         self._note_reached()
-        async with self._list_told:
-            self._list_told.notify_all()
+        async with self._list_delivered:
+            self._list_delivered.notify_all()
 
     async def _read(self, not_older_than: str | None, each: Each) -> Listing:
         """A list; from etcd where the server's cache cannot serve it."""
@@ -310,11 +312,11 @@ class Reflector(Generic[T]):
             raw["metadata"].pop("managedFields", None)
             return _Item(place, version, read=True, raw=raw, error=error)
 
-    def _told_item(self, raw: Object) -> _Item:
+    def _delivered_item(self, raw: Object) -> _Item:
         """As `_item`, delivered at once; if the list breaks off, the next one finds it known."""
         item = self._item(raw)
         if item.read:
-            self._tell(item)
+            self._deliver(item)
         return _Item(item.place, item.version)
 
     def _must_not_go_back(self, version: int) -> None:
@@ -327,7 +329,7 @@ class Reflector(Generic[T]):
     async def _follow(self) -> bool:
         """Follow a stream until it ends or a list is wanted; False if it ended without an event."""
         stream = asyncio.ensure_future(self._stream())
-        interrupt = asyncio.ensure_future(self._list_wanted.wait())
+        interrupt = asyncio.ensure_future(self._list_requested.wait())
         try:
             await asyncio.wait({stream, interrupt}, return_when=asyncio.FIRST_COMPLETED)
             return await stream if stream.done() else True
@@ -363,26 +365,26 @@ class Reflector(Generic[T]):
         self._position = version
         if kind == "DELETED":
             if _place(raw) in self._known:
-                self._tell_deleted(_place(raw), was_seen=True)
+                self._deliver_deleted(_place(raw), was_seen=True)
         elif kind != "BOOKMARK":
-            self._tell(self._item(raw))
+            self._deliver(self._item(raw))
         self._note_reached()
 
     def _note_reached(self) -> None:
         if not self._awaited:
             return
         awaited, self._awaited = self._awaited, []
-        for version, told in awaited:
+        for version, delivered in awaited:
             if version > self._position:
-                self._awaited.append((version, told))
-            elif not told.done():
-                told.set_result(None)
+                self._awaited.append((version, delivered))
+            elif not delivered.done():
+                delivered.set_result(None)
 
-    def _tell(self, item: _Item) -> None:
+    def _deliver(self, item: _Item) -> None:
         place, version = item.place, item.version
         known = self._known.get(place)
         if known is not None and known[0] != version[0]:  # another object under the same name
-            self._tell_deleted(place)
+            self._deliver_deleted(place)
             known = None
         self._known[place] = version
         if item.error is not None:
@@ -392,7 +394,7 @@ class Reflector(Generic[T]):
         else:
             self._handler.modified(cast(T, item.obj))
 
-    def _tell_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
+    def _deliver_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
         uid, _ = self._known.pop(place)
         self._handler.deleted(ObjectIdentity(*place, uid, was_seen=was_seen))
 

@@ -82,12 +82,12 @@ class Answers(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """The answer to `key`: a kept one, or what `ask` returns.
+    async def get(self, key: K, query: Callable[[], Awaitable[V]]) -> V:
+        """The answer to `key`: a kept one, or what `query` returns.
 
         Raises:
             Busy: Too many wait.
-            Exception: What `ask` raises; that is not kept.
+            Exception: What `query` raises; that is not kept.
         """
         kept = self._kept.get(key)
         if kept is not None and self._clock() < kept[0]:
@@ -96,14 +96,14 @@ class Answers(Generic[K, V]):
         if task is None:
             if len(self._under_way) >= self._limits.waiting:
                 raise Busy("too many reviews are under way; try again")
-            task = asyncio.create_task(self._asked(ask))
+            task = asyncio.create_task(self._answered(query))
             self._under_way[key] = task
             task.add_done_callback(lambda done: self._keep(key, done))
         return await asyncio.shield(task)
 
-    async def _asked(self, ask: Callable[[], Awaitable[V]]) -> V:
+    async def _answered(self, query: Callable[[], Awaitable[V]]) -> V:
         async with self._turns:
-            return await ask()
+            return await query()
 
     def _keep(self, key: K, done: asyncio.Task[V]) -> None:
         del self._under_way[key]

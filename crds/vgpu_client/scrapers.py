@@ -48,11 +48,11 @@ class Scrapers:
         if not token:
             return Answer(401, "show a token: Authorization: Bearer TOKEN")
         try:
-            return await self._answers.get(fingerprint(token), lambda: self._asked(token))
+            return await self._answers.get(fingerprint(token), lambda: self._reviewed(token))
         except Busy:
             return Answer(503, "too many scrapers are being reviewed; try again")
 
-    async def _asked(self, token: str) -> Answer:
+    async def _reviewed(self, token: str) -> Answer:
         try:
             user = await user_of(self._api, token)
             if user is None:

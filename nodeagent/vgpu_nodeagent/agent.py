@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 
-from vgpu_api.config import NodeTerms
+from vgpu_api.config import NodeSettings
 from vgpu_api.resources import NODES
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
@@ -211,7 +211,7 @@ class Agent:
                 parts.create_task(self._liveness.run())
                 for reflector in self._view.reflectors(self._api, self._pods):
                     parts.create_task(reflector.run())
-                self._inventory.configure(await self._terms_here())
+                self._inventory.configure(await self._capacities_here())
                 await self._inventory.refresh()
                 await self._turn.wait()
                 await self._inventory.refresh()  # it may have been a long wait
@@ -288,7 +288,7 @@ class Agent:
             entries=entries,
             claims=self._view.claims.objects.values(),
             pages=pages,
-            terms=self._inventory.terms(),
+            capacities=self._inventory.capacities(),
             now=time.time(),
         )
         devices = self._inventory.devices
@@ -308,14 +308,14 @@ class Agent:
             return None
 
     def _offer(self) -> Sequence[tuple[str, bool]]:
-        terms = self._inventory.terms()
+        capacities = self._inventory.capacities()
         state = self._node.checkpoint.state
         usable = sum(
-            device.allocatable.slots for uuid, device in terms.items() if self._is_usable(uuid)
+            device.allocatable.slots for uuid, device in capacities.items() if self._is_usable(uuid)
         )
         in_use = state.slots_in_use()
         shown = offer(
-            total=sum(device.allocatable.slots for device in terms.values()),
+            total=sum(device.allocatable.slots for device in capacities.values()),
             usable=usable,
             in_use=in_use,
         )
@@ -327,11 +327,11 @@ class Agent:
         return self._inventory.is_present(uuid) and self._health.problem(uuid) is None
 
     def _devices_changed(self) -> None:
-        for uuid, terms in self._inventory.terms().items():
+        for uuid, capacities in self._inventory.capacities().items():
             self._metrics.device(
                 self._config.node_name,
                 self._inventory.devices[uuid],
-                terms,
+                capacities,
                 healthy=self._is_usable(uuid),
             )
         self._plugin.offer_changed()
@@ -340,7 +340,7 @@ class Agent:
         self._plugin.offer_changed()
         self._waiting.room_was_made()
 
-    async def _terms_here(self) -> NodeTerms:
+    async def _capacities_here(self) -> NodeSettings:
         """What the configuration has for this node; waits for its labels where they decide.
 
         Going on without them would show, and give away, what another node has.

@@ -18,7 +18,7 @@ from typing import Any
 import vgpu_client.kubectl
 from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_client.kubectl import Kubectl, agents, sentence
-from vgpu_nodeagent.audit_socket import SOCKET, USAGE, ask
+from vgpu_nodeagent.audit_socket import SOCKET, USAGE, query
 from vgpu_nodeagent.config import STATE_DIR
 
 _DISAGREE, _UNREACHED = 1, 2
@@ -32,7 +32,7 @@ def of_this_node(arguments: Sequence[str]) -> int:
     )
     path = parser.parse_args(arguments).state_dir / SOCKET
     try:
-        answer = asyncio.run(ask(path))
+        answer = asyncio.run(query(path))
     except (OSError, ValueError) as error:
         print(f"vgpu-nodeagent audit: {path}: {error}", file=sys.stderr)
         return _UNREACHED
@@ -51,7 +51,7 @@ def usage_of_this_node(arguments: Sequence[str]) -> int:
     )
     path = parser.parse_args(arguments).state_dir / SOCKET
     try:
-        print(json.dumps(asyncio.run(ask(path, USAGE))))
+        print(json.dumps(asyncio.run(query(path, USAGE))))
     except (OSError, ValueError) as error:
         print(f"vgpu-nodeagent usage: {path}: {error}", file=sys.stderr)
         return _UNREACHED

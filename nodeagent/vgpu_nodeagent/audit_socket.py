@@ -130,7 +130,7 @@ class AuditSocket:
         }
 
 
-async def ask(path: Path, question: str = AUDIT) -> dict[str, Any]:
+async def query(path: Path, question: str = AUDIT) -> dict[str, Any]:
     """An agent's answer to `AUDIT` or `USAGE`.
 
     Raises:

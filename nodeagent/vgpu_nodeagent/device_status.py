@@ -36,12 +36,12 @@ _OPERATORS = ("allocated", "claims")
 _MESSAGE_KEPT = 1024
 
 
-def said_of(device: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
+def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
     """The agent's fields of a device's status on the wire, but the conditions.
 
     Args:
         device: As the driver shows it.
-        terms: What may be given of it.
+        capacity: What may be given of it.
         vendor: Whose device it is.
     """
     status = GPUDeviceStatus(
@@ -56,9 +56,9 @@ def said_of(device: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> di
         pci_bus_id=device.pci_bus_id,
         numa_node=device.numa_node,
         links=[Link(peer=x.peer, type=x.type, score=x.score) for x in device.links],
-        capacity=_amount(terms.capacity),
-        allocatable=_amount(terms.allocatable),
-        mig=_mig(device, terms),
+        capacity=_amount(capacity.capacity),
+        allocatable=_amount(capacity.allocatable),
+        mig=_mig(device, capacity),
         conditions=[],
     )
     return _own_part(status.to_wire())
@@ -146,19 +146,19 @@ def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
 
 
 def change(
-    device: GPUDevice, said: dict[str, Any], wanted: list[Condition], *, timestamp: str
+    device: GPUDevice, said: dict[str, Any], desired: list[Condition], *, timestamp: str
 ) -> dict[str, Any] | None:
     """The status to apply; None if the object has all of it already.
 
     Args:
         device: The object as it stands.
         said: The device's status (`said_of`).
-        wanted: The conditions it should have.
+        desired: The conditions it should have.
         timestamp: Now, as it is written in objects.
     """
     before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
     after = before
-    for condition in wanted:
+    for condition in desired:
         timed = condition.model_copy(update={"last_transition_time": timestamp})
         after = conditions.with_condition(after, timed)
     if _untimed(said) == _untimed(said_by(device)) and after == before:
@@ -170,10 +170,10 @@ def change(
     }
 
 
-def _mig(device: PhysicalDevice, terms: DeviceCapacity) -> MigStatus:
+def _mig(device: PhysicalDevice, capacity: DeviceCapacity) -> MigStatus:
     return MigStatus(
         enabled=device.mig_enabled,
-        static=terms.is_static,
+        static=capacity.is_static,
         profiles=[
             MigProfile(
                 name=profile.name,

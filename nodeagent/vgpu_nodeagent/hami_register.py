@@ -40,7 +40,7 @@ class Entry:
     """One device: what it is, on which terms it is given away, how, and whether it is well."""
 
     device: PhysicalDevice
-    terms: DeviceCapacity
+    capacity: DeviceCapacity
     mode: DeviceMode
     healthy: bool
 
@@ -56,7 +56,7 @@ def register_text(entries: Iterable[Entry]) -> str:
 
 
 def _words(entry: Entry) -> dict[str, object]:
-    device, given = entry.device, entry.terms.allocatable
+    device, given = entry.device, entry.capacity.allocatable
     profiles = device.mig_profiles if device.mig_enabled else ()
     most = max((len(profile.places) for profile in profiles), default=given.slots)
     return {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from vgpu_api.config import NodeTerms, NvidiaConfig
+from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_nodeagent.drivers.base import Driver, PhysicalDevice
@@ -51,13 +51,13 @@ class DeviceCapacity:
 
 def is_static(device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> bool:
     """Whether a device's instances are given as an administrator made them."""
-    wanted = spec.mig_instances if spec is not None else None
+    desired = spec.mig_instances if spec is not None else None
     return device.mig_enabled and (
-        wanted == "Static" if wanted is not None else config.mig_strategy != "none"
+        desired == "Static" if desired is not None else config.mig_strategy != "none"
     )
 
 
-def terms_of(
+def capacity_of(
     device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig
 ) -> DeviceCapacity:
     """The administrator's settings of this device, or the configuration's."""
@@ -95,9 +95,9 @@ class Inventory:
         own_places: Callable[[], frozenset[tuple[str, int]]] = frozenset,
     ) -> None:
         self._own_places = own_places
-        self._look_wanted = asyncio.Event()
+        self._look_requested = asyncio.Event()
         self._driver = driver
-        self._config = NodeTerms(config)
+        self._config = NodeSettings(config)
         self._known: dict[str, PhysicalDevice] = {}
         self._reported: set[str] = set()
         self._faults: dict[str, str] = {}
@@ -125,16 +125,16 @@ class Inventory:
         """The devices that the driver shows now, by UUID."""
         return {uuid: device for uuid, device in self._known.items() if self.is_present(uuid)}
 
-    def terms(self) -> Mapping[str, DeviceCapacity]:
+    def capacities(self) -> Mapping[str, DeviceCapacity]:
         """On which terms each known device is given away."""
         return {
-            uuid: terms_of(device, self._specs.get(uuid), self._config.nvidia)
+            uuid: capacity_of(device, self._specs.get(uuid), self._config.nvidia)
             for uuid, device in self._known.items()
         }
 
-    def configure(self, terms: NodeTerms) -> None:
+    def configure(self, capacities: NodeSettings) -> None:
         """Take what the configuration has for this very node, before its devices are shown."""
-        self._config = terms
+        self._config = capacities
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever anything here has changed."""
@@ -147,20 +147,20 @@ class Inventory:
             self._specs[uuid] = spec
             if (before.mig_instances if before is not None else None) != spec.mig_instances:
                 self.look_soon()  # what can be given of the device is another now
-            self._tell()
+            self._notify()
 
     def look_soon(self) -> None:
         """What devices are cut into or need has changed."""
-        self._look_wanted.set()
+        self._look_requested.set()
 
     async def look_again(self) -> None:
         """Refresh when that is wanted, and every now and then."""
         try:
             async with asyncio.timeout(_LOOK_S):  # wait_for may swallow being cancelled
-                await self._look_wanted.wait()
+                await self._look_requested.wait()
         except TimeoutError:
             pass
-        self._look_wanted.clear()
+        self._look_requested.clear()
         await self.refresh()
 
     async def refresh(self) -> None:
@@ -185,7 +185,7 @@ class Inventory:
                 len(self._known),
                 f"; driver: {self.driver_error}" if self.driver_error else "",
             )
-            self._tell()
+            self._notify()
 
     def fault(self, uuid: str) -> str:
         """Why nothing of a static device is offered that has instances; empty if it is."""
@@ -259,7 +259,7 @@ class Inventory:
             device if len(kept) == len(device.mig_profiles) else replace(device, mig_profiles=kept)
         )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self._on_change:
             callback()
 

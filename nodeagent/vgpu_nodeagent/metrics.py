@@ -75,11 +75,11 @@ class Metrics:
         )
 
     def device(
-        self, node: str, device: PhysicalDevice, terms: DeviceCapacity, *, healthy: bool
+        self, node: str, device: PhysicalDevice, capacity: DeviceCapacity, *, healthy: bool
     ) -> None:
         """Set what is known of a device."""
-        self.memory_capacity.labels(node, device.uuid).set(terms.capacity.memory_mib * MIB)
-        self.memory_allocatable.labels(node, device.uuid).set(terms.allocatable.memory_mib * MIB)
+        self.memory_capacity.labels(node, device.uuid).set(capacity.capacity.memory_mib * MIB)
+        self.memory_allocatable.labels(node, device.uuid).set(capacity.allocatable.memory_mib * MIB)
         self.healthy.labels(node, device.uuid).set(healthy)
         self.info.labels(
             node, device.uuid, str(device.index), device.model, device.driver_version

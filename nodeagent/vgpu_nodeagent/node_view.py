@@ -101,12 +101,12 @@ class NodeView:
         self._on_pod: list[Callable[[Pod | None, Pod | None], None]] = []
         self._on_claim: list[Callable[[VGPUClaim | None, VGPUClaim | None], None]] = []
         self._on_device: list[Callable[[GPUDevice | None, GPUDevice | None], None]] = []
-        self.pods: Store[Pod] = Store("pod", lambda old, new: _tell(self._on_pod, old, new))
+        self.pods: Store[Pod] = Store("pod", lambda old, new: _notify(self._on_pod, old, new))
         self.claims: Store[VGPUClaim] = Store(
-            "claim", lambda old, new: _tell(self._on_claim, old, new)
+            "claim", lambda old, new: _notify(self._on_claim, old, new)
         )
         self.devices: Store[GPUDevice] = Store(
-            "device", lambda old, new: _tell(self._on_device, old, new)
+            "device", lambda old, new: _notify(self._on_device, old, new)
         )
         self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
 
@@ -174,7 +174,7 @@ class NodeView:
         return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
 
 
-def _tell(
+def _notify(
     callbacks: list[Callable[[T | None, T | None], None]], old: T | None, new: T | None
 ) -> None:
     for callback in callbacks:

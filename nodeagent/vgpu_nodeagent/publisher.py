@@ -86,20 +86,20 @@ class Publisher:
         self._open = open_
         self._now = now
         self._sleep = sleep
-        self._wanted = asyncio.Event()
+        self._desired = asyncio.Event()
         inventory.on_change(self.wake)
         view.on_device(self._device_changed)
 
     def wake(self) -> None:
         """Something that the objects show may have changed."""
-        self._wanted.set()
+        self._desired.set()
 
     async def run(self) -> None:
         """Publish at every change, and look again every minute."""
         retry_s = _FIRST_RETRY_S
         await self._view.wait_synced()
         while True:
-            self._wanted.clear()
+            self._desired.clear()
             try:
                 await self.publish()
             except ClientError as error:
@@ -110,7 +110,7 @@ class Publisher:
             retry_s = _FIRST_RETRY_S
             try:
                 async with asyncio.timeout(_ROUND_S):  # wait_for may swallow being cancelled
-                    await self._wanted.wait()
+                    await self._desired.wait()
             except TimeoutError:
                 continue
 
@@ -120,20 +120,20 @@ class Publisher:
         Raises:
             ClientError: An object could not be read or written.
         """
-        terms = self._inventory.terms()
+        capacity = self._inventory.capacities()
         entries: list[Entry] = []
         for uuid, gpu in self._inventory.devices.items():
             device = self._own(uuid) or await self._create(gpu)
             if device is not None:
-                wanted = [
+                desired = [
                     *self._conditions(uuid),
                     *unclaimed(device, self._unclaimed(uuid)),
                     *configured(device, self._config_fault, self._inventory.fault(uuid)),
                     *isolated(device, self._open),
                 ]
-                await self._write(device, self._said(gpu, terms[uuid]), wanted)
+                await self._write(device, self._said(gpu, capacity[uuid]), desired)
                 healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
-                entries.append(Entry(gpu, terms[uuid], device.spec.mode, healthy))
+                entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
                 continue  # the operator publishes it, as another vendor's plugin registers it
@@ -218,10 +218,10 @@ class Publisher:
         return True
 
     async def _write(
-        self, device: GPUDevice, said: dict[str, Any], wanted: list[Condition]
+        self, device: GPUDevice, said: dict[str, Any], desired: list[Condition]
     ) -> None:
         """Apply a status if the object lacks any of it."""
-        body = change(device, said, wanted, timestamp=self._stamp())
+        body = change(device, said, desired, timestamp=self._stamp())
         if body is None:
             return
         try:
@@ -238,8 +238,8 @@ class Publisher:
         except (NotFound, Conflict) as error:
             logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
 
-    def _said(self, gpu: PhysicalDevice, terms: DeviceCapacity) -> dict[str, Any]:
-        return said_of(gpu, terms, vendor=self._inventory.vendor)
+    def _said(self, gpu: PhysicalDevice, capacity: DeviceCapacity) -> dict[str, Any]:
+        return said_of(gpu, capacity, vendor=self._inventory.vendor)
 
     def _conditions(self, uuid: str) -> list[Condition]:
         if not self._inventory.is_present(uuid):

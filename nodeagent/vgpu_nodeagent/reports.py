@@ -81,7 +81,7 @@ class Reports:
         self._now = now
         self._sleep = sleep
         self._pending: dict[str, _Pending] = {}
-        self._wanted = asyncio.Event()
+        self._due = asyncio.Event()
         self._once: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
         self._init_wanted: dict[str, InitRound] = {}  # by claim UID
@@ -128,8 +128,8 @@ class Reports:
             "ContainersGone",
             "the pod's containers are gone, and nothing can use the GPUs any more",
         )
-        told = Released(allocation_id=allocation_id, time=self._stamp())
-        self._field(claim, "released", told)
+        released = Released(allocation_id=allocation_id, time=self._stamp())
+        self._field(claim, "released", released)
 
     def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
         """The pod is gone, but something of the allocation may still be in use."""
@@ -140,8 +140,8 @@ class Reports:
 
         Not reported any more of a round after which they are wanted again.
         """
-        wanted = self._init_wanted.get(claim.metadata.uid) == init_round
-        if wanted or init_part.init_part_wanted(claim):
+        desired = self._init_wanted.get(claim.metadata.uid) == init_round
+        if desired or init_part.init_part_rerun(claim):
             return
         self._condition(
             claim,
@@ -216,15 +216,15 @@ class Reports:
         """Deliver claims' statuses, for ever."""
         wait_s = _FIRST_RETRY_S
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._due.wait()
+            self._due.clear()
             failed = False
             for uid in list(self._pending):
                 failed |= not await self._deliver(uid)
             if not failed:
                 wait_s = _FIRST_RETRY_S
                 continue
-            self._wanted.set()
+            self._due.set()
             await self._sleep(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
@@ -257,11 +257,11 @@ class Reports:
             }
         )
         self._pending_of(claim).conditions[type_] = condition
-        self._wanted.set()
+        self._due.set()
 
     def _field(self, claim: VGPUClaim, name: str, value: _Field | None) -> None:
         self._pending_of(claim).fields[name] = value
-        self._wanted.set()
+        self._due.set()
 
     def _pending_of(self, claim: VGPUClaim) -> _Pending:
         place = (claim.metadata.namespace or "", claim.metadata.name)
@@ -273,8 +273,8 @@ class Reports:
         claim = self._view.claims.objects.get(pending.place)
         if claim is None or claim.metadata.uid != uid:
             return True  # gone, or no longer allocated here: nothing to report
-        wanted = _merged(claim, pending)
-        if wanted is None:
+        desired = _merged(claim, pending)
+        if desired is None:
             return True
         try:
             await self._api.apply(
@@ -285,7 +285,7 @@ class Reports:
                         "name": pending.place[1],
                         "uid": uid,
                     },
-                    "status": wanted,
+                    "status": desired,
                 },
                 field_manager=names.FIELD_MANAGER_AGENT,
                 force=True,

@@ -66,7 +66,7 @@ class Operator:
             namespace=config.namespace,
             name=config.lease_name,
             identity=config.identity,
-            terms=LeaseTimes(
+            times=LeaseTimes(
                 duration_s=config.lease_duration_s,
                 renew_s=config.lease_duration_s / 8,
                 retry_s=config.lease_duration_s / 15,

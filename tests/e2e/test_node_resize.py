@@ -42,7 +42,7 @@ def test_memory_grows_and_shrinks_in_a_container_that_runs(
             lambda mib=mib: node.filled(namespace, name) == mib * MIB,  # type: ignore[misc]
             f"the container to get {mib} MiB",
         )
-        until(lambda: _is_settled(node, namespace, name), "the condition Resized")
+        until(lambda: _is_decided(node, namespace, name), "the condition Resized")
     found = node.get("pod", name, namespace)
     assert found["status"]["containerStatuses"][0]["restartCount"] == 0
     until(lambda: _held(node, namespace, name) == "2000Mi", "the claim to hold 2000 MiB")
@@ -65,7 +65,7 @@ def _ask(node: RealNode, namespace: str, name: str, mib: int) -> None:
     node.kubectl(*where, "-p", json.dumps(patch))
 
 
-def _is_settled(node: RealNode, namespace: str, name: str) -> bool:
+def _is_decided(node: RealNode, namespace: str, name: str) -> bool:
     claim = node.get("vgpuclaim", name, namespace)
     found = _resized(node, namespace, name, "True")
     return found.get("observedGeneration") == claim["metadata"]["generation"]

@@ -181,7 +181,7 @@ async def test_many_writes_side_by_side_are_all_written(api: Api, namespace: str
 
 async def test_a_lease_goes_from_one_to_the_next_when_released(api: Api, namespace: str) -> None:
     first, second = (
-        Elector(api, namespace=namespace, name="operator", identity=name, terms=SHORT)
+        Elector(api, namespace=namespace, name="operator", identity=name, times=SHORT)
         for name in ("first", "second")
     )
     async with asyncio.timeout(5):
@@ -201,12 +201,12 @@ async def test_a_lease_goes_from_one_to_the_next_when_released(api: Api, namespa
 
 
 async def test_a_holder_whose_lease_was_taken_is_told(api: Api, namespace: str) -> None:
-    elector = Elector(api, namespace=namespace, name="operator", identity="first", terms=SHORT)
+    elector = Elector(api, namespace=namespace, name="operator", identity="first", times=SHORT)
     async with asyncio.timeout(5):
         await elector.acquire()
     taken = {"spec": {"holderIdentity": "thief"}}
     await api.merge_patch(LEASES, "operator", taken, namespace=namespace)
     with pytest.raises(LeaseLost, match="held by thief"):
         async with asyncio.timeout(5):
-            await elector.hold()
+            await elector.keep()
     assert not elector.is_leading()

@@ -69,7 +69,7 @@ PLANTS = (
     imported("decisions", f"{_OPERATOR}/placement/plan.py", "vgpu_client.api"),
     imported("decisions", f"{_OPERATOR}/placement/score.py", "vgpu_operator.metrics"),
     imported("decisions", f"{_OPERATOR}/ledger/ledger.py", "asyncio"),
-    imported("decisions", f"{_OPERATOR}/ask.py", "uuid"),
+    imported("decisions", f"{_OPERATOR}/demand.py", "uuid"),
     imported("agent", "nodeagent/vgpu_nodeagent/state/slots.py", "vgpu_nodeagent.enforcement.page"),
     imported(
         "agent",

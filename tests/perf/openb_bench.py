@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from builders import a_request, an_ask, device_facts, give_mix
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.device import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
@@ -143,7 +143,7 @@ class Replay:
         self.policy = policy
         node_policy, device_policy, slots = POLICIES[policy]
         self._placement = {"node": node_policy, "device": [device_policy]}
-        self._asks: dict[tuple[int, int, int], Ask] = {}
+        self._asks: dict[tuple[int, int, int], Demand] = {}
         self._scores: dict[tuple[int, int], tuple[int, int]] = {}  # (CPU, node) → version, score
         names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
         random.Random(seed).shuffle(names)
@@ -224,13 +224,13 @@ class Replay:
         assert number is not None
         return number
 
-    def _ask(self, cpu: int, devices: int, milli: int) -> Ask:
-        ask = self._asks.get((cpu, devices, milli))
-        if ask is None:
+    def _ask(self, cpu: int, devices: int, milli: int) -> Demand:
+        demand = self._asks.get((cpu, devices, milli))
+        if demand is None:
             request = a_request(name="main", count=max(devices, 1), memory=f"{max(milli, 1)}Mi")
-            ask = an_ask(request, cpu_milli=cpu, **self._placement)
-            self._asks[cpu, devices, milli] = ask
-        return ask
+            demand = an_ask(request, cpu_milli=cpu, **self._placement)
+            self._asks[cpu, devices, milli] = demand
+        return demand
 
 
 def replay(

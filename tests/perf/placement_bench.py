@@ -29,7 +29,7 @@ from builders import a_claim, a_device, a_node, a_request, an_allocated_device, 
 from builders import an_allocation as allocated
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1.base import ApiModel
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import DeviceFacts, Plan, place
 
@@ -150,8 +150,8 @@ def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) ->
 
 def refusals(ledger: Ledger) -> dict[str, float]:
     """What it takes to refuse with the reasons of every node, at first and again, in words."""
-    ask = an_ask(a_request(name="main", memory="64Gi"))
-    times = [timed(lambda: place(ledger.columns, ask).text)[1] / 1000 for _ in range(6)]
+    demand = an_ask(a_request(name="main", memory="64Gi"))
+    times = [timed(lambda: place(ledger.columns, demand).text)[1] / 1000 for _ in range(6)]
     return {"cold": round(times[0], 1), "warm": round(min(times[1:]), 1)}
 
 
@@ -177,24 +177,24 @@ class Fleet:
         for number in range(nodes * DEVICES_PER_NODE):
             self.devices.append(a_linked_device(number))
             self.columns.put_device(self.devices[-1])
-        for ask in self.asks:
-            self.columns.mix.observe(ask)
-        self.held: list[tuple[tuple[int, ...], Ask]] = []
+        for demand in self.asks:
+            self.columns.mix.observe(demand)
+        self.held: list[tuple[tuple[int, ...], Demand]] = []
         while len(self.held) < claims:
-            ask = self._random.choice(self.asks)
+            demand = self._random.choice(self.asks)
             devices = tuple(self._random.sample(range(DEVICES_PER_NODE), count))
             node = self._random.randrange(nodes)
-            self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), ask)
+            self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), demand)
 
     def churn(self, decisions: int) -> dict[str, float]:
         """Decide as often, with an end of a claim before each; µs."""
         times: list[float] = []
         for _ in range(decisions + 200):
             self._end_one()
-            ask = self._random.choice(self.asks)
-            plan, took = timed(lambda ask=ask: place(self.columns, ask))
+            demand = self._random.choice(self.asks)
+            plan, took = timed(lambda demand=demand: place(self.columns, demand))
             times.append(took)
-            self._hold(tuple(self.columns.number_of(grant.device) for grant in plan.grants), ask)
+            self._hold(tuple(self.columns.number_of(grant.device) for grant in plan.grants), demand)
         return spread_of(times[200:])  # the first ones are the classes' first looks at the fleet
 
     def compare(self, decisions: int) -> dict[str, float]:
@@ -202,13 +202,13 @@ class Fleet:
         times: list[float] = []
         for _ in range(decisions):
             self._end_one()
-            ask = self._random.choice(self.asks)
+            demand = self._random.choice(self.asks)
             fleet = self._plain()
-            answer, took = timed(lambda ask=ask, fleet=fleet: plain.decide(fleet, ask))
+            answer, took = timed(lambda demand=demand, fleet=fleet: plain.decide(fleet, demand))
             times.append(took)
-            plan = place(self.columns, ask)
+            plan = place(self.columns, demand)
             if not same(plan, answer):
-                raise AssertionError(f"{ask}: {plan} is not {answer}")
+                raise AssertionError(f"{demand}: {plan} is not {answer}")
         return spread_of(times)
 
     def _plain(self) -> plain.Fleet:
@@ -217,9 +217,9 @@ class Fleet:
                 for device in self.devices}  # fmt: skip
         return plain.Fleet.of(self.devices, used, mix=columns.mix.types)
 
-    def _hold(self, devices: tuple[int, ...], ask: Ask) -> None:
+    def _hold(self, devices: tuple[int, ...], demand: Demand) -> None:
         """Hold devices, if there is room on all of them."""
-        columns, request = self.columns, ask.requests[0]
+        columns, request = self.columns, demand.requests[0]
         memory = request.memory_mib or 0
         for device in devices:
             full = columns.memory_used[device] + memory > DEVICE_MIB
@@ -232,13 +232,13 @@ class Fleet:
         for device in devices:
             self._add(device, 1, request.cores, memory)
         if devices:
-            self.held.append((devices, ask))
+            self.held.append((devices, demand))
 
     def _end_one(self) -> None:
         at = self._random.randrange(len(self.held))
         self.held[at], self.held[-1] = self.held[-1], self.held[at]
-        devices, ask = self.held.pop()
-        request = ask.requests[0]
+        devices, demand = self.held.pop()
+        request = demand.requests[0]
         for device in devices:
             self._add(device, -1, -request.cores, -(request.memory_mib or 0))
 

@@ -439,7 +439,7 @@ class Scene:
         elector = Elector(self.replica.api, namespace="vgpu-system", name="operator", identity="a")
         await elector.acquire()
         try:
-            await elector.hold()
+            await elector.keep()
         except LeaseLost:
             return
 
@@ -553,15 +553,16 @@ def node_filters(nodes: int) -> dict[str, float]:
             ledger.apply_device(
                 a_device(uuid=f"GPU-{node}-{index}", node=name, index=index, memory_mib=DEVICE_MIB)
             )
-    ask = an_ask(a_request(name="main", memory="4Gi"))
+    demand = an_ask(a_request(name="main", memory="4Gi"))
     found: dict[str, float] = {}
     for distinct in (60, 600, 6_000):
         rules = [a_rule(number) for number in range(distinct)]
-        place(ledger.columns, ask, nodes=ledger.node_filters.of(rules[0]))
+        place(ledger.columns, demand, nodes=ledger.node_filters.of(rules[0]))
         turns = max(6_000, 2 * distinct)
         start = time.thread_time()
         for turn in range(turns):
-            plan = place(ledger.columns, ask, nodes=ledger.node_filters.of(rules[turn % distinct]))
+            nodes = ledger.node_filters.of(rules[turn % distinct])
+            plan = place(ledger.columns, demand, nodes=nodes)
             assert not plan.refused
         found[str(distinct)] = round((time.thread_time() - start) / turns * 1e6, 1)
     return found

@@ -30,13 +30,13 @@ changes = st.tuples(st.integers(0, 7), st.integers(0, DEVICE_MIB))
 )
 def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, steps, heap):
     """After every change, for any candidates, the live columns answer as new ones."""
-    ask = an_ask(a_request(memory="3Mi"), node=policy)
+    demand = an_ask(a_request(memory="3Mi"), node=policy)
     used = dict.fromkeys(range(8), 0)
     devices = [
         device_facts(f"GPU-{node}", node=NODES[node], memory_mib=DEVICE_MIB) for node in used
     ]
     live = some_columns(*devices)
-    live.mix.observe(ask)
+    live.mix.observe(demand)
     best, long = heap
     with (
         mock.patch.multiple(decide, _FEW=0, _FAR=2),
@@ -51,8 +51,8 @@ def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, step
                 *devices,
                 used={f"GPU-{node}": Use(memory, 0, 1) for node, memory in used.items() if memory},
             )
-            new.mix.observe(ask)
-            was, is_ = place(live, ask, candidates), place(new, ask, candidates)
+            new.mix.observe(demand)
+            was, is_ = place(live, demand, candidates), place(new, demand, candidates)
             assert (was.node, was.grants) == (is_.node, is_.grants)
             if was.refused:
                 assert was.text == is_.text

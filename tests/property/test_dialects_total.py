@@ -350,15 +350,15 @@ def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
         pod = Pod.model_validate(json.loads(json.dumps(raw)))
     except ValueError:
         return
-    ask = answer(lambda: read(pod, config))
-    if isinstance(ask, BadInput):
-        assert ask.field
-        assert ask.detail
+    demand = answer(lambda: read(pod, config))
+    if isinstance(demand, BadInput):
+        assert demand.field
+        assert demand.detail
         return
-    if ask is not None and ask.spec is not None:
-        assert VGPUClaimSpec.model_validate(ask.spec.to_wire()) == ask.spec
-        validate_claim({"spec": ask.spec.to_wire()})
-        assert len(set(ask.containers)) == len(ask.spec.requests)
+    if demand is not None and demand.spec is not None:
+        assert VGPUClaimSpec.model_validate(demand.spec.to_wire()) == demand.spec
+        validate_claim({"spec": demand.spec.to_wire()})
+        assert len(set(demand.containers)) == len(demand.spec.requests)
 
 
 @given(raw=all_pods, config=configs, requests=claims)
@@ -452,13 +452,13 @@ def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_d
     """Invariant: a gpumem that is there is a size, counts as absent at 0, or is refused."""
     resources = {kind: {NVIDIA.resource_count_name: 1, NVIDIA.resource_memory_name: amount}}
     pod = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
-    ask = answer(lambda: read(Pod.model_validate(pod), config))
-    if isinstance(ask, BadInput):
-        assert ask.field == f"spec.containers[0].resources.{kind}[{NVIDIA.resource_memory_name}]"
+    demand = answer(lambda: read(Pod.model_validate(pod), config))
+    if isinstance(demand, BadInput):
+        assert demand.field == f"spec.containers[0].resources.{kind}[{NVIDIA.resource_memory_name}]"
         return
-    assert ask is not None
-    assert ask.spec is not None
-    memory = ask.spec.requests[0].memory_mib
+    assert demand is not None
+    assert demand.spec is not None
+    memory = demand.spec.requests[0].memory_mib
     assert memory is None or memory >= 1
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import plain_placement as plain
 from builders import a_geometry, a_request, an_ask, bits, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement import (
     Budget,
     Columns,
@@ -116,7 +116,7 @@ def amounts(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Ask:
+def asks(draw: st.DrawFn) -> Demand:
     """Up to three requests and any placement."""
     requests = [
         a_request(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import a_geometry, a_request, an_ask, bits, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import DeviceFacts, Grant, Plan, place
 
 MIB = (0, 1000, 8000, 16_000)
@@ -66,7 +66,7 @@ sizes = st.one_of(
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Ask:
+def asks(draw: st.DrawFn) -> Demand:
     """Up to three requests and any placement."""
     requests = [
         a_request(
@@ -127,7 +127,7 @@ def test_a_grant_keeps_every_device_within_its_capacity(fleet, ask):
         assert not device.cordoned
 
 
-def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, DeviceFacts]) -> None:
+def check_shape(plan: Plan, ask: Demand, by_uuid: dict[str, DeviceFacts]) -> None:
     """Each request has its count of distinct devices, all on the plan's node."""
     for request in ask.requests:
         uuids = [grant.uuid for grant in plan.grants if grant.request == request.name]
@@ -219,12 +219,12 @@ def test_one_request_is_refused_only_where_too_few_devices_could_take_it(fleet, 
     assert plan.refused == (not somewhere(devices, used, ask.requests[0]))
 
 
-def somewhere(devices: Sequence[DeviceFacts], used: dict[str, Use], request: RequestAsk) -> bool:
+def somewhere(devices: Sequence[DeviceFacts], used: dict[str, Use], request: RequestDemand) -> bool:
     able = Counter(device.node for device in devices if takes(device, used[device.uuid], request))
     return any(count >= request.count for count in able.values())
 
 
-def takes(device: DeviceFacts, use: Use, request: RequestAsk) -> bool:
+def takes(device: DeviceFacts, use: Use, request: RequestDemand) -> bool:
     memory = request.memory_mib
     if memory is None:
         memory = device.memory_mib * (request.memory_percent or 0) // 100

@@ -105,14 +105,14 @@ def test_a_pod_in_a_vendors_words_is_read_or_refused_by_name(
         containers=[a_container(limits=limits)],
         annotations=dict(zip(keys, said, strict=False)),
     )
-    ask = outcome_of(lambda: read(pod, CONFIG))
-    if isinstance(ask, BadInput):
-        assert ask.field.startswith(("spec.containers[0]", "metadata.annotations"))
-    elif ask is not None:
-        assert ask.spec is not None
-        (request,) = ask.spec.requests
+    demand = outcome_of(lambda: read(pod, CONFIG))
+    if isinstance(demand, BadInput):
+        assert demand.field.startswith(("spec.containers[0]", "metadata.annotations"))
+    elif demand is not None:
+        assert demand.spec is not None
+        (request,) = demand.spec.requests
         assert request.vendor == kind.name
-        assert ask.slotless == ()
+        assert demand.slotless == ()
     try:
         patch = mutate_pod(pod.to_wire(), CONFIG, None)
     except Denied:

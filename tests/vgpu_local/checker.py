@@ -13,7 +13,7 @@ from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_part_ended, without_init_part
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.resize import is_settled, was_changed
+from vgpu_api.resize import is_resized, was_changed
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
@@ -143,7 +143,7 @@ class Replay:
             return []
         grants = [grant for claim in self._claims.values() if (grant := _grant(claim))]
         containers = (*pod.spec.init_containers, *pod.spec.containers)
-        asks = any(container.asked(self._slot) is not None for container in containers)
+        asks = any(container.requested(self._slot) is not None for container in containers)
         if asks and (pod.spec.node_name, uid) not in ((a.node_name, to) for a, to in grants):
             return [f"pod {pod.metadata.name} was bound before a claim gave it devices there"]
         return []
@@ -176,7 +176,7 @@ def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
         device.memory_mib < former.memory_mib or device.cores < former.cores
         for device, former in zip(new.devices, old.devices, strict=True)
     )
-    return not shrinks or is_settled(before)
+    return not shrinks or is_resized(before)
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:

@@ -211,7 +211,7 @@ class NodeConfig(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTerms:
+class NodeSettings:
     """The `nvidia` section as it holds on one node, and the devices that are left out there."""
 
     nvidia: NvidiaConfig
@@ -319,7 +319,7 @@ class ClusterConfig(_Section):
     nodes: tuple[NodeConfig, ...] = ()
     """What single nodes have of their own, by name or by labels; HAMi's `nodeconfig`."""
 
-    def on_node(self, name: str, labels: Mapping[str, str]) -> NodeTerms:
+    def on_node(self, name: str, labels: Mapping[str, str]) -> NodeSettings:
         """What holds on one node; of several entries for it a later one wins, key by key."""
         own: dict[str, Any] = {}
         uuids: frozenset[str] = frozenset()
@@ -335,7 +335,7 @@ class ClusterConfig(_Section):
                 if "filter_devices" in entry.model_fields_set:
                     uuids = frozenset(entry.filter_devices.uuid)
                     indices = frozenset(entry.filter_devices.index)
-        return NodeTerms(self.nvidia.model_copy(update=own), uuids, indices)
+        return NodeSettings(self.nvidia.model_copy(update=own), uuids, indices)
 
     def managed_resources(self) -> dict[str, bool]:
         """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.
@@ -357,7 +357,7 @@ class ClusterConfig(_Section):
         others = [name for kind in served for name in kind.resources]
         return {nvidia.resource_count_name: False, **dict.fromkeys([*ignored, *others], True)}
 
-    def asking_resources(self) -> frozenset[str]:
+    def request_resources(self) -> frozenset[str]:
         """What the webhooks' expressions name: pods that ask for one of these are ours.
 
         Of another vendor that is the count alone.

@@ -50,7 +50,7 @@ class Container(ApiModel):
     volume_mounts: list[VolumeMount] = Field(default_factory=list)
     ports: list[dict[str, Any]] = Field(default_factory=list)
 
-    def asked(self, resource: str) -> str | int | None:
+    def requested(self, resource: str) -> str | int | None:
         """The quantity of a resource: the limit, or the request in its stead."""
         limits = self.resources.limits
         return limits[resource] if resource in limits else self.resources.requests.get(resource)

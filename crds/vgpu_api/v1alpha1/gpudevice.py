@@ -41,7 +41,8 @@ class GPUDeviceSpec(ApiModel):
                 "x-kubernetes-validations": [
                     {
                         "rule": "self == oldSelf",
-                        "message": "nodeName is set at creation and never changes",
+                        "message": "is set at creation and never changes",
+                        "reason": "FieldValueForbidden",
                     }
                 ]
             },

@@ -76,6 +76,7 @@ REQUEST_RULES: list[dict[str, str]] = [
         "rule": "self.size() == 1 || self.all(r, has(r.name) && "
         "self.exists_one(o, has(o.name) && o.name == r.name))",
         "message": "two requests have the same name",
+        "reason": "FieldValueDuplicate",
     },
 ]
 """Names are the keys of the list, and it is no map of them all the same: decision 50."""
@@ -203,7 +204,7 @@ class VGPUClaimSpec(ApiModel):
     """Delete the claim that long after its pod ended. Absent: keep it, holding nothing."""
 
     @model_validator(mode="after")
-    def _names_tell_requests_apart(self) -> VGPUClaimSpec:
+    def _names_are_distinct(self) -> VGPUClaimSpec:
         names = [request.name for request in self.requests]
         if len(set(names)) != len(names):
             raise ValueError("two requests have the same name")

@@ -80,7 +80,9 @@ def gather(node: LocalNode) -> Evidence:
             pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
         ),
         claims={claim.metadata.uid: claim for claim in node.view.claims.objects.values()},
-        allocatable={uuid: terms.allocatable for uuid, terms in node.inventory.terms().items()},
+        allocatable={
+            uuid: capacities.allocatable for uuid, capacities in node.inventory.capacities().items()
+        },
         instances=frozenset(i.uuid for device in devices for i in device.mig_instances if i.uuid),
     )
 

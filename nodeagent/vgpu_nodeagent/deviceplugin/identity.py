@@ -50,10 +50,10 @@ def identify(
     Raises:
         Refused: They do not agree on one pod; the message has how.
     """
-    wanted = frozenset(slot_ids)
-    slots = ", ".join(sorted(wanted))
-    mine = [entry for entry in entries if entry.slot_ids & wanted]
-    if not any(entry.slot_ids == wanted for entry in mine):
+    requested = frozenset(slot_ids)
+    slots = ", ".join(sorted(requested))
+    mine = [entry for entry in entries if entry.slot_ids & requested]
+    if not any(entry.slot_ids == requested for entry in mine):
         raise Refused(
             Why.UNKNOWN_ALLOCATION, f"the kubelet's checkpoint has no container with slots {slots}"
         )
@@ -62,7 +62,7 @@ def identify(
         raise Refused(
             Why.RECORDS_DISAGREE, f"the kubelet's checkpoint gives slots {slots} to several pods"
         )
-    pod = _pod(mine, listing, wanted, pods)
+    pod = _pod(mine, listing, requested, pods)
     if pod.metadata.uid not in uids:
         raise Refused(
             Why.RECORDS_DISAGREE,
@@ -79,7 +79,7 @@ def identify(
                 Why.UNKNOWN_ALLOCATION,
                 f"container {entry.container} was allocated by another device plugin",
             )
-    cpus = {holder.container: holder.cpus for holder in listing.holders(wanted) if holder.cpus}
+    cpus = {holder.container: holder.cpus for holder in listing.holders(requested) if holder.cpus}
     return Consumer(
         pod, tuple(Binding(entry.slot_allocation, entry.container) for entry in mine), cpus
     )
@@ -88,10 +88,10 @@ def identify(
 def _pod(
     mine: Sequence[KubeletEntry],
     listing: PodListing,
-    wanted: frozenset[str],
+    requested: frozenset[str],
     pods: Mapping[tuple[str, str], Pod],
 ) -> Pod:
-    holders = listing.holders(wanted)
+    holders = listing.holders(requested)
     places = {(holder.namespace, holder.pod) for holder in holders}
     if len(places) > 1:
         raise Refused(Why.RECORDS_DISAGREE, f"several pods hold the slots: {sorted(places)}")

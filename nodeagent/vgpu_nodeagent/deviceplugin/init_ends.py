@@ -80,14 +80,14 @@ class InitEnds:
             if found is None:
                 continue
             if found.is_over:
-                self._tell(found)
+                self._report(found)
             elif found.ended_ids is not None:
                 closed = await self._close(claim_uid)
                 freed |= closed
                 left |= not closed
         return freed, left
 
-    def _tell(self, found: _Open) -> None:
+    def _report(self, found: _Open) -> None:
         """Report the current state; what is there already is not written again."""
         if init_part.ended_init_ids(found.pod) is None:
             self._reports.init_wanted(found.claim, found.round)
@@ -127,7 +127,7 @@ class InitEnds:
         logger.info("init containers of claim %s have ended", place)
         found = self._open(claim_uid)
         if found is not None:
-            self._tell(found)
+            self._report(found)
         return True
 
     def _slot_allocations(self, found: _Open | None) -> list[str]:

@@ -11,7 +11,7 @@ from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
-_PIDS_TOLD = 8
+_PIDS_NAMED = 8
 
 
 class OrphanedProcesses:
@@ -25,7 +25,7 @@ class OrphanedProcesses:
     def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
-        self._told: dict[str, frozenset[int]] = {}  # claim UID → reported processes
+        self._reported: dict[str, frozenset[int]] = {}  # claim UID → reported processes
 
     async def are_there(self, claim_allocation: ClaimAllocation) -> bool:
         """Whether anything of the pod runs, or may run, with what it was granted."""
@@ -41,18 +41,18 @@ class OrphanedProcesses:
         for slot_allocation in self._node.checkpoint.state.of_claim(claim_allocation.claim_uid):
             users = await asyncio.to_thread(allocations.users, slot_allocation.name, pod_uid)
             if users.unknown and not users.certain:
-                self._tell(claim_allocation, users.unknown)
+                self._report(claim_allocation, users.unknown)
             if users:
                 return True
-        self._told.pop(claim_allocation.claim_uid, None)
+        self._reported.pop(claim_allocation.claim_uid, None)
         return False
 
-    def _tell(self, claim_allocation: ClaimAllocation, pids: frozenset[int]) -> None:
+    def _report(self, claim_allocation: ClaimAllocation, pids: frozenset[int]) -> None:
         """Report what keeps the devices, once for the same processes."""
-        if self._told.get(claim_allocation.claim_uid) == pids:
+        if self._reported.get(claim_allocation.claim_uid) == pids:
             return
-        self._told[claim_allocation.claim_uid] = pids
-        listed = ", ".join(map(str, sorted(pids)[:_PIDS_TOLD]))
+        self._reported[claim_allocation.claim_uid] = pids
+        listed = ", ".join(map(str, sorted(pids)[:_PIDS_NAMED]))
         message = (
             f"the node agent may not look into {len(pids)} processes of its node (PID {listed}): "
             "it lacks CAP_SYS_PTRACE. They may be using the GPUs, which stay taken until they end"

@@ -86,19 +86,19 @@ class PodResources:
             KubeletUnavailable: The kubelet does not answer, or keeps refusing.
         """
         if self._next is not None:  # waits its turn: it has not asked yet
-            wanted = self._next
+            requested = self._next
         elif self._running is None or self._running.done():
-            wanted = self._running = asyncio.ensure_future(self._ask())
+            requested = self._running = asyncio.ensure_future(self._query())
         else:
-            wanted = self._next = asyncio.ensure_future(self._ask_after(self._running))
-        return await asyncio.shield(wanted)  # others may be waiting for it too
+            requested = self._next = asyncio.ensure_future(self._query_after(self._running))
+        return await asyncio.shield(requested)  # others may be waiting for it too
 
-    async def _ask_after(self, previous: asyncio.Task[PodListing]) -> PodListing:
+    async def _query_after(self, previous: asyncio.Task[PodListing]) -> PodListing:
         await asyncio.wait({previous})
         self._running, self._next = self._next, None
-        return await self._ask()
+        return await self._query()
 
-    async def _ask(self) -> PodListing:
+    async def _query(self) -> PodListing:
         wait_s = _FIRST_RETRY_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:

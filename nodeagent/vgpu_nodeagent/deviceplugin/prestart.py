@@ -129,12 +129,12 @@ class PreStart:
             raise Refused(Why.STORAGE_FAILED, f"cannot record the allocation: {error}") from error
         return slot_allocation.name, mounts
 
-    async def prepare(self, slot_ids: Iterable[str], *, still_wanted: Callable[[], bool]) -> None:
+    async def prepare(self, slot_ids: Iterable[str], *, still_needed: Callable[[], bool]) -> None:
         """Give the container that the kubelet is about to start its claim's devices.
 
         Args:
             slot_ids: The container's slots.
-            still_wanted: Whether the kubelet still waits for the answer.
+            still_needed: Whether the kubelet still waits for the answer.
 
         Raises:
             Refused: The container must not start.
@@ -144,7 +144,7 @@ class PreStart:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            await self._try(ids, still_wanted, found)
+            await self._try(ids, still_needed, found)
         except Refused as refused:
             self._report(refused, found)
             raise
@@ -157,14 +157,14 @@ class PreStart:
         await asyncio.sleep(RETRY_S)
 
     async def _try(
-        self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found
+        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
     ) -> None:
         """Attempt until granted, refused permanently, or out of time."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         wait_s = 0.05
         while True:
             try:
-                await self._attempt(ids, still_wanted, found)
+                await self._attempt(ids, still_needed, found)
                 return
             except Refused as refused:
                 left_s = deadline - asyncio.get_running_loop().time()
@@ -175,7 +175,7 @@ class PreStart:
             wait_s *= 2
 
     async def _attempt(
-        self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found
+        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
     ) -> None:
         node = self._node
         if not node.view.is_synced:
@@ -188,7 +188,7 @@ class PreStart:
         # From here on: no await, until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
-        found.has_devices = self._grant(found.consumer, found.claim, allocation, still_wanted)
+        found.has_devices = self._grant(found.consumer, found.claim, allocation, still_needed)
 
     async def _limit(self, found: _Found, allocation: Allocation) -> bool:
         """Have what is outside the page put in force; whether that took any waiting.
@@ -227,11 +227,11 @@ class PreStart:
         consumer: Consumer,
         claim: VGPUClaim,
         allocation: Allocation,
-        still_wanted: Callable[[], bool],
+        still_needed: Callable[[], bool],
     ) -> bool:
         """Record and open the grants of all bindings; whether there is a device in any."""
         node = self._node
-        terms = node.inventory.terms()
+        capacities = node.inventory.capacities()
         former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
         bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
         grants = {
@@ -242,7 +242,7 @@ class PreStart:
                     pod=consumer.pod,
                     container=binding.container,
                     slot_resource=node.resource,
-                    terms=terms,
+                    capacities=capacities,
                     instances=node.instances.made,
                 )
             )
@@ -254,12 +254,12 @@ class PreStart:
             bindings=[
                 replace(b, interposed=grants[b.slot_allocation].interposed) for b in bindings
             ],
-            allocatable={uuid: device.allocatable for uuid, device in terms.items()},
+            allocatable={uuid: device.allocatable for uuid, device in capacities.items()},
         )
         try:
             for slot_allocation in grants:
                 node.allocations.check(slot_allocation)
-            if not still_wanted():
+            if not still_needed():
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
             node.checkpoint.commit(state)
             self._open(grants)

@@ -30,7 +30,7 @@ def rebuild(
     entries: Iterable[KubeletEntry],
     claims: Iterable[VGPUClaim],
     pages: Mapping[str, PageContent | None],
-    terms: Mapping[str, DeviceCapacity],
+    capacities: Mapping[str, DeviceCapacity],
     now: float,
 ) -> SlotState:
     """Make the state anew.
@@ -39,7 +39,7 @@ def rebuild(
         entries: The kubelet's checkpoint, our resource only.
         claims: Those allocated on this node.
         pages: By slot allocation: the content of every page on disk; None for a damaged one.
-        terms: The devices of this node, for pages without a limit.
+        capacities: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
     by_pod = {
@@ -60,7 +60,7 @@ def rebuild(
         has_ended = _is_ended_init(entry, claim, page)
         if page is None or page.state is PageState.GRANT or has_ended:
             claim_allocation = _claim_allocation(
-                entry.pod_uid, claim, entry.slot_allocation, page, terms
+                entry.pod_uid, claim, entry.slot_allocation, page, capacities
             )
             if claim_allocation is not None:
                 if has_ended or claim_allocation.claim_uid in ended:
@@ -83,7 +83,7 @@ def rebuild(
         account = f"page:{name}"
         slot = name.rpartition("-")[0]
         slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
-        claim_allocations[account] = _of_page(account, account, page, terms)
+        claim_allocations[account] = _of_page(account, account, page, capacities)
     return SlotState(slot_allocations, claim_allocations)
 
 
@@ -92,7 +92,7 @@ def _claim_allocation(
     claim: VGPUClaim | None,
     slot_allocation: str,
     page: PageContent | None,
-    terms: Mapping[str, DeviceCapacity],
+    capacities: Mapping[str, DeviceCapacity],
 ) -> ClaimAllocation | None:
     if claim is not None and claim.status.allocation is not None:
         reserved = claim.status.reserved_for
@@ -105,7 +105,7 @@ def _claim_allocation(
             pod_name=reserved.pod_name if reserved is not None else "",
             use=effective_use(claim.spec, claim.status.allocation.devices),
         )
-    return None if page is None else _of_page(f"page:{slot_allocation}", pod_uid, page, terms)
+    return None if page is None else _of_page(f"page:{slot_allocation}", pod_uid, page, capacities)
 
 
 def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageContent | None) -> bool:
@@ -126,11 +126,11 @@ def _without_init(claim_allocation: ClaimAllocation, claim: VGPUClaim | None) ->
 
 
 def _of_page(
-    account: str, pod_uid: str, page: PageContent, terms: Mapping[str, DeviceCapacity]
+    account: str, pod_uid: str, page: PageContent, capacities: Mapping[str, DeviceCapacity]
 ) -> ClaimAllocation:
     use: dict[str, Use] = {}
     for limit in page.devices:
-        known = terms.get(limit.uuid)
+        known = capacities.get(limit.uuid)
         whole = known.capacity.memory_mib if known is not None else 0
         mib = whole if limit.memory_bytes == UNLIMITED else limit.memory_bytes // MIB
         use[limit.uuid] = use.get(limit.uuid, Use()) + Use(mib, limit.cores, 1)

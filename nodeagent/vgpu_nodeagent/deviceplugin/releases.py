@@ -83,10 +83,10 @@ class Releases:
         self._gone: set[str] = set()
         # Since when claims name pods that were never seen here, by UID.
         self._missing: dict[str, float] = {}
-        self._wanted = asyncio.Event()
+        self._desired = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
         node.view.on_pod(self._pod_changed)
-        node.view.on_claim(lambda old, new: self._wanted.set())
+        node.view.on_claim(lambda old, new: self._desired.set())
 
     async def run(self) -> None:
         """Sweep at every change that may end something, and every now and then."""
@@ -94,10 +94,10 @@ class Releases:
             again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
             try:
                 async with asyncio.timeout(again_s):  # wait_for may swallow being cancelled
-                    await self._wanted.wait()
+                    await self._desired.wait()
             except TimeoutError:
                 await self.look_for_lost_pods()
-            self._wanted.clear()
+            self._desired.clear()
 
     async def sweep(self) -> None:
         """Free now what can be freed now."""
@@ -237,7 +237,7 @@ class Releases:
         Returns:
             Whether all of that could be recorded.
         """
-        node, settled = self._node, True
+        node, done = self._node, True
         for claim_allocation in list(node.checkpoint.state.claim_allocations.values()):
             claim = node.view.claim_with_uid(claim_allocation.claim_uid)
             if claim_allocation.closed and (
@@ -250,13 +250,13 @@ class Releases:
                 except OSError as error:
                     place = (claim_allocation.namespace, claim_allocation.claim_name)
                     logger.warning("the end of claim %s/%s cannot be recorded: %s", *place, error)
-                    settled = False
+                    done = False
         for claim in node.view.claims.objects.values():
             name = _allocation_id(claim)
             if name and not _is_released(claim) and self._nothing_in_use(claim):
                 self._reports.released(claim, name)
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
-        return settled
+        return done
 
     def _is_over(self, claim_instance: ClaimInstance) -> bool:
         """Whether an instance is needed no more; a claim allocation, if there is one, decides."""
@@ -319,9 +319,9 @@ class Releases:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._gone.add(old.metadata.uid)
             self._reports.pod_gone(old.metadata.uid)
-            self._wanted.set()
+            self._desired.set()
         elif new is not None and (new.is_terminal or _init_moved(old, new)):
-            self._wanted.set()
+            self._desired.set()
 
 
 def _init_moved(old: Pod | None, new: Pod) -> bool:

@@ -68,7 +68,7 @@ class Resizing:
         self._node = node
         self._reports = reports
         self._due: dict[str, None] = {}  # claims by UID, in order
-        self._wanted = asyncio.Event()
+        self._desired = asyncio.Event()
         self._said: dict[str, tuple[int | None, str]] = {}
         node.view.on_claim(self._changed)
 
@@ -78,10 +78,10 @@ class Resizing:
         while True:
             try:
                 async with asyncio.timeout(AGAIN_S if self._due else None):
-                    await self._wanted.wait()
+                    await self._desired.wait()
             except TimeoutError:
                 pass
-            self._wanted.clear()
+            self._desired.clear()
             self.resize_due()
 
     def resize_due(self) -> None:
@@ -97,7 +97,7 @@ class Resizing:
                 self._said.pop(old.metadata.uid, None)
         elif was_changed(new):
             self._due[new.metadata.uid] = None
-            self._wanted.set()
+            self._desired.set()
 
     def _resize(self, claim: VGPUClaim) -> bool:
         """Bring the claim's pages to what it asks for; False if that has to be tried again."""
@@ -109,21 +109,21 @@ class Resizing:
             return True
         if claim_allocation.init_ended == init_round(allocation):
             allocation = without_init_part(claim.spec, allocation)
-        wanted = target(claim.spec, allocation)
-        outcome = self._attempt(claim, allocation, allowed(wanted, allocation.devices))
+        desired = target(claim.spec, allocation)
+        outcome = self._attempt(claim, allocation, allowed(desired, allocation.devices))
         try:
             self._apply(claim, allocation, claim_allocation, outcome)
         except Refused as refused:
             outcome.blocked.append(("NoRoom", str(refused)))
         except (PageDamaged, OSError) as error:
             outcome.blocked.append(("StorageFailed", str(error)))
-        if not outcome.blocked and wanted != _least(wanted, allocation.devices):
-            outcome.blocked.append(("WaitingForRoom", self._lack(wanted, allocation)))
-        if not outcome.blocked and self._starting(wanted, allocation, outcome):
+        if not outcome.blocked and desired != _least(desired, allocation.devices):
+            outcome.blocked.append(("WaitingForRoom", self._lack(desired, allocation)))
+        if not outcome.blocked and self._starting(desired, allocation, outcome):
             return False
         is_done = not outcome.blocked
         outcome.blocked += unmet(claim.spec, allocation)  # until the claim changes again
-        self._report(claim, wanted, outcome)
+        self._report(claim, desired, outcome)
         return is_done
 
     def _attempt(
@@ -162,14 +162,14 @@ class Resizing:
         self,
         slot_allocation: SlotAllocation,
         old: DeviceLimit,
-        wanted: AllocatedDevice | None,
+        desired: AllocatedDevice | None,
         used: int,
         outcome: _Outcome,
     ) -> DeviceLimit:
-        if wanted is None or old.memory_bytes == UNLIMITED:
+        if desired is None or old.memory_bytes == UNLIMITED:
             return old
-        memory = wanted.memory_mib * MIB
-        if (memory, wanted.cores) == (old.memory_bytes, old.cores):
+        memory = desired.memory_mib * MIB
+        if (memory, desired.cores) == (old.memory_bytes, old.cores):
             return old
         if not self._node.backends.resizes:
             outcome.blocked.append(
@@ -198,12 +198,12 @@ class Resizing:
                 (
                     "InUse",
                     f"GPU {old.uuid}: container {slot_allocation.container} has "
-                    f"{-(-used // MIB)} MiB in use, {wanted.memory_mib} MiB asked",
+                    f"{-(-used // MIB)} MiB in use, {desired.memory_mib} MiB asked",
                 )
             )
             memory = old.memory_bytes
         physical = old.physical_bytes * memory // old.memory_bytes
-        return replace(old, memory_bytes=memory, cores=wanted.cores, physical_bytes=physical)
+        return replace(old, memory_bytes=memory, cores=desired.cores, physical_bytes=physical)
 
     def _apply(
         self,
@@ -220,8 +220,8 @@ class Resizing:
             OSError: The record could not be written.
         """
         checkpoint = self._node.checkpoint
-        terms = self._node.inventory.terms()
-        has = {uuid: device.allocatable for uuid, device in terms.items()}
+        capacities = self._node.inventory.capacities()
+        has = {uuid: device.allocatable for uuid, device in capacities.items()}
         uid = claim.metadata.uid
         now = effective_use(claim.spec, _as_shown(allocation.devices, outcome))
         if claim_allocation.init_ended is not None:
@@ -233,23 +233,23 @@ class Resizing:
         checkpoint.commit(slots.resize(checkpoint.state, uid, use=now, allocatable=has))
 
     def _starting(
-        self, wanted: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
+        self, desired: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
     ) -> bool:
         """Whether a container that changes has no page yet: it is checked once it has."""
         return any(
             device != old
             and device.request not in outcome.ended
             and (device.request, device.uuid) not in outcome.shown
-            for device, old in zip(wanted, allocation.devices, strict=True)
+            for device, old in zip(desired, allocation.devices, strict=True)
         )
 
-    def _lack(self, wanted: Sequence[AllocatedDevice], allocation: Allocation) -> str:
-        terms, used = self._node.inventory.terms(), self._node.checkpoint.state.used()
+    def _lack(self, desired: Sequence[AllocatedDevice], allocation: Allocation) -> str:
+        capacities, used = self._node.inventory.capacities(), self._node.checkpoint.state.used()
         parts = []
-        for device, held in zip(wanted, allocation.devices, strict=True):
+        for device, held in zip(desired, allocation.devices, strict=True):
             if device.memory_mib <= held.memory_mib and device.cores <= held.cores:
                 continue
-            has = terms[device.uuid].allocatable if device.uuid in terms else Use()
+            has = capacities[device.uuid].allocatable if device.uuid in capacities else Use()
             free = has - used.get(device.uuid, Use())
             parts.append(
                 f"GPU {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
@@ -259,7 +259,7 @@ class Resizing:
         return "; ".join(parts)
 
     def _report(
-        self, claim: VGPUClaim, wanted: Sequence[AllocatedDevice], outcome: _Outcome
+        self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], outcome: _Outcome
     ) -> None:
         reason = outcome.blocked[0][0] if outcome.blocked else ""
         message = "; ".join(sentence for _, sentence in outcome.blocked)
@@ -269,7 +269,7 @@ class Resizing:
             return
         self._said[claim.metadata.uid] = said
         if not outcome.blocked:
-            self._reports.resized(claim, f"limits are in place: {_amounts(wanted)}")
+            self._reports.resized(claim, f"limits are in place: {_amounts(desired)}")
             return
         self._reports.not_resized(claim, reason, message)
         reserved = claim.status.reserved_for
@@ -279,11 +279,11 @@ class Resizing:
 
 
 def _least(
-    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+    desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
     return [
         device if device.memory_mib <= old.memory_mib and device.cores <= old.cores else old
-        for device, old in zip(wanted, held, strict=True)
+        for device, old in zip(desired, held, strict=True)
     ]
 
 

@@ -122,13 +122,13 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     ) -> dp.PreStartContainerResponse:
         """Decide whether the container may start, and with what."""
 
-        def still_wanted() -> bool:
+        def still_needed() -> bool:
             left_s = context.time_remaining()
             return not context.done() and (left_s is None or left_s > 0)
 
         with self._metrics.prestart_seconds.time():
             try:
-                await self._prestart.prepare(request.devices_ids, still_wanted=still_wanted)
+                await self._prestart.prepare(request.devices_ids, still_needed=still_needed)
             except Refused as refused:
                 self._metrics.prestart_failures.labels(refused.reason.value).inc()
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))

@@ -187,10 +187,10 @@ class Driver(Protocol):
             LimitsUnsupported: This driver has no such limits.
         """
 
-    async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
+    async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
         """The instance of this profile at this place, ours or not; None without one."""
 
-    async def check_place(self, device: str, wanted: MigInstance) -> None:
+    async def check_place(self, device: str, desired: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 
         Raises:
@@ -198,13 +198,13 @@ class Driver(Protocol):
         """
 
     async def make_instance(
-        self, device: str, wanted: MigInstance, *, known: str | None
+        self, device: str, desired: MigInstance, *, known: str | None
     ) -> MigInstance:
         """An instance of a device in MIG mode, made where it is not there yet.
 
         Args:
             device: The device's UUID.
-            wanted: Profile and place.
+            desired: Profile and place.
             known: None: one that is there already is not ours. Empty: it is, whichever it is, and
                 is finished. Else it must be there already, with this UUID.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from vgpu_nodeagent.drivers.base import MigInstance
 
 PROC = Path("/proc")
-_RIGHTS = Path("driver", "nvidia-caps", "mig-minors")
+_CAPABILITIES = Path("driver", "nvidia-caps", "mig-minors")
 _SYS_ADMIN = 1 << 21
 
 
@@ -51,12 +51,12 @@ def nodes_of_instance(
         instance: As the driver shows it.
         proc: Where the driver's files are.
     """
-    rights, major = _rights(proc), _major(proc)
+    capabilities, major = _capabilities(proc), _major(proc)
     gpu = f"gpu{minor}/gi{instance.gpu_instance}"
     numbers = [
-        rights[right]
+        capabilities[right]
         for right in (f"{gpu}/access", f"{gpu}/ci{instance.compute_instance}/access")
-        if right in rights and major
+        if right in capabilities and major
     ]
     return (*nodes_of_device(minor), *(_node(number, major) for number in numbers))
 
@@ -68,7 +68,7 @@ def may_partition(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
         proc: Where the driver lists rights, and the kernel ours.
         dev: Where device nodes are.
     """
-    number = _rights(proc).get("config")
+    number = _capabilities(proc).get("config")
     if number is None:  # no such right: no driver that asks for it, or one that we cannot see
         return not (proc / "driver" / "nvidia").exists()
     return _is_admin(proc) or _can_open(dev / _node(number, 0).name)
@@ -78,9 +78,9 @@ def _node(number: int, major: int) -> DeviceNode:
     return DeviceNode(f"nvidia-caps/nvidia-cap{number}", major, number)
 
 
-def _rights(proc: Path) -> Mapping[str, int]:
+def _capabilities(proc: Path) -> Mapping[str, int]:
     """The number of each right, as in `gpu0/gi1/access 12`."""
-    lines = _lines(proc / _RIGHTS)
+    lines = _lines(proc / _CAPABILITIES)
     pairs = [line.split() for line in lines]
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 

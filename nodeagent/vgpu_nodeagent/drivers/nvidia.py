@@ -153,27 +153,27 @@ class NvidiaDriver:
         """
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
-    async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
+    async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
         """The instance of this profile at this place, ours or not; None without one.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         return await self._calls.call(
-            self._guarded(partial(nvidia_mig.instance_at, device, wanted))
+            self._guarded(partial(nvidia_mig.instance_at, device, desired))
         )
 
-    async def check_place(self, device: str, wanted: MigInstance) -> None:
+    async def check_place(self, device: str, desired: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 
         Raises:
             PlaceTaken: Something does.
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        await self._calls.call(self._guarded(partial(nvidia_mig.check_place, device, wanted)))
+        await self._calls.call(self._guarded(partial(nvidia_mig.check_place, device, desired)))
 
     async def make_instance(
-        self, device: str, wanted: MigInstance, *, known: str | None
+        self, device: str, desired: MigInstance, *, known: str | None
     ) -> MigInstance:
         """An instance of a device in MIG mode, made where it is not there yet.
 
@@ -182,7 +182,7 @@ class NvidiaDriver:
             InstanceLost: It was made before and is not there any more.
             DriverUnavailable: NVML is missing, fails or hangs, or cannot make it.
         """
-        job = partial(nvidia_mig.make_instance, device, wanted, known=known)
+        job = partial(nvidia_mig.make_instance, device, desired, known=known)
         return await self._calls.call(self._guarded(job))
 
     async def remove_instance(self, device: str, instance: MigInstance) -> None:
@@ -269,12 +269,12 @@ def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
 
 
 def _register_events() -> Any:
-    wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+    desired = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     event_set = pynvml.nvmlEventSetCreate()
     for _, handle, _ in _answering():
         supported = optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
-        if supported & wanted:
-            pynvml.nvmlDeviceRegisterEvents(handle, supported & wanted, event_set)
+        if supported & desired:
+            pynvml.nvmlDeviceRegisterEvents(handle, supported & desired, event_set)
     return event_set
 
 
@@ -338,13 +338,13 @@ def _device(
 
 def _affinity(handle: Any) -> tuple[int, ...]:
     """The driver's memory affinity, a bit a NUMA node in words of 64; empty if it has none."""
-    ask = partial(
+    query = partial(
         pynvml.nvmlDeviceGetMemoryAffinity,
         handle,
         _AFFINITY_WORDS,
         pynvml.NVML_AFFINITY_SCOPE_NODE,
     )
-    words: list[int] = optional(lambda: [int(word) for word in ask()], [])
+    words: list[int] = optional(lambda: [int(word) for word in query()], [])
     return tuple(words)
 
 
@@ -363,11 +363,11 @@ def _read_processes() -> Mapping[str, Mapping[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for _, handle, uuid in _answering():
         held = found.setdefault(uuid, {})
-        for ask in (
+        for query in (
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             pynvml.nvmlDeviceGetGraphicsRunningProcesses,
         ):
-            listed: list[Any] = optional(partial(ask, handle), [])
+            listed: list[Any] = optional(partial(query, handle), [])
             for process in listed:
                 # One that does both is in both lists, with the same figure.
                 held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
@@ -398,10 +398,10 @@ def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
     place = os.fsencode(cgroup)
     for uuid, limit in limits.items():
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(place, 0, limit)
+        desired = pynvml.c_nvmlSetMemoryLimits_v1_t(place, 0, limit)
         said = pynvml.c_nvmlGetMemoryLimits_v1_t(place)
         try:
-            pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+            pynvml.nvmlDeviceSetMemoryLimits_v1(handle, desired)
             pynvml.nvmlDeviceGetMemoryLimits_v1(handle, said)
         except (
             pynvml.NVMLError_FunctionNotFound,

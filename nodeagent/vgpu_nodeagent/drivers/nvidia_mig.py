@@ -42,32 +42,32 @@ def instances_of(device: Any) -> tuple[MigInstance, ...]:
     return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(device))
 
 
-def instance_at(uuid: str, wanted: MigInstance) -> MigInstance | None:
+def instance_at(uuid: str, desired: MigInstance) -> MigInstance | None:
     """See `Driver.instance_at`."""
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    handle = _at(device, wanted)
+    handle = _at(device, desired)
     return None if handle is None else _seen(device, handle)
 
 
-def check_place(uuid: str, wanted: MigInstance) -> None:
+def check_place(uuid: str, desired: MigInstance) -> None:
     """See `Driver.check_place`."""
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    there = [i for i in instances_of(device) if i.overlaps(wanted.start, wanted.size)]
+    there = [i for i in instances_of(device) if i.overlaps(desired.start, desired.size)]
     if there:
-        raise PlaceTaken(_no_room(uuid, wanted, there))
+        raise PlaceTaken(_no_room(uuid, desired, there))
 
 
-def make_instance(uuid: str, wanted: MigInstance, *, known: str | None) -> MigInstance:
+def make_instance(uuid: str, desired: MigInstance, *, known: str | None) -> MigInstance:
     """See `Driver.make_instance`."""
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    handle = _at(device, wanted)
-    there = _seen(device, handle) if handle is not None else wanted
+    handle = _at(device, desired)
+    there = _seen(device, handle) if handle is not None else desired
     if known and there.uuid in ("", known):
         if not there.uuid:
-            raise InstanceLost(f"{wanted} on GPU {uuid} is not there any more")
+            raise InstanceLost(f"{desired} on GPU {uuid} is not there any more")
         return there
     if handle is None:
-        handle = _make(device, uuid, wanted)
+        handle = _make(device, uuid, desired)
     elif known is None or known:
         raise PlaceTaken(f"{there} on GPU {uuid} is not ours")
     if not _seen(device, handle).uuid:
@@ -112,16 +112,16 @@ def _info(device: Any, kind: int) -> Any:
 
 def _name(info: Any) -> str:
     """As in 1g.5gb; drivers that do not name profiles mean the same."""
-    told = text(getattr(info, "name", ""))
-    return told.removeprefix("MIG ") or f"{info.sliceCount}g.{-(-info.memorySizeMB // 1024)}gb"
+    named = text(getattr(info, "name", ""))
+    return named.removeprefix("MIG ") or f"{info.sliceCount}g.{-(-info.memorySizeMB // 1024)}gb"
 
 
 def _places(device: Any, profile: int) -> tuple[tuple[int, int], ...]:
     count = ctypes.c_uint()
-    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    ask(device, profile, None, ctypes.byref(count))
+    query = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    query(device, profile, None, ctypes.byref(count))
     found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(device, profile, found, ctypes.byref(count))
+    query(device, profile, found, ctypes.byref(count))
     return tuple((place.start, place.size) for place in found[: count.value])
 
 
@@ -171,31 +171,31 @@ def _seen(device: Any, handle: Any) -> MigInstance:
     return _instance(handle, _info_of(device, handle), _named(device))
 
 
-def _at(device: Any, wanted: MigInstance) -> Any:
+def _at(device: Any, desired: MigInstance) -> Any:
     """The GPU instance of this profile at this very place, if there is one."""
     for handle, info in _gpu_instances(device):
         place = pynvml.nvmlGpuInstanceGetInfo(handle).placement
-        if (_name(info), place.start, place.size) == (wanted.profile, wanted.start, wanted.size):
+        if (_name(info), place.start, place.size) == (desired.profile, desired.start, desired.size):
             return handle
     return None
 
 
-def _make(device: Any, uuid: str, wanted: MigInstance) -> Any:
-    info = next((info for info in _infos(device) if _name(info) == wanted.profile), None)
+def _make(device: Any, uuid: str, desired: MigInstance) -> Any:
+    info = next((info for info in _infos(device) if _name(info) == desired.profile), None)
     if info is None:
-        raise PlaceTaken(f"GPU {uuid} has no profile {wanted.profile}, or is not in MIG mode")
-    place = pynvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
+        raise PlaceTaken(f"GPU {uuid} has no profile {desired.profile}, or is not in MIG mode")
+    place = pynvml.c_nvmlGpuInstancePlacement_t(desired.start, desired.size)
     try:
         return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, info.id, ctypes.byref(place))
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
             raise
-        raise PlaceTaken(_no_room(uuid, wanted, instances_of(device))) from error
+        raise PlaceTaken(_no_room(uuid, desired, instances_of(device))) from error
 
 
-def _no_room(uuid: str, wanted: MigInstance, there: Sequence[MigInstance]) -> str:
+def _no_room(uuid: str, desired: MigInstance, there: Sequence[MigInstance]) -> str:
     others = ", ".join(map(str, there)) or "nothing that NVML names"
-    return f"no room for {wanted} on GPU {uuid}: there is {others}, which is not ours"
+    return f"no room for {desired} on GPU {uuid}: there is {others}, which is not ours"
 
 
 def _make_compute(device: Any, handle: Any) -> None:

@@ -148,7 +148,7 @@ class Allocations:
             env[names.ENV_VISIBLE_DEVICES] = _NOTHING_FROM_THE_RUNTIME
         control = map(DeviceNode, _CONTROL_NODES)
         own = (node for limit in grant.limits for node in nodes[limit.uuid])
-        wanted = numbered(dict.fromkeys((*own, *control)), proc=self._proc)
+        desired = numbered(dict.fromkeys((*own, *control)), proc=self._proc)
         self._specs.write(
             allocation,
             Edits(
@@ -156,7 +156,7 @@ class Allocations:
                 mounts=mounts,
                 device_nodes=[
                     replace(node, name=f"/dev/{node.name}")
-                    for node in wanted
+                    for node in desired
                     if node.major or (self._dev / node.name).exists()
                 ],
             ),
@@ -220,7 +220,7 @@ class Allocations:
         """
         return page.read_page(self._root / allocation / "limits")
 
-    def hold_back(self, allocation: str, ceilings: Mapping[str, int]) -> None:
+    def throttle(self, allocation: str, ceilings: Mapping[str, int]) -> None:
         """Let the container have no more than so many percent of some of its devices for now.
 
         Args:

@@ -151,10 +151,10 @@ class DriverBackend:
             )
         for below in _BELOW:
             for pattern in _CGROUPS:
-                wanted = below + pattern.format(uid=pod_uid, name=pod_uid.replace("-", "_"))
+                desired = below + pattern.format(uid=pod_uid, name=pod_uid.replace("-", "_"))
                 if below.endswith("-"):
-                    wanted = wanted.replace("/kubepods-", "/kubelet-kubepods-")
-                for found in self._cgroups.glob(wanted):
+                    desired = desired.replace("/kubepods-", "/kubelet-kubepods-")
+                for found in self._cgroups.glob(desired):
                     return found
         raise LimitsUnsupported(f"pod {pod_uid} has no cgroup below {self._cgroups}")
 

@@ -110,10 +110,14 @@ class ConfiguredDriver:
 
 
 def driver_source(
-    roots: Sequence[PurePosixPath], host: Path, told: Sequence[Mount]
+    roots: Sequence[PurePosixPath], host: Path, configured: Sequence[Mount]
 ) -> DriverSource:
     """The driver below one of the roots, with the configured files; without roots, those alone."""
-    return InstalledDriver(roots, host=host, also=told) if roots else ConfiguredDriver(tuple(told))
+    return (
+        InstalledDriver(roots, host=host, also=configured)
+        if roots
+        else ConfiguredDriver(tuple(configured))
+    )
 
 
 class InstalledDriver:
@@ -180,8 +184,8 @@ class InstalledDriver:
             return False
         if len(head) < 20 or not head.startswith(_ELF_64):
             return False
-        wanted = _ELF_MACHINES.get(self._machine)
-        return wanted is None or int.from_bytes(head[18:20], "little") == wanted
+        desired = _ELF_MACHINES.get(self._machine)
+        return desired is None or int.from_bytes(head[18:20], "little") == desired
 
     def _collect(
         self, root: PurePosixPath, here: Path, folder: PurePosixPath, cuda: Path

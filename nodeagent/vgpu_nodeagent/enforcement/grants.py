@@ -76,7 +76,7 @@ def container_grant(
     pod: Pod,
     container: str,
     slot_resource: str,
-    terms: Mapping[str, DeviceCapacity],
+    capacities: Mapping[str, DeviceCapacity],
     instances: Mapping[tuple[str, int], ClaimInstance] = MappingProxyType({}),
 ) -> ContainerGrant:
     """What a container of the claim's pod gets.
@@ -87,7 +87,7 @@ def container_grant(
         pod: The pod.
         container: The container's name.
         slot_resource: The resource by which a container asks for a slot.
-        terms: The devices of this node.
+        capacities: The devices of this node.
         instances: What is cut of those in MIG mode, by device and first memory slice.
 
     Raises:
@@ -103,11 +103,11 @@ def container_grant(
             Why.REQUEST_MISMATCH,
             f"claim {_place(claim)} has no GPU for container {container}",
         )
-    unknown = [device.uuid for device in devices if device.uuid not in terms]
+    unknown = [device.uuid for device in devices if device.uuid not in capacities]
     if unknown:
         raise Refused(Why.UNKNOWN_DEVICE, f"GPU {', '.join(unknown)} is not on this node")
     limits = tuple(
-        _limit(request, device, terms[device.uuid])
+        _limit(request, device, capacities[device.uuid])
         if device.mig is None
         else _instance_limit(claim, device, instances)
         for device in devices
@@ -115,7 +115,7 @@ def container_grant(
     whole = request.mode == "Exclusive" or all(
         device.mig is not None  # the device itself keeps it within its instance
         or (
-            device.memory_mib >= _all_memory(terms[device.uuid])
+            device.memory_mib >= _all_memory(capacities[device.uuid])
             and device.cores == DEVICE_CORES
             and limit.policy is not CorePolicy.FORCE
         )
@@ -144,9 +144,9 @@ def _in_acks_words(pod: Pod, devices: Sequence[AllocatedDevice]) -> dict[str, st
     return {**shown, names.ENV_ACK_CONTAINER: str(gib)}
 
 
-def _all_memory(terms: DeviceCapacity) -> int:
+def _all_memory(capacities: DeviceCapacity) -> int:
     """MiB that make a whole device: of an oversubscribed one, what it has may be another's too."""
-    return max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
+    return max(capacities.capacity.memory_mib, capacities.allocatable.memory_mib)
 
 
 def _request_for(
@@ -161,7 +161,7 @@ def _request_for(
     request = by_name.get(container)
     if request is None and "" in by_name:
         sole = by_name[""]
-        if container == _first_asking(pod, slot_resource, init, phase=sole.phase):
+        if container == _first_requesting(pod, slot_resource, init, phase=sole.phase):
             request = sole
     recorded = _recorded(pod)
     if request is None and len(recorded) > 1 and container in recorded:
@@ -187,7 +187,9 @@ def _recorded(pod: Pod) -> list[str]:
     return [name for part in text.split(",") if (name := part.strip())]
 
 
-def _first_asking(pod: Pod, slot_resource: str, init: Collection[str], *, phase: str) -> str | None:
+def _first_requesting(
+    pod: Pod, slot_resource: str, init: Collection[str], *, phase: str
+) -> str | None:
     """The container that a request without a name means: the first of its phase with a slot.
 
     Admission records to which containers it added one; containers that run come before init
@@ -201,7 +203,9 @@ def _first_asking(pod: Pod, slot_resource: str, init: Collection[str], *, phase:
         return next((name for name in fitting if name in recorded), None)
     if recorded:
         return recorded[0]
-    return next((c.name for c in containers if c.asked(slot_resource) not in (None, 0, "0")), None)
+    return next(
+        (c.name for c in containers if c.requested(slot_resource) not in (None, 0, "0")), None
+    )
 
 
 def _instance_limit(
@@ -221,14 +225,16 @@ def _instance_limit(
     )
 
 
-def _limit(request: VGPURequest, device: AllocatedDevice, terms: DeviceCapacity) -> DeviceLimit:
-    if terms.in_mig_mode:
+def _limit(
+    request: VGPURequest, device: AllocatedDevice, capacities: DeviceCapacity
+) -> DeviceLimit:
+    if capacities.in_mig_mode:
         raise Refused(
             Why.MIG_PLACE_MISSING,
             f"GPU {device.uuid} is in MIG mode, and no instance of it was given",
         )
-    policy = _stricter(request.core_policy, terms.core_policy)
-    has, gives = terms.capacity.memory_mib, terms.allocatable.memory_mib
+    policy = _stricter(request.core_policy, capacities.core_policy)
+    has, gives = capacities.capacity.memory_mib, capacities.allocatable.memory_mib
     return DeviceLimit(
         uuid=device.uuid,
         memory_bytes=device.memory_mib * MIB,

@@ -110,8 +110,8 @@ class UnifiedMemory:
     def load(self) -> None:
         """Load it if the driver is there without it; tried again after a minute."""
         majors = _majors(self._proc)
-        is_wanted = any(name in majors for name in _FRONTENDS) and _UVM not in majors
-        if not is_wanted or self._clock() < self._again_at:
+        is_desired = any(name in majors for name in _FRONTENDS) and _UVM not in majors
+        if not is_desired or self._clock() < self._again_at:
             return
         self._again_at = self._clock() + _AGAIN_S
         for root in self._roots:

@@ -16,7 +16,7 @@ from vgpu_nodeagent.enforcement.reclaim import living_in, may_be, owners_in, slo
 from vgpu_nodeagent.enforcement.region import opened
 
 
-def tell_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/proc")) -> int:
+def write_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/proc")) -> int:
     """Write host PIDs into the slots of a region; returns how many were news.
 
     A slot that two of the processes may own is left alone: a wrong figure is worse than none.

@@ -22,8 +22,8 @@ _BUILD_LENGTH = 12
 _DRIVER = "libcuda.so"
 # Where the shadow lies beside a library, and what it calls the two that it needs.
 _SHADOW = Path("shadow/libcuda.so.1")
-_NEEDS_LIBRARY = f"{names.CONTAINER_FOLDER}/libvgpu.so"
-_NEEDS_DRIVER = f"{names.CONTAINER_FOLDER}/libcuda-driver.so.1"
+_REAL_LIBRARY = f"{names.CONTAINER_FOLDER}/libvgpu.so"
+_REAL_DRIVER = f"{names.CONTAINER_FOLDER}/libcuda-driver.so.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Library:
         return (
             *(Mount(shadow, m.container_path) if m in real else m for m in driver),
             *self.mounts,
-            Mount(library, _NEEDS_LIBRARY),
-            Mount(real[0].host_path, _NEEDS_DRIVER),
+            Mount(library, _REAL_LIBRARY),
+            Mount(real[0].host_path, _REAL_DRIVER),
         )
 
 

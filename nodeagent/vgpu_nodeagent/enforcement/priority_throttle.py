@@ -25,7 +25,7 @@ from vgpu_nodeagent.state.slots import SlotState
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-HOLD_S = 5.0
+ACTIVE_S = 5.0
 """How long a process counts as active after it last computed, so that pages do not flap."""
 LEAST_PERCENT = 5
 
@@ -138,7 +138,7 @@ class PriorityThrottle:
             for allocation, percent in ceilings(on, active).items():
                 held[allocation][uuid] = percent
         for allocation, percents in held.items():
-            self._hold_back(allocation, percents)
+            self._throttle(allocation, percents)
         self._held = held
 
     @staticmethod
@@ -182,12 +182,12 @@ class PriorityThrottle:
         self._seen = {
             (uuid, allocation): then
             for (uuid, allocation), then in self._seen.items()
-            if now - then < HOLD_S and allocation in limits.get(uuid, {})
+            if now - then < ACTIVE_S and allocation in limits.get(uuid, {})
         }
 
-    def _hold_back(self, allocation: str, percents: dict[str, int]) -> None:
+    def _throttle(self, allocation: str, percents: dict[str, int]) -> None:
         try:
-            self._allocations.hold_back(allocation, percents)
+            self._allocations.throttle(allocation, percents)
         except PageDamaged as error:
             logger.warning("no priority: %s", error)
             return

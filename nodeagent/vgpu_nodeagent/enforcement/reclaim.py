@@ -146,7 +146,7 @@ def living_in(
         spaces: Low bits of the namespaces' inodes.
         pids: The only processes to look at; None for all.
     """
-    wanted = frozenset(spaces) | {_ANY_SPACE}
+    desired = frozenset(spaces) | {_ANY_SPACE}
     own_space = _space(proc / "self")
     own_clock = _link(proc / "self" / "ns" / "time")
     found = {}
@@ -163,7 +163,7 @@ def living_in(
         space = _space(folder)
         if space == _ANY_SPACE and len(pids) == 1:
             space = own_space  # known on one level only: on ours
-        if space is None or space not in wanted:
+        if space is None or space not in desired:
             continue
         # Under a clock of its own it recorded another start time than we read.
         same_clock = space != _ANY_SPACE and _link(folder / "ns" / "time") in (own_clock, "")

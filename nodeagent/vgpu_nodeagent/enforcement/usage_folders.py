@@ -191,6 +191,6 @@ def _error(what: str, folder: Path) -> OSError:
     return OSError(number, f"cannot {what}: {os.strerror(number)}", str(folder))
 
 
-def folders_on(wanted: UsageRegions) -> UsageFolders:
+def folders_on(desired: UsageRegions) -> UsageFolders:
     """The folders that the configuration asks for."""
-    return BoundedFolders() if wanted is UsageRegions.TMPFS else PlainFolders()
+    return BoundedFolders() if desired is UsageRegions.TMPFS else PlainFolders()

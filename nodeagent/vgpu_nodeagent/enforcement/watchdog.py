@@ -30,7 +30,7 @@ from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess
-from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
+from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
@@ -279,7 +279,7 @@ class _Watched:
     memory: dict[str, MemoryExcess] = field(default_factory=dict)
     compute: dict[str, ComputeExcess] = field(default_factory=dict)
     reported: set[tuple[Violation, str]] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
+    terminated: set[int] = field(default_factory=set)
 
 
 class Watchdog:
@@ -328,7 +328,7 @@ class Watchdog:
         self._homes_read = float("-inf")
         self._stranger_looks: dict[tuple[str, int], int] = {}
         self._strangers: dict[str, tuple[Stranger, ...]] = {}
-        self._strangers_told: set[int] = set()
+        self._strangers_terminated: set[int] = set()
 
     def pause(self) -> float:
         """Seconds until the next look."""
@@ -375,7 +375,7 @@ class Watchdog:
         if not pids <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
             self._homes = residences(pids, state, self._allocations, proc=self._proc)
             self._homes_read = now
-            self._tell_host_pids(self._homes)
+            self._write_host_pids(self._homes)
         return self._homes
 
     @staticmethod
@@ -433,7 +433,7 @@ class Watchdog:
         if watched.reported != before:
             self._report(claim_allocation, watched, violating, before)
         if not violating:
-            watched.told = set()
+            watched.terminated = set()
             if not watched.is_confirmed and now - watched.since > QUIET_S:
                 watched.is_confirmed = True
                 self._consequences.confirmed(claim_allocation)
@@ -484,14 +484,15 @@ class Watchdog:
         """
         homes = residences(pids, self._state(), self._allocations, proc=self._proc)
         self._end(
-            (pid for pid in sorted(pids) if _is_of(homes[pid], claim_allocation)), watched.told
+            (pid for pid in sorted(pids) if _is_of(homes[pid], claim_allocation)),
+            watched.terminated,
         )
 
-    def _end(self, pids: Iterable[int], told: set[int]) -> None:
+    def _end(self, pids: Iterable[int], terminated: set[int]) -> None:
         """SIGTERM to each, SIGKILL to those that had one before."""
         for pid in pids:
-            number = signal.SIGKILL if pid in told else signal.SIGTERM
-            told.add(pid)
+            number = signal.SIGKILL if pid in terminated else signal.SIGTERM
+            terminated.add(pid)
             try:
                 self._kill(pid, number)
             except ProcessLookupError:
@@ -502,11 +503,11 @@ class Watchdog:
     def _end_strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """Those of pods alone: what runs on the node itself is its administrator's."""
         pods = {s.pid: s.pod_uid for there in found.values() for s in there if s.pod_uid}
-        self._strangers_told &= pods.keys()
+        self._strangers_terminated &= pods.keys()
         homes = residences(pods, self._state(), self._allocations, proc=self._proc)
         still = (pid for pid, pod in sorted(pods.items())
                  if homes[pid].claim_allocation is None and pod in homes[pid].pods)  # fmt: skip
-        self._end(still, self._strangers_told)
+        self._end(still, self._strangers_terminated)
 
     def _find_strangers(
         self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
@@ -531,12 +532,12 @@ class Watchdog:
         if self._on_unclaimed is OnViolation.SIGNAL:
             self._end_strangers(found)
 
-    def _tell_host_pids(self, homes: Mapping[int, Residence]) -> None:
+    def _write_host_pids(self, homes: Mapping[int, Residence]) -> None:
         slot_allocations = {name for home in homes.values() for name in home.slot_allocations}
         for name in slot_allocations:
             pids = [pid for pid, home in homes.items() if name in home.slot_allocations]
             try:
-                tell_host_pids(self._allocations.region_path(name), pids, proc=self._proc)
+                write_host_pids(self._allocations.region_path(name), pids, proc=self._proc)
             except PageDamaged as error:
                 logger.warning("host PIDs: %s", error)
 

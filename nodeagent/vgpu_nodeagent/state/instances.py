@@ -104,8 +104,8 @@ class Instances:
         self, claim: VGPUClaim, allocation: Allocation, device: AllocatedDevice
     ) -> None:
         assert device.mig is not None
-        wanted = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
-        claim_instance = ClaimInstance(device.uuid, wanted, claim.metadata.uid, allocation.id)
+        desired = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
+        claim_instance = ClaimInstance(device.uuid, desired, claim.metadata.uid, allocation.id)
         before = self._claim_instances.get(claim_instance.key)
         self._refuse_if_taken(claim_instance)
         if before.adopted if before is not None else self._is_static(claim_instance.card):
@@ -113,7 +113,7 @@ class Instances:
             return
         try:
             if before is None:
-                await self._driver.check_place(claim_instance.card, wanted)
+                await self._driver.check_place(claim_instance.card, desired)
                 self._write(claim_instances.with_instance(self._claim_instances, claim_instance))
             there = await self._there(claim_instance, before)
         except PlaceTaken as error:
@@ -124,7 +124,7 @@ class Instances:
             self._changed()
             raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error
         except DriverUnavailable as error:
-            raise Refused(Why.DRIVER_UNAVAILABLE, f"{wanted}: {error}") from error
+            raise Refused(Why.DRIVER_UNAVAILABLE, f"{desired}: {error}") from error
         if before is None or before.instance != there:
             self._write(
                 claim_instances.with_instance(

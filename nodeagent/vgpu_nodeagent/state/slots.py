@@ -99,11 +99,11 @@ class SlotState:
 
     def on(self, slot_ids: Collection[str]) -> list[SlotAllocation]:
         """The slot allocations on any of these slots, oldest first."""
-        wanted = set(slot_ids)
+        requested = set(slot_ids)
         found = [
             slot_allocation
             for slot_allocation in self.slot_allocations.values()
-            if wanted.intersection(slot_allocation.slot_ids)
+            if requested.intersection(slot_allocation.slot_ids)
         ]
         return sorted(
             found, key=lambda slot_allocation: (slot_allocation.allocated_at, slot_allocation.name)
@@ -334,16 +334,16 @@ def _check_sums(
             raise Refused(Why.UNKNOWN_DEVICE, f"GPU {uuid} is not on this node")
         already = used.get(uuid, Use())
         total = already + use
-        for word, wanted, limit, held, unit in (
+        for word, requested, limit, held, unit in (
             ("memory", total.memory_mib, has.memory_mib, already.memory_mib, " MiB"),
             ("cores", total.cores, has.cores, already.cores, " %"),
             ("slots", total.slots, has.slots, already.slots, ""),
         ):
-            if wanted > limit:
+            if requested > limit:
                 raise Refused(
                     Why.OVER_CAPACITY,
                     f"claim {claim_allocation.namespace}/{claim_allocation.claim_name} "
                     f"does not fit on GPU {uuid}: "
                     f"{word} {limit}{unit}, {held}{unit} in use here, "
-                    f"{wanted - held}{unit} more asked",
+                    f"{requested - held}{unit} more asked",
                 )

@@ -29,7 +29,7 @@ from vgpu_operator.admission.podrules import HIDDEN, refuse_reserved_variables, 
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import (
     NamedClaim,
-    PodAsk,
+    PodDemand,
     containers_of_claim,
     native,
     read,
@@ -79,15 +79,15 @@ def mutate_pod(
         if not is_left_alone(pod):
             pod = restored(pod, config)
         patch = JsonPatch(raw_pod)
-        ask = None if is_left_alone(pod) else read(pod, config)
-        given = () if ask is None else _asking_containers(pod, ask, claim)
-        if ask is not None:
+        demand = None if is_left_alone(pod) else read(pod, config)
+        given = () if demand is None else _requesting_containers(pod, demand, claim)
+        if demand is not None:
             refuse_what_is_wrong(pod, given, config, may_disable_control=may_disable_control)
-            slotless = given if ask.native is not None else _slotless(ask, given)
+            slotless = given if demand.native is not None else _slotless(demand, given)
             if slotless:
                 _add_slots(slotless, config, patch)
                 _repeat_in_requests(slotless, config, patch)
-            others = _of_other_vendors(ask)
+            others = _of_other_vendors(demand)
             own = [p for p in given if p not in slotless and p.name not in others]
             _complete_amounts(own, config, patch)
             for place in given:
@@ -100,8 +100,8 @@ def mutate_pod(
             _choose_runtime(pod, config, patch)
         resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
-            asks = any(place.container.asked(name) is not None for name in resources)
-            if ask is not None or asks:
+            is_requested = any(place.container.requested(name) is not None for name in resources)
+            if demand is not None or is_requested:
                 _hide_devices(("spec", place.section, place.index), patch)
         return patch.operations
 
@@ -129,15 +129,17 @@ def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any])
     return patch.operations
 
 
-def _asking_containers(pod: Pod, ask: PodAsk, claim: VGPUClaim | None) -> tuple[PodContainer, ...]:
+def _requesting_containers(
+    pod: Pod, demand: PodDemand, claim: VGPUClaim | None
+) -> tuple[PodContainer, ...]:
     """The containers that will hold devices; those of a named claim are found in the claim."""
-    wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, claim)
-    return tuple(place for place in each_container(pod) if place.name in wanted)
+    desired = demand.containers if demand.native is None else _of_claim(pod, demand.native, claim)
+    return tuple(place for place in each_container(pod) if place.name in desired)
 
 
-def _of_other_vendors(ask: PodAsk) -> dict[str, Kind]:
+def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
     """By container: the kind of device it asks for where another vendor's plugin keeps count."""
-    requests = () if ask.spec is None else ask.spec.requests
+    requests = () if demand.spec is None else demand.spec.requests
     return {
         request.name: kind for request in requests if (kind := kind_of(request.vendor)) is not None
     }
@@ -147,8 +149,8 @@ def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
     """What the vendor's plugin expects beside the container's own fields."""
     for name, amount in vendors.written(kind, place).items():
         if (
-            place.container.asked(name) is None
-            or quantity.parse(place.container.asked(name) or 0) != amount
+            place.container.requested(name) is None
+            or quantity.parse(place.container.requested(name) or 0) != amount
         ):
             _give(place, name, str(amount), patch)
     counted = vendors.counted(kind, place)
@@ -161,9 +163,9 @@ def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
         patch.set(*steps, value=[*(patch.get(*steps) or []), named])
 
 
-def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
+def _slotless(demand: PodDemand, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
     """The asking containers whose words the kubelet does not count."""
-    return tuple(place for place in given if place.name in ask.slotless)
+    return tuple(place for place in given if place.name in demand.slotless)
 
 
 def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str, ...]:
@@ -176,15 +178,15 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
             detail=f"bindingMode is {claim.spec.binding_mode}: a template's must be "
             "WaitForFirstConsumer",
         )
-    wanted = containers_of_claim(pod, claim.spec)
-    foreign = [name for name in native.slots_added(pod) if name not in wanted]
+    desired = containers_of_claim(pod, claim.spec)
+    foreign = [name for name in native.slots_added(pod) if name not in desired]
     if foreign:
         raise BadInput(
             field=native.SLOTS_ADDED_FIELD,
             value=",".join(foreign),
             detail="the claim has no such request; leave it out, admission writes it",
         )
-    return wanted
+    return desired
 
 
 def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
@@ -226,15 +228,15 @@ def _complete_amounts(
     """The count where it is missing, sizes as plain numbers, limits and requests equal."""
     count_name = config.nvidia.resource_count_name
     for place in places:
-        if place.container.asked(count_name) is None:
+        if place.container.requested(count_name) is None:
             _give(place, count_name, str(config.nvidia.default_gpu_num), patch)
         for name in resource_names(config):
-            given = place.container.asked(name)
+            given = place.container.requested(name)
             if given is None:
                 continue
-            wanted = _plain_memory(given, config) if _is_memory(name, config) else given
-            if wanted != given or not _agree(place, name):
-                _give(place, name, str(wanted), patch)
+            desired = _plain_memory(given, config) if _is_memory(name, config) else given
+            if desired != given or not _agree(place, name):
+                _give(place, name, str(desired), patch)
 
 
 def _repeat_in_requests(
@@ -244,7 +246,7 @@ def _repeat_in_requests(
     words = [n for d in dialects() if not d.in_slots for n in d.resource_names(config)]
     for place in places:
         for name in words:
-            given = place.container.asked(name)
+            given = place.container.requested(name)
             if given is not None and not _agree(place, name):
                 _give(place, name, str(given), patch)
 

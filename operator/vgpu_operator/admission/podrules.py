@@ -89,24 +89,24 @@ def validate_pod(
         pod = read_pod(raw_pod)
         if not is_left_alone(pod):
             pod = restored(pod, config)
-        ask = None if is_left_alone(pod) else read(pod, config)
-        if ask is None:
+        demand = None if is_left_alone(pod) else read(pod, config)
+        if demand is None:
             return
-        asking = [place for place in each_container(pod) if place.name in ask.containers]
-        if not asking:
+        requesting = [place for place in each_container(pod) if place.name in demand.containers]
+        if not requesting:
             raise BadInput(
                 field=native.SLOTS_ADDED_FIELD,
-                value=",".join(ask.containers),
+                value=",".join(demand.containers),
                 expected="the containers of the claim, which the mutating webhook records",
             )
-        refuse_what_is_wrong(pod, asking, config, may_disable_control=may_disable_control)
-        for place in asking:
+        refuse_what_is_wrong(pod, requesting, config, may_disable_control=may_disable_control)
+        for place in requesting:
             _refuse_visible_devices(place)
 
 
 def refuse_what_is_wrong(
     pod: Pod,
-    asking: Sequence[PodContainer],
+    requesting: Sequence[PodContainer],
     config: ClusterConfig,
     *,
     may_disable_control: bool = False,
@@ -117,12 +117,12 @@ def refuse_what_is_wrong(
         BadInput: for the first that is broken.
     """
     for rule in RULES:
-        rule(pod, asking, config)
+        rule(pod, requesting, config)
     if not may_disable_control:
         _control_stays_on(pod)
 
 
-def _promises_are_kept(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _promises_are_kept(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
     """Annotations that other systems keep and this one cannot: refused, not overlooked."""
     annotations = pod.metadata.annotations
     for key, (promise, instead) in UNKEPT.items():
@@ -142,25 +142,29 @@ def _promises_are_kept(pod: Pod, asking: Sequence[PodContainer], config: Cluster
         )
 
 
-def _node_is_not_chosen(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _node_is_not_chosen(
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
+) -> None:
     if pod.spec.node_name:
         raise BadInput.forbidden(
             "spec.nodeName", "the scheduler chooses the node of a pod that asks for a GPU"
         )
 
 
-def _amounts_are_in_range(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _amounts_are_in_range(
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
+) -> None:
     """The parser clamps and overlooks as HAMi does; what a person wrote must be meant."""
     nvidia, volcanos = config.nvidia, config.volcano
     recorded = native.slots_added(pod)
-    for place in asking:
+    for place in requesting:
         percentages = [volcanos.resource_memory_percentage_name, volcanos.resource_core_name]
         if place.name not in recorded:
             hami.memory(place, config)
             hami.priority(place, config)
             percentages += [nvidia.resource_memory_percentage_name, nvidia.resource_core_name]
         for name in percentages:
-            given = place.container.asked(name)
+            given = place.container.requested(name)
             if given is not None and _percentage(given) is None:
                 raise BadInput(
                     field=place.resource_path(name),
@@ -178,37 +182,39 @@ def _percentage(given: str | int) -> int | None:
     return number.numerator if whole else None
 
 
-def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
     """A container of a named claim gets the claim's devices; its own amounts would be lost."""
     count, *amounts = hami.resource_names(config)
     recorded = native.slots_added(pod) if native.named_claim(pod) is not None else ()
-    for place in asking:
+    for place in requesting:
         if place.name not in recorded:
             continue
         for name in amounts:
-            if place.container.asked(name) is not None:
+            if place.container.requested(name) is not None:
                 raise BadInput.forbidden(
                     place.resource_path(name),
                     f"the pod has {names.ANNOTATION_CLAIM}: write it in the claim",
                 )
-        if place.container.asked(count) not in (None, 1, "1"):
+        if place.container.requested(count) not in (None, 1, "1"):
             raise BadInput(
                 field=place.resource_path(count),
-                value=place.container.asked(count),
+                value=place.container.requested(count),
                 expected="1, the slot of a container that a claim serves",
             )
 
 
-def _words_of_one_dialect(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _words_of_one_dialect(
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
+) -> None:
     """A container speaks one dialect; a slot beside another dialect's words is the count 1."""
-    for place in asking:
+    for place in requesting:
         container = place.container
-        spoken = next((d for d in dialects() if d.asks(container, config)), None)
+        spoken = next((d for d in dialects() if d.applies(container, config)), None)
         if spoken is None or spoken.in_slots:
             continue
         for other in dialects():
             for number, name in enumerate(other.resource_names(config)):
-                given = container.asked(name)
+                given = container.requested(name)
                 is_slot = other.in_slots and number == 0 and given in (1, "1")
                 if other is spoken or given is None or is_slot:
                     continue
@@ -218,8 +224,8 @@ def _words_of_one_dialect(pod: Pod, asking: Sequence[PodContainer], config: Clus
                 )
 
 
-def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
-    for place in asking:
+def _unprivileged(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
+    for place in requesting:
         context = place.container.security_context
         if context is not None and context.privileged:
             raise BadInput.forbidden(
@@ -228,7 +234,9 @@ def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfi
             )
 
 
-def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def _environment_is_free(
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
+) -> None:
     """Variables that the operator decides, in any container of the pod."""
     for place in each_container(pod):
         refuse_reserved_variables(place.path, place.container)
@@ -271,8 +279,10 @@ def _control_is_off(place: PodContainer) -> bool:
     return is_true(place.container.env_value(names.ENV_DISABLE_CONTROL) or "")
 
 
-def _nothing_is_covered(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
-    for place in asking:
+def _nothing_is_covered(
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
+) -> None:
+    for place in requesting:
         for index, mount in enumerate(place.container.volume_mounts):
             if any(_touches(mount.mount_path, path) for path in COVERED_PATHS):
                 raise BadInput(
@@ -283,7 +293,7 @@ def _nothing_is_covered(pod: Pod, asking: Sequence[PodContainer], config: Cluste
 
 
 def _node_folders_are_closed(
-    pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig
+    pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
     for index, volume in enumerate(pod.spec.volumes):
         host_path = volume.get("hostPath")

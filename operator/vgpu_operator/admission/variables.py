@@ -25,7 +25,7 @@ from vgpu_operator.dialects import ack, hami, native, read, volcano
 from vgpu_operator.dialects.containers import PodContainer, each_container, is_given
 from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.moved import restored
-from vgpu_operator.dialects.podask import PodAsk
+from vgpu_operator.dialects.pod_demand import PodDemand
 from vgpu_operator.dialects.reading import is_left_alone
 
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -88,12 +88,12 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """Words without effect of a pod that asks for a GPU; empty for one that cannot be read."""
     try:
         pod = read_pod(raw_pod)
-        ask = None if is_left_alone(pod) else read(pod, config)
-        if ask is None:
+        demand = None if is_left_alone(pod) else read(pod, config)
+        if demand is None:
             return []
         pod = restored(pod, config)
         found = [*_metadata(pod, config), *_beside_a_claim(pod), *_out_of_place(pod)]
-        found += [*_choosing_others(pod, ask, config), *_of_gangs(pod, config)]
+        found += [*_choosing_others(pod, demand, config), *_of_gangs(pod, config)]
         return [*found, *_amounts(pod, config), *_variables(pod)]
     except VgpuError:
         return []  # refused, and with a better sentence
@@ -122,7 +122,7 @@ def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
             f"{annotation_field(names.ACK_CPUSET)}: has no effect: the kubelet pins CPUs, with "
             "cpuManagerPolicy static and whole CPUs as requests and limits"
         )
-    in_volcanos = any(volcano.asks(place.container, config) for place in containers)
+    in_volcanos = any(volcano.applies(place.container, config) for place in containers)
     if names.VOLCANO_MODE in annotations and not in_volcanos:
         yield (
             f"{annotation_field(names.VOLCANO_MODE)}: has no effect: no container asks for "
@@ -130,7 +130,7 @@ def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
         )
     memory = config.aliyun.resource_memory_name
     spreads = any(
-        ack.asks(place.container, config) and place.container.asked(memory) is not None
+        ack.applies(place.container, config) and place.container.requested(memory) is not None
         for place in containers
     )
     if names.ACK_GPU_COUNT_LABEL in pod.metadata.labels and not spreads:
@@ -208,15 +208,17 @@ def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
     }
 
 
-def _choosing_others(pod: Pod, ask: PodAsk, config: ClusterConfig) -> Iterator[str]:
+def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iterator[str]:
     """Annotations that choose among devices of a kind that no container asks for."""
-    asked = {_NVIDIAS} if ask.spec is None else {each.vendor for each in ask.spec.requests}
+    requested = (
+        {_NVIDIAS} if demand.spec is None else {each.vendor for each in demand.spec.requests}
+    )
     known = _readers_of_choice()
     for key in pod.metadata.annotations:
         if key not in known:
             continue
         vendors, counts = known[key]
-        if asked.isdisjoint(vendors):
+        if requested.isdisjoint(vendors):
             count = counts[0] if counts else config.nvidia.resource_count_name
             like = " or the like" if len(counts) > 1 else ""
             yield f"{annotation_field(key)}: has no effect: no container asks for {count}{like}"
@@ -239,7 +241,9 @@ def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
     yield from _not_served(pod, config)
     for place in each_container(pod):
         priority = config.nvidia.resource_priority_name
-        if place.container.asked(priority) is not None and not hami.asks(place.container, config):
+        if place.container.requested(priority) is not None and not hami.applies(
+            place.container, config
+        ):
             yield (
                 f"{place.resource_path(priority)}: has no effect: the container does not ask for "
                 f"{config.nvidia.resource_count_name}"
@@ -288,7 +292,7 @@ def _named(place: PodContainer) -> Iterator[str]:
 
 def _percentage_beside(place: PodContainer, amount: str, percentage: str) -> Iterator[str]:
     """A percentage of memory beside an amount; 100 still asks for the device alone."""
-    if place.container.asked(percentage) is None or not is_given(place.container, amount):
+    if place.container.requested(percentage) is None or not is_given(place.container, amount):
         return
     if place.number(percentage, "a whole percentage, 0 to 100") != _FULL:
         yield f"{place.resource_path(percentage)}: has no effect: {amount} is given too, and wins"

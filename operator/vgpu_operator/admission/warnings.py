@@ -88,14 +88,14 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
         if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
             return []  # first, since nearly every pod that asks names ours
-        ask = None if is_left_alone(pod) else read(pod, config)
-    if ask is None:
+        demand = None if is_left_alone(pod) else read(pod, config)
+    if demand is None:
         return []
     found = [
-        f"spec.schedulerName: {_cut(chosen)}: the pod gets a GPU only if this scheduler calls the "
-        f"extender of vgpu, as {ours} does"
+        f"spec.schedulerName: {_shortened(chosen)}: the pod gets a GPU only if this scheduler "
+        f"calls the extender of vgpu, as {ours} does"
     ]
-    if ask.native is None and names.VOLCANO_GROUP in pod.metadata.annotations:
+    if demand.native is None and names.VOLCANO_GROUP in pod.metadata.annotations:
         found.append(
             f"{annotation_field(names.VOLCANO_GROUP)}: Volcano counts every resource of a "
             "container against its node's, and a node shows the number of GPUs alone: where memory "
@@ -121,8 +121,8 @@ def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:
     slots = native.slots_added(pod)
     several = "; until then each of its containers has a slot" if len(slots) > 1 else ""
     return [
-        f"{native.claim_field(named)}: {_cut(named.name)} does not exist yet: the pod waits for "
-        f"it{several}"
+        f"{native.claim_field(named)}: {_shortened(named.name)} does not exist yet: the pod waits "
+        f"for it{several}"
     ]
 
 
@@ -136,7 +136,7 @@ def _resources(pod: Pod, config: ClusterConfig) -> Iterator[str]:
             warning = _warning(name, "resource", config)
             if warning:
                 section = "limits" if name in amounts.limits else "requests"
-                yield f"{place.path}.resources.{section}[{_cut(name)}]: {warning}"
+                yield f"{place.path}.resources.{section}[{_shortened(name)}]: {warning}"
 
 
 def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
             _warning(name, "annotation", config) if slash and prefix in ANNOTATION_PREFIXES else ""
         )
         if warning:
-            yield f"{annotation_field(_cut(name))}: {warning}"
+            yield f"{annotation_field(_shortened(name))}: {warning}"
 
 
 def _warning(name: str, kind: str, config: ClusterConfig) -> str:
@@ -187,6 +187,6 @@ def _likeness(wrong: str, right: str) -> float:
     return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     """A name as a warning shows it; Kubernetes cuts long warnings itself, at the end."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

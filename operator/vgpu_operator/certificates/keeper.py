@@ -90,7 +90,7 @@ class Keeper:
             _bundle(hook) for _, configuration in webhooks for hook in configuration["webhooks"]
         ]
         stored = shelf.stored()
-        wanted = next_step(
+        desired = next_step(
             stored,
             self._subjects.values(),
             published=frozenset.intersection(*map(frozenset, published)),
@@ -98,16 +98,16 @@ class Keeper:
             lives=self._lives,
         )
         changed = False
-        for secret in shelf.changes(wanted, now):
+        for secret in shelf.changes(desired, now):
             await self._api.replace(SECRETS, secret)
             logger.info("wrote certificates: %s", secret["metadata"]["name"])
             changed = True
-        bundle = wanted.bundle(now)
+        bundle = desired.bundle(now)
         for resource, configuration in webhooks:
             if operations := _operations(configuration, bundle):
                 await self._api.json_patch(resource, configuration["metadata"]["name"], operations)
                 changed = True
-        for name, pair in {**wanted.pairs, "authority": wanted.signing}.items():
+        for name, pair in {**desired.pairs, "authority": desired.signing}.items():
             if pair is not None:
                 ends = pair.parsed().not_valid_after_utc
                 CERTIFICATE_EXPIRY.labels(name=name).set(ends.timestamp())
@@ -137,14 +137,14 @@ def _bundle(webhook: Object) -> tuple[x509.Certificate, ...]:
 
 def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> list[Object]:
     """The JSON patch that makes each webhook of a configuration trust the bundle."""
-    wanted = base64.b64encode(write_bundle(bundle)).decode()
+    desired = base64.b64encode(write_bundle(bundle)).decode()
     operations: list[Object] = []
     for index, webhook in enumerate(configuration["webhooks"]):
-        if webhook["clientConfig"].get("caBundle") == wanted:
+        if webhook["clientConfig"].get("caBundle") == desired:
             continue
         place = f"/webhooks/{index}"
         operations += [
             {"op": "test", "path": f"{place}/name", "value": webhook["name"]},
-            {"op": "add", "path": f"{place}/clientConfig/caBundle", "value": wanted},
+            {"op": "add", "path": f"{place}/clientConfig/caBundle", "value": desired},
         ]
     return operations

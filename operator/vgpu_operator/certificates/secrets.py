@@ -59,23 +59,23 @@ class Shelf:
         """Whom the readers of each pair's Secret trust."""
         return [_bundle(_content(secret, names.TRUST)) for secret in self.pairs.values()]
 
-    def changes(self, wanted: Stored, now: datetime) -> Iterable[Object]:
-        """The Secrets that must be written for `wanted` to be stored, the authority's first.
+    def changes(self, desired: Stored, now: datetime) -> Iterable[Object]:
+        """The Secrets that must be written for `desired` to be stored, the authority's first.
 
         In that order a crash in between leaves unused keys, never a pair without its
         authority.
         """
-        bundle = write_bundle(wanted.bundle(now))
+        bundle = write_bundle(desired.bundle(now))
         authority = {
             names.TRUST: bundle,
-            **_contents(wanted.signing, names.SIGNING_CERTIFICATE, names.SIGNING_KEY),
-            **_contents(wanted.announced, names.ANNOUNCED_CERTIFICATE, names.ANNOUNCED_KEY),
+            **_contents(desired.signing, names.SIGNING_CERTIFICATE, names.SIGNING_KEY),
+            **_contents(desired.announced, names.ANNOUNCED_CERTIFICATE, names.ANNOUNCED_KEY),
         }
-        if wanted.announced_since is not None:
-            authority[names.ANNOUNCED_SINCE] = wanted.announced_since.isoformat().encode()
+        if desired.announced_since is not None:
+            authority[names.ANNOUNCED_SINCE] = desired.announced_since.isoformat().encode()
         yield from _changed(self.authority, authority)
         for subject, secret in self.pairs.items():
-            pair = wanted.pairs.get(subject.name)
+            pair = desired.pairs.get(subject.name)
             content = {names.TRUST: bundle, **_contents(pair, names.CERTIFICATE, names.KEY)}
             yield from _changed(secret, content)
 

@@ -47,7 +47,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
         return run(options)
     if options.command in arguments.COMMANDS:
-        from vgpu_operator.cli.asking import run
+        from vgpu_operator.cli.cluster_commands import run
 
         return run(options)
     try:
@@ -252,7 +252,7 @@ def _answered(
     if question is None or plan is None or plan.refused:
         return result, False
     if not explain and question.standing is None:
-        cluster.hold(question.spec, plan, namespace=question.namespace)
+        cluster.charge(question.spec, plan, namespace=question.namespace)
     return result, True
 
 
@@ -290,8 +290,8 @@ def _line(name: str, result: Result) -> str:
 
 
 def _device(device: Mapping[str, Any]) -> str:
-    cut = device.get("mig")
-    part = f"{cut['profile']} at {cut['start']}, " if cut else ""
+    instance = device.get("mig")
+    part = f"{instance['profile']} at {instance['start']}, " if instance else ""
     amounts = f"{part}{device['memoryMiB']} MiB, {device['cores']} %"
     return f"{device['uuid']} ({amounts} for {device['container']})"
 

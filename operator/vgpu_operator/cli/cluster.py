@@ -26,7 +26,6 @@ from vgpu_api.v1alpha1 import (
     VGPUClaim,
     VGPUClaimSpec,
 )
-from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import (
     BadDocument,
     ClusterState,
@@ -34,13 +33,14 @@ from vgpu_operator.cli.documents import (
     NodeEntry,
     QuotaEntry,
 )
+from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
 from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, numa_of, state_of, type_of
-from vgpu_operator.ledger.holdings import NOTHING, ClaimShares, holding_of
 from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
@@ -111,8 +111,8 @@ class Cluster:
     def observe_claim(self, claim: VGPUClaim) -> None:
         """A claim as it is, after the node of its devices."""
         self.claims[claim.metadata.namespace or "default", claim.metadata.name] = claim
-        self._hold(
-            claim.metadata.namespace or "default", holding_of(claim.spec, claim.status.allocation)
+        self._charge(
+            claim.metadata.namespace or "default", shares_of(claim.spec, claim.status.allocation)
         )
 
     # Questions.
@@ -135,7 +135,7 @@ class Cluster:
             if number is not None and number not in nodes
         }
         budget = self.budget(namespace)
-        plan = place(self.columns, self.ask(spec, pod), self.nodes, nodes=nodes, budget=budget)
+        plan = place(self.columns, self.demand(spec, pod), self.nodes, nodes=nodes, budget=budget)
         return plan, ruled_out
 
     def held(self, allocation: Allocation) -> tuple[Plan, Mapping[str, Tally]]:
@@ -151,18 +151,18 @@ class Cluster:
         )  # fmt: skip
         return Plan(allocation.node_name, grants, others), others
 
-    def ask(self, spec: VGPUClaimSpec, pod: Pod | None) -> Ask:
+    def demand(self, spec: VGPUClaimSpec, pod: Pod | None) -> Demand:
         """What a claim's spec asks for; `pod` is whose claim it is, if it is one's."""
         by_labels = pod is not None and follows_labels(pod, self.config)
-        return Ask.of(spec, self.config, by_labels=by_labels)
+        return Demand.of(spec, self.config, by_labels=by_labels)
 
     def budget(self, namespace: str) -> Budget:
         """What the namespace may still take."""
         return self._quotas.left(namespace)
 
-    def hold(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
+    def charge(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
         """From now on this claim holds its devices."""
-        self._hold(namespace, holding_of(spec, plan.allocation()))
+        self._charge(namespace, shares_of(spec, plan.allocation()))
 
     def utilisation(self) -> dict[str, float]:
         """The used part of all slots, cores and memory, in percent."""
@@ -214,9 +214,11 @@ class Cluster:
             self.columns.set_used(
                 number,
                 slots=max(device.slots_used, len(instances)),
-                cores=max(device.cores_used, sum(cut.cores for cut in instances)),
-                memory=max(device.memory_used_mib, sum(cut.memory_mib for cut in instances)),
-                slices=reduce(or_, (cut.slices for cut in instances), 0),
+                cores=max(device.cores_used, sum(instance.cores for instance in instances)),
+                memory=max(
+                    device.memory_used_mib, sum(instance.memory_mib for instance in instances)
+                ),
+                slices=reduce(or_, (instance.slices for instance in instances), 0),
             )
         number = self.columns.put_node(entry.name, state_of(node, config=self.config))
         self._filters.put(number, node)
@@ -230,7 +232,7 @@ class Cluster:
         cordoned: frozenset[str],
     ) -> DeviceFacts:
         slots = self.config.nvidia.device_split_count if device.slots is None else device.slots
-        is_cut = device.mig is not None and device.mig.enabled
+        in_mig_mode = device.mig is not None and device.mig.enabled
         index = at if device.index is None else device.index
         return DeviceFacts(
             name=device.uuid,
@@ -239,7 +241,7 @@ class Cluster:
             index=index,
             vendor=device.vendor.lower(),
             model=type_of(device.vendor, device.model),
-            mode="MIG" if is_cut else device.mode,
+            mode="MIG" if in_mig_mode else device.mode,
             numa=numa_of(device.numa, index=index),
             slots=1 if device.mode == "Exclusive" else slots,
             cores=device.cores,
@@ -247,14 +249,14 @@ class Cluster:
             healthy=device.healthy,
             cordoned=device.cordoned or device.uuid in cordoned,
             links=tuple(sorted(links.items())),
-            profiles=geometry(_offers(device)) if is_cut else (),
+            profiles=geometry(_offers(device)) if in_mig_mode else (),
         )
 
     def _add_claim(self, raw: dict[str, object], at: int, source: str) -> None:
         try:
             claim = VGPUClaim.read(dict(raw))
             allocation: Allocation | None = claim.status.allocation
-            holding = holding_of(claim.spec, allocation)
+            shares = shares_of(claim.spec, allocation)
         except ValidationError as error:
             raise BadDocument(f"{source}: {describe(error, within=('claims', at))}") from error
         except BadInput as error:
@@ -265,32 +267,32 @@ class Cluster:
             text = f"claim {namespace}/{name} is there more than once"
             raise BadDocument(f"{source}: claims[{at}]: {text}")
         self.claims[namespace, name] = claim
-        self._hold(namespace, holding)
+        self._charge(namespace, shares)
 
-    def _hold(self, namespace: str, holding: ClaimShares) -> None:
+    def _charge(self, namespace: str, shares: ClaimShares) -> None:
         columns = self.columns
-        for uuid, hold in holding.devices.items():
+        for uuid, share in shares.devices.items():
             number = self._numbers.get(uuid)
             if number is None:
                 continue
             slots, cores, memory, slices = columns.in_use(number)
-            cores += hold.use.cores
-            if hold.alone:
+            cores += share.use.cores
+            if share.alone:
                 cores = max(cores, columns.cores[number])
             columns.set_used(
                 number,
-                slots=slots + hold.use.slots,
+                slots=slots + share.use.slots,
                 cores=cores,
-                memory=memory + hold.use.memory_mib,
-                slices=slices | hold.slices,
+                memory=memory + share.use.memory_mib,
+                slices=slices | share.slices,
             )
-            if hold.contradicts(is_cut=columns.mode[number] == "MIG"):
+            if share.contradicts(in_mig_mode=columns.mode[number] == "MIG"):
                 self._fill(number)
-        for name in holding.full_nodes:  # one of its devices, unknown which
+        for name in shares.full_nodes:  # one of its devices, unknown which
             node = columns.node_id(name)
             for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
-        self._quotas.move(namespace, before=NOTHING, after=holding)
+        self._quotas.move(namespace, before=NOTHING, after=shares)
 
     def _fill(self, number: int) -> None:
         """How much of the device is in use is unknown, so all of it counts."""
@@ -327,12 +329,12 @@ def _instances(device: DeviceState) -> list[Instance]:
     """The instances that are in use, each of which lies where its profile may."""
     if device.mig is None:
         return []
-    wanted = {(instance.profile, instance.start) for instance in device.mig.instances}
+    desired = {(instance.profile, instance.start) for instance in device.mig.instances}
     return [
         Instance(offer.name, start, size, offer.memory_mib, offer.cores)
         for offer in _offers(device)
         for start, size in offer.places
-        if (offer.name, start) in wanted
+        if (offer.name, start) in desired
     ]
 
 

@@ -113,22 +113,22 @@ class _Candidates(BaseCompleter):
         if action.dest == "output":
             return FORMATS
         if action.dest in NAMES:
-            return _asked({"": NAMES[action.dest]}, parsed_args)
+            return _existing({"": NAMES[action.dest]}, parsed_args)
         if command == "get" and action.dest == "name":
             from vgpu_operator.cli.listing import KINDS
 
             kind = KINDS.get(parsed_args.kind)
-            return _asked({"": kind} if kind else {}, parsed_args)
+            return _existing({"": kind} if kind else {}, parsed_args)
         if action.dest == "subject":
             kinds = SUBJECTS[command]
             spelt = {before: kind for before, kind in kinds.items() if prefix.startswith(before)}
             if spelt:
-                return _asked(spelt, parsed_args)
-            return [*kinds, *_asked({"": next(iter(kinds.values()))}, parsed_args)]
+                return _existing(spelt, parsed_args)
+            return [*kinds, *_existing({"": next(iter(kinds.values()))}, parsed_args)]
         return []
 
 
-def _asked(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
+def _existing(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
     """Names in the cluster, each after the word for its kind; none without a cluster."""
     try:
         return asyncio.run(_names(kinds, options))

@@ -49,7 +49,7 @@ from vgpu_operator.cli.listing import lasting, state_of
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
 NAMESPACE = "vgpu-system"
-ASKS = "asks-for-a-device"
+REQUESTS_DEVICE = "asks-for-a-device"
 """The match condition of the webhooks that see the pods that ask for a device."""
 _READ = (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -250,23 +250,23 @@ def _workloads(seen: Snapshot) -> Iterator[CheckResult]:
     kinds = ((DEPLOYMENTS, "replicas", "availableReplicas"),
              (DAEMON_SETS, "desiredNumberScheduled", "numberAvailable"))  # fmt: skip
     found = False
-    for resource, wanted_key, there_key in kinds:
+    for resource, desired_key, there_key in kinds:
         for obj in seen.of(resource):
             if not _is_ours(obj):
                 continue
             found = True
             status = obj.get("status") or {}
-            wanted = (obj["spec"] if resource is DEPLOYMENTS else status).get(wanted_key, 0)
+            desired = (obj["spec"] if resource is DEPLOYMENTS else status).get(desired_key, 0)
             there = status.get(there_key, 0)
             what = f"{resource.kind} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
-            if there < wanted:
+            if there < desired:
                 yield _error(
                     "programs",
-                    f"{what}: {there} of {wanted} available",
+                    f"{what}: {there} of {desired} available",
                     f"kubectl -n {obj['metadata']['namespace']} get pods -o wide",
                 )
             else:
-                yield _ok("programs", f"{what}: {there} of {wanted} available")
+                yield _ok("programs", f"{what}: {there} of {desired} available")
     if not found:
         yield _warning(
             "programs",
@@ -349,10 +349,10 @@ def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
 def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
     """The configured names by which pods can ask without the webhook seeing them."""
     for condition in hook.get("matchConditions") or ():
-        if condition["name"] != ASKS:
+        if condition["name"] != REQUESTS_DEVICE:
             continue
-        asking = sorted(config.asking_resources())
-        unseen = [name for name in asking if f"'{name}'" not in condition["expression"]]
+        requesting = sorted(config.request_resources())
+        unseen = [name for name in requesting if f"'{name}'" not in condition["expression"]]
         if unseen:
             text = f"{hook['name']} does not see pods that ask by {', '.join(unseen)}"
             remedy = "add them to manifests/base/webhook/expressions.yaml, and apply it"

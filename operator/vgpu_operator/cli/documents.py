@@ -278,12 +278,12 @@ def manifests_in(text: str, *, source: str) -> list[dict[str, Any]]:
 
 
 def _with_pods(documents: list[Any], *, source: str) -> list[dict[str, Any]]:
-    wanted = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
-    if not wanted:
+    desired = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
+    if not desired:
         raise BadDocument(
             f"{source}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"
         )
-    return wanted
+    return desired
 
 
 def _text(path: Path) -> str:

@@ -31,10 +31,10 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_operator.ask import Ask
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer, lasting
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
@@ -209,19 +209,19 @@ async def _subject(
     prefix, _, name = subject.rpartition("/")
     if prefix and prefix.lower() not in _PLACES:
         raise CannotAnswer(f"{subject}: give a name, pod/NAME or claim/NAME")
-    wanted = _PLACES.get(prefix.lower())
-    if wanted is not VGPU_CLAIMS:
+    desired = _PLACES.get(prefix.lower())
+    if desired is not VGPU_CLAIMS:
         try:
             raw = await api.get(PODS, name, namespace=namespace)
         except NotFound:
-            if wanted is PODS:
+            if desired is PODS:
                 raise CannotAnswer(f"no pod {name} in namespace {namespace}") from None
         else:
             pod = Pod.model_validate(raw)
             return _PodName(name, pod.metadata.uid), await _claim_of(api, pod)
     claim = await _claim(api, name, namespace)
     if claim is None:
-        what = "claim" if wanted is VGPU_CLAIMS else "pod and no claim"
+        what = "claim" if desired is VGPU_CLAIMS else "pod and no claim"
         raise CannotAnswer(f"no {what} {name} in namespace {namespace}")
     return None, claim
 
@@ -288,7 +288,7 @@ def _find_out(
         if refused is not None:
             said.now = refused.message
             return
-    request = Ask.of(spec, state.config) if pod is None else pod.request(spec, state.config)
+    request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
     rules = NodeRules() if pod is None else pod.rules
     kind = EquivalenceClass(request, rules, key.namespace)
     refusal = None if said.node else refusal_of_kind(key, kind, state)

@@ -314,9 +314,9 @@ def _devices(devices: Iterable[GPUDevice], now: datetime, *, wide: bool) -> Tabl
             age(created, now),
         ]
         if wide:
-            cut = status.mig is not None and status.mig.enabled
+            in_mig_mode = status.mig is not None and status.mig.enabled
             row += [
-                "MIG" if cut else device.spec.mode,
+                "MIG" if in_mig_mode else device.spec.mode,
                 "" if status.numa_node is None else str(status.numa_node),
                 status.driver_version,
                 words(f"{claim.namespace}/{claim.name}" for claim in status.claims),

@@ -50,12 +50,12 @@ def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -
         elif isinstance(value, list) and level < MOST_LEVELS:
             waiting.extend((item, level + 1, (place, at)) for at, item in enumerate(value))
         else:
-            expected = _wanted_instead_of(value)
+            expected = _expected_instead_of(value)
             if expected is not None:
                 raise _bad(place, "…" if isinstance(value, dict | list) else value, expected)
 
 
-def _wanted_instead_of(value: Any) -> str | None:
+def _expected_instead_of(value: Any) -> str | None:
     """What would be right in the place of a single value; None if it is."""
     if isinstance(value, dict | list):
         return f"at most {MOST_LEVELS} levels deep"

@@ -18,8 +18,8 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
 from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.placement import Budget, Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
@@ -82,17 +82,17 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
         raw = applied(raw, mutate_pod(raw, cluster.config, claim))
         validate_pod(raw, cluster.config)
         pod = read_pod(raw)
-    ask = read(pod, cluster.config)
-    if ask is None:
+    demand = read(pod, cluster.config)
+    if demand is None:
         return None
-    if ask.spec is not None:
-        return Question(ask.spec, namespace, pod)
-    assert ask.native is not None
-    claim = cluster.claim(namespace, ask.native.name)
+    if demand.spec is not None:
+        return Question(demand.spec, namespace, pod)
+    assert demand.native is not None
+    claim = cluster.claim(namespace, demand.native.name)
     if claim is None:
         raise BadInput(
             field="claim",
-            value=ask.native.name,
+            value=demand.native.name,
             fault=Fault.NOT_FOUND,
             detail="the state has no such claim",
         )
@@ -126,10 +126,10 @@ def answer(
         )
     else:
         plan, ruled_out = cluster.held(question.standing)
-    ask = cluster.ask(question.spec, question.pod)
+    demand = cluster.demand(question.spec, question.pod)
     result: Result = {
         "node": plan.node,
-        "requests": [_request(request, question.containers) for request in ask.requests],
+        "requests": [_request(request, question.containers) for request in demand.requests],
         "devices": [
             {
                 "container": question.containers.get(grant.request, grant.request),
@@ -148,8 +148,8 @@ def answer(
         result["nodes"] = {}
         for name in cluster.nodes:
             if name not in known and name != plan.node:
-                known |= refusals_on(cluster.columns, ask, [name], budget=budget)
-            result["nodes"][name] = _node(cluster, name, ask, budget, known.get(name))
+                known |= refusals_on(cluster.columns, demand, [name], budget=budget)
+            result["nodes"][name] = _node(cluster, name, demand, budget, known.get(name))
     return result, plan
 
 
@@ -169,13 +169,13 @@ def _of_claim(raw: dict[str, Any]) -> Question:
 
 def _mig(grant: Grant) -> Result:
     """What of a device in MIG mode it is."""
-    cut = grant.instance
-    if cut is None:
+    instance = grant.instance
+    if instance is None:
         return {}
-    return {"mig": {"profile": cut.profile, "start": cut.start, "size": cut.size}}
+    return {"mig": {"profile": instance.profile, "start": instance.start, "size": instance.size}}
 
 
-def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
+def _request(request: RequestDemand, containers: Mapping[str, str]) -> Result:
     return {
         "container": containers.get(request.name, request.name),
         "phase": request.phase,
@@ -189,31 +189,33 @@ def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
     }
 
 
-def _node(cluster: Cluster, name: str, ask: Ask, budget: Budget, tally: Tally | None) -> Result:
+def _node(
+    cluster: Cluster, name: str, demand: Demand, budget: Budget, tally: Tally | None
+) -> Result:
     """A node's score, why it does not serve, and its devices in the order of the first request."""
     columns = cluster.columns
     node = columns.node_id(name)
     assert node is not None
     devices = columns.node_devices[node]
-    request = ask.requests[0]
+    request = demand.requests[0]
     # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
-    together = ask.node_policy == "NUMAFirst" and not isinstance(
-        plan_on(columns, node, ask, "Require", budget), Tally
+    together = demand.node_policy == "NUMAFirst" and not isinstance(
+        plan_on(columns, node, demand, "Require", budget), Tally
     )
     order = in_order(
         columns,
         devices,
         request=request,
-        policies=policies_on(columns, node, ask),
-        one_numa_node=ask.numa == "Require" or together,
-        weights=ask.weights,
+        policies=policies_on(columns, node, demand),
+        one_numa_node=demand.numa == "Require" or together,
+        weights=demand.weights,
     )
     return {
         "score": round(node_score(columns, node), 6),
         "reasons": "" if tally is None else str(tally),
         "order": [columns.uuid[device] for device in order],
         "deviceScores": {
-            columns.uuid[device]: round(device_score(columns, device, request, ask.weights), 6)
+            columns.uuid[device]: round(device_score(columns, device, request, demand.weights), 6)
             for device in devices
         },
     }

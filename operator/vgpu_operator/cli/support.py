@@ -193,12 +193,12 @@ def _concerns(pod: Object, uids: set[str]) -> bool:
         or any(
             amounts
             for container in (pod.get("spec") or {}).get("containers") or ()
-            if (amounts := _devices_asked(container))
+            if (amounts := _devices_requested(container))
         )
     )
 
 
-def _devices_asked(container: Mapping[str, Any]) -> list[str]:
+def _devices_requested(container: Mapping[str, Any]) -> list[str]:
     limits = (container.get("resources") or {}).get("limits") or {}
     return [name for name in limits if "/" in name]
 

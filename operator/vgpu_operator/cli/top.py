@@ -68,7 +68,7 @@ def read(run: Kubectl, *, node: str | None = None) -> Reading:
         raise CannotAnswer("no agent runs" + (f" on node {node}" if node else ""))
     reading = Reading()
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        answers = pool.map(lambda pod: _ask(run, pod), pods.values())
+        answers = pool.map(lambda pod: _query(run, pod), pods.values())
         for name, answer in zip(pods, answers, strict=True):
             if isinstance(answer, str):
                 reading.unasked[name] = answer
@@ -77,7 +77,7 @@ def read(run: Kubectl, *, node: str | None = None) -> Reading:
     return reading
 
 
-def _ask(run: Kubectl, pod: str) -> Mapping[str, Any] | str:
+def _query(run: Kubectl, pod: str) -> Mapping[str, Any] | str:
     try:
         text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", "usage"])
         answer: Mapping[str, Any] = json.loads(text)

@@ -7,12 +7,12 @@ from vgpu_operator.dialects.ack import bind_records as ack_bind_records
 from vgpu_operator.dialects.hami_phases import bind_records
 from vgpu_operator.dialects.hami_views import binding_annotations
 from vgpu_operator.dialects.native import containers_of_claim, slots_added
-from vgpu_operator.dialects.podask import NamedClaim, PodAsk
+from vgpu_operator.dialects.pod_demand import NamedClaim, PodDemand
 from vgpu_operator.dialects.reading import follows_labels, read
 
 __all__ = [
     "NamedClaim",
-    "PodAsk",
+    "PodDemand",
     "ack_bind_records",
     "bind_records",
     "binding_annotations",

@@ -46,7 +46,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
     )
 
 
-def asks(container: Container, config: ClusterConfig) -> bool:
+def applies(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for anything in these words; an amount of 0 asks for nothing."""
     return any(is_given(container, name) for name in resource_names(config))
 
@@ -83,7 +83,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     if gib is None and cores is not None:
         raise BadInput(
             field=place.resource_path(core_name),
-            value=place.container.asked(core_name),
+            value=place.container.requested(core_name),
             detail=f"requires {memory_name}",
         )
     memory_mib = None if gib is None else gib * GIB_IN_MIB // devices
@@ -132,17 +132,17 @@ def bind_records(
         unix_time: The second in which the devices were given.
     """
     memory_name = config.aliyun.resource_memory_name
-    asked = [
+    requested = [
         _amount(place, memory_name, "a whole number of GiB", MAX_GIB) or 0
         for place in each_container(pod)
-        if place.phase == "App" and asks(place.container, config)
+        if place.phase == "App" and applies(place.container, config)
     ]
     indexes = {device.index for device in allocation.devices}
-    if not sum(asked) or len(indexes) != 1:
+    if not sum(requested) or len(indexes) != 1:
         return {}
     return {
         names.ACK_RECORD_INDEX: str(indexes.pop()),
-        names.ACK_RECORD_POD: str(sum(asked)),
+        names.ACK_RECORD_POD: str(sum(requested)),
         names.ACK_RECORD_DEVICE: str(device_mib // GIB_IN_MIB),
         names.ACK_RECORD_ASSIGNED: "true",
         names.ACK_RECORD_TIME: f"{unix_time}000000000",
@@ -159,7 +159,7 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
     kinds: frozenset[str] | None = None
     for place in each_container(pod):
         container = place.container
-        if not asks(container, config):
+        if not applies(container, config):
             continue
         if not is_given(container, memory_name):
             kind = WHOLE
@@ -192,7 +192,7 @@ def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | N
 
     Memory may carry a binary suffix, which the API server makes of a larger one: then it is bytes.
     """
-    given, number = place.container.asked(name), place.number(name, expected)
+    given, number = place.container.requested(name), place.number(name, expected)
     if given is None or number is None:
         return None
     if quantity.has_binary_suffix(given):
@@ -201,7 +201,7 @@ def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | N
 
 
 DIALECT = ResourceDialect(
-    asks=asks,
+    applies=applies,
     request=request,
     placement=placement,
     resource_names=resource_names,

@@ -56,7 +56,7 @@ class PodContainer:
         Raises:
             BadInput: it cannot be read.
         """
-        given = self.container.asked(resource)
+        given = self.container.requested(resource)
         if given is None:
             return None
         try:
@@ -78,14 +78,14 @@ class PodContainer:
         """What is given for a resource is wrong."""
         return BadInput(
             field=self.resource_path(resource),
-            value=self.container.asked(resource),
+            value=self.container.requested(resource),
             expected=expected,
         )
 
 
 def is_given(container: Container, resource: str) -> bool:
     """Given and not 0; what cannot be read is given, so that it is refused and not overlooked."""
-    number = container.asked(resource)
+    number = container.requested(resource)
     if number is None:
         return False
     try:
@@ -107,14 +107,14 @@ def each_container(pod: Pod) -> Iterator[PodContainer]:
 class ResourceDialect:
     """A dialect in which containers ask by extended resources.
 
-    `asks` is True if a container asks for a device in this dialect, `request` what it asks for,
+    `applies` is True if a container asks for a device in this dialect, `request` what it asks for,
     and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
     the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
     containers of other dialects are given a slot at admission. `vendor` is whose devices it asks
     for; the device plugins of others than NVIDIA count and hand out their own.
     """
 
-    asks: Callable[[Container, ClusterConfig], bool]
+    applies: Callable[[Container, ClusterConfig], bool]
     request: Callable[[Pod, PodContainer, ClusterConfig], VGPURequest]
     placement: Callable[[Pod], Placement | None]
     resource_names: Callable[[ClusterConfig], tuple[str, ...]]

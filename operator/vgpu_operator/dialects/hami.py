@@ -46,15 +46,15 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
     )
 
 
-def asks(container: Container, config: ClusterConfig) -> bool:
+def applies(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for a device: by a count, or by memory or cores without one.
 
     A count of 0 asks for nothing, whatever else is given; a count that cannot be read does ask,
     so that it is refused and not overlooked.
     """
     count, memory, percentage, cores, _ = resource_names(config)
-    if container.asked(count) is None:
-        return any(container.asked(name) is not None for name in (memory, percentage, cores))
+    if container.requested(count) is None:
+        return any(container.requested(name) is not None for name in (memory, percentage, cores))
     return is_given(container, count)
 
 
@@ -65,7 +65,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         BadInput: an amount, a variable or a selecting annotation cannot be read.
     """
     nvidia = config.nvidia
-    if _asks_for_any_instance(pod, place, config):
+    if _requests_any_instance(pod, place, config):
         return VGPURequest(
             name=place.name,
             phase=place.phase,
@@ -95,7 +95,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     )
 
 
-def _asks_for_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
+def _requests_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
     """Whether the count alone asks: under `migStrategy: single` for MIG instances as they are.
 
     For an undivided GPU a pod asks for 100 % of its memory.
@@ -103,8 +103,8 @@ def _asks_for_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig)
     count, memory, percentage, cores, _ = resource_names(config)
     return (
         config.nvidia.mig_strategy == "single"
-        and place.container.asked(count) is not None
-        and all(place.container.asked(name) is None for name in (memory, percentage, cores))
+        and place.container.requested(count) is not None
+        and all(place.container.requested(name) is None for name in (memory, percentage, cores))
         and hami_annotations.mode(pod) in ("Any", "MIG")
     )
 
@@ -117,9 +117,9 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
     memory. Source: HAMi v2.10, whose admission adds the cores before defaults are filled in.
     """
     nvidia = config.nvidia
-    if place.container.asked(nvidia.resource_memory_percentage_name) is not None:
+    if place.container.requested(nvidia.resource_memory_percentage_name) is not None:
         return (percentage(place, config) or 0) == 100
-    return place.container.asked(nvidia.resource_memory_name) is None
+    return place.container.requested(nvidia.resource_memory_name) is None
 
 
 def count(place: PodContainer, config: ClusterConfig) -> int:
@@ -134,7 +134,7 @@ def count(place: PodContainer, config: ClusterConfig) -> int:
 def memory(place: PodContainer, config: ClusterConfig) -> int | None:
     """MiB per device; `None` when not given, and 0 counts as not given."""
     name = config.nvidia.resource_memory_name
-    given = place.container.asked(name)
+    given = place.container.requested(name)
     if given is None:
         return None
     number = place.number(name, MEMORY_EXPECTED) or Fraction(0)
@@ -187,7 +187,7 @@ def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
 
 
 DIALECT = ResourceDialect(
-    asks=asks,
+    applies=applies,
     request=request,
     placement=hami_annotations.placement,
     resource_names=resource_names,

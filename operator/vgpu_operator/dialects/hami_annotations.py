@@ -102,13 +102,13 @@ def placement(pod: Pod) -> Placement | None:
         BadInput: an unknown policy, or weights that are no weights.
     """
     annotations = pod.metadata.annotations
-    wanted = Placement(
+    desired = Placement(
         node=_node_policy(annotations.get(names.HAMI_NODE_POLICY, "").strip()),
         device=_device_policies(annotations.get(names.HAMI_DEVICE_POLICY, "")),
         numa=_numa(annotations.get(names.NVIDIA_NUMA_BIND, "").strip()),
         weights=_weights(annotations.get(names.HAMI_DEVICE_WEIGHTS)),
     )
-    return None if wanted == Placement() else wanted
+    return None if desired == Placement() else desired
 
 
 def _node_policy(written: str) -> NodePolicy | None:

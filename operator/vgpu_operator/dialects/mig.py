@@ -24,7 +24,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
     return tuple(config.nvidia.mig_resources)
 
 
-def asks(container: Container, config: ClusterConfig) -> bool:
+def applies(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for instances; 0 of them are none."""
     return any(is_given(container, name) for name in config.nvidia.mig_resources)
 
@@ -60,7 +60,7 @@ def _count(place: PodContainer, name: str) -> int:
 
 
 DIALECT = ResourceDialect(
-    asks=asks,
+    applies=applies,
     request=request,
     placement=hami_annotations.placement,
     resource_names=resource_names,

@@ -87,7 +87,7 @@ def _with(container: Container, moved_: Mapping[str, Amounts]) -> Container:
     if not amounts:
         return container
     for word, amount in amounts.items():
-        given = container.asked(word)
+        given = container.requested(word)
         if given is not None and str(given) != str(amount):
             raise BadInput(
                 field=FIELD,

@@ -14,7 +14,7 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec, VGPURequest
 from vgpu_operator.dialects.containers import PodContainer, each_container
-from vgpu_operator.dialects.podask import NamedClaim
+from vgpu_operator.dialects.pod_demand import NamedClaim
 
 SLOTS_ADDED_FIELD = f"metadata.annotations[{names.ANNOTATION_SLOTS_ADDED}]"
 _LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"

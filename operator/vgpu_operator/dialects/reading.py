@@ -18,7 +18,7 @@ from vgpu_operator.dialects import ack, hami, mig, native, vendors, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
-from vgpu_operator.dialects.podask import PodAsk
+from vgpu_operator.dialects.pod_demand import PodDemand
 
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALECT, hami.DIALECT)
 """NVIDIA's, in the order in which a container is tried; the first that knows it reads it."""
@@ -39,7 +39,7 @@ def is_left_alone(pod: Pod) -> bool:
     return pod.metadata.labels.get(names.HAMI_WEBHOOK_LABEL) == "ignore"
 
 
-def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
+def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
     """What the pod asks for; `None` when it asks for no GPU. Total: any pod gives an answer.
 
     Raises:
@@ -51,25 +51,25 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
         pod = restored(pod, config)
     named = native.named_claim(pod)
     recorded = native.slots_added(pod)
-    asking = [
+    requesting = [
         (place, dialect)
         for place in each_container(pod)
         if (dialect := _dialect_of(place, config)) is not None
         and not (dialect.in_slots and place.name in recorded)
     ]
     if named is not None:
-        if asking:
+        if requesting:
             raise BadInput.forbidden(
-                f"{asking[0][0].path}.resources",
+                f"{requesting[0][0].path}.resources",
                 "the pod names a claim, and the claim's requests are what each container gets",
             )
-        return PodAsk(native=named, containers=recorded)
-    slotless = {place.name for place, dialect in asking if not dialect.in_slots}
+        return PodDemand(native=named, containers=recorded)
+    slotless = {place.name for place, dialect in requesting if not dialect.in_slots}
     if any(name not in slotless for name in recorded):
         raise BadInput.forbidden(
             native.SLOTS_ADDED_FIELD, "admission alone writes it, on a pod that names a claim"
         )
-    return _made_for(pod, asking, config) if asking else None
+    return _made_for(pod, requesting, config) if requesting else None
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
@@ -86,21 +86,21 @@ def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
 
 
 def _made_for(
-    pod: Pod, asking: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
-) -> PodAsk:
+    pod: Pod, requesting: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
+) -> PodDemand:
     """The ask of a pod whose containers ask by resources."""
-    _refuse_bad_names([place for place, _ in asking], pod)
-    for place, dialect in asking:
+    _refuse_bad_names([place for place, _ in requesting], pod)
+    for place, dialect in requesting:
         _refuse_two_vendors(place, dialect, config)
     spec = VGPUClaimSpec(
-        requests=[dialect.request(pod, place, config) for place, dialect in asking],
-        placement=_with_numa(pod, asking[0][1].placement(pod)),
+        requests=[dialect.request(pod, place, config) for place, dialect in requesting],
+        placement=_with_numa(pod, requesting[0][1].placement(pod)),
     )
     _refuse_long_selectors(spec)
-    return PodAsk(
+    return PodDemand(
         spec=spec,
         containers=tuple(request.name for request in spec.requests),
-        slotless=tuple(place.name for place, dialect in asking if not dialect.in_slots),
+        slotless=tuple(place.name for place, dialect in requesting if not dialect.in_slots),
         kinds=ack.node_kinds(pod, config),
         by_labels=follows_labels(pod, config),
     )
@@ -134,7 +134,7 @@ def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect |
     resources = place.container.resources
     if not any("/" in name for name in (*resources.limits, *resources.requests)):
         return None  # most containers: no extended resource at all
-    return next((d for d in dialects() if d.asks(place.container, config)), None)
+    return next((d for d in dialects() if d.applies(place.container, config)), None)
 
 
 def _refuse_two_vendors(
@@ -142,7 +142,7 @@ def _refuse_two_vendors(
 ) -> None:
     """A claim has one request for each container, and a request is for devices of one kind."""
     for other in dialects():
-        if other.vendor != dialect.vendor and other.asks(place.container, config):
+        if other.vendor != dialect.vendor and other.applies(place.container, config):
             count = other.resource_names(config)[0]
             raise BadInput.forbidden(
                 place.resource_path(count),

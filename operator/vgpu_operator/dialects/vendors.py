@@ -30,7 +30,7 @@ def dialects() -> tuple[ResourceDialect, ...]:
     """A dialect for each kind of device that is served."""
     return tuple(
         ResourceDialect(
-            asks=partial(_asks, kind),
+            applies=partial(_applies, kind),
             request=partial(_request, kind),
             placement=hami_annotations.placement,
             resource_names=partial(_resource_names, kind),
@@ -45,7 +45,7 @@ def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
     return () if kind.name in config.vendors.leave_alone else kind.resources
 
 
-def _asks(kind: Kind, container: Container, config: ClusterConfig) -> bool:
+def _applies(kind: Kind, container: Container, config: ClusterConfig) -> bool:
     """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
     return kind.name not in config.vendors.leave_alone and is_given(container, kind.count)
 
@@ -76,16 +76,16 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
 
     Several devices are never divided. One that was rounded up to a module's two may have been.
     """
-    given = place.container.asked(memory.resource)
+    given = place.container.requested(memory.resource)
     sizes = memory.sizes
     if kind.whole is not None and _is_whole(kind, place, count):
         return kind.whole.memory * memory.unit_mib
     if given is None:
         return None if sizes is None else sizes.whole_mib
-    asked_mib = _asked_mib(memory, place, given)
+    requested_mib = _requested_mib(memory, place, given)
     if sizes is None:
-        return asked_mib or None
-    rounded = _rounded(memory, sizes, place, asked_mib)
+        return requested_mib or None
+    rounded = _rounded(memory, sizes, place, requested_mib)
     is_module = kind.whole_modules and count == 2
     if count > 1 and rounded != sizes.whole_mib and not (sizes.several or is_module):
         raise place.bad(
@@ -95,15 +95,15 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
     return rounded
 
 
-def _rounded(memory: Memory, sizes: Sizes, place: PodContainer, asked_mib: int) -> int:
+def _rounded(memory: Memory, sizes: Sizes, place: PodContainer, requested_mib: int) -> int:
     """The smallest named size that holds it, or a whole device."""
-    if asked_mib > sizes.most_mib:
+    if requested_mib > sizes.most_mib:
         raise place.bad(memory.resource, f"at most {sizes.most_mib} MiB, which a device has")
     steps = (part.memory_mib for part in sizes.parts)
-    return next((step for step in steps if step >= asked_mib), sizes.whole_mib)
+    return next((step for step in steps if step >= requested_mib), sizes.whole_mib)
 
 
-def _asked_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
+def _requested_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
     unit = "MiB" if memory.unit_mib == 1 else f"units of {memory.unit_mib} MiB"
     expected = f"a size per device: a whole number of {unit}, or with its unit such as 8Gi"
     number = _number(place, memory.resource, expected)
@@ -134,7 +134,7 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
         amounts[kind.cores.resource] = count * kind.cores.several
     memory = kind.memory
     if memory is not None and memory.sizes is not None:
-        is_given = place.container.asked(memory.resource) is not None
+        is_given = place.container.requested(memory.resource) is not None
         if memory.sizes.write_whole or is_given:
             amounts[memory.resource] = _memory(kind, memory, place, count) or 0
     if kind.whole is not None and _is_whole(kind, place, count):
@@ -153,7 +153,9 @@ def counted(kind: Kind, place: PodContainer) -> tuple[str, int] | None:
 
 def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
     """Whether the devices are whole ones, although amounts are asked of such devices."""
-    return count > 1 or kind.memory is None or place.container.asked(kind.memory.resource) is None
+    return (
+        count > 1 or kind.memory is None or place.container.requested(kind.memory.resource) is None
+    )
 
 
 def _count(kind: Kind, place: PodContainer) -> int:
@@ -168,7 +170,7 @@ def _count(kind: Kind, place: PodContainer) -> int:
 def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
     """Words that HAMi honours and this project does not are never overlooked."""
     for name in kind.unsupported.resources:
-        given = place.container.asked(name)
+        given = place.container.requested(name)
         if given not in (None, 0, "0"):
             raise BadInput.forbidden(place.resource_path(name), "not supported, leave it out")
     for key, values in kind.unsupported.annotations.items():
@@ -194,7 +196,7 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     if kind.cores.several is not None and count > 1:
         return kind.cores.several
     name, expected = kind.cores.resource, "a whole percentage, 0 to 100"
-    if place.container.asked(name) is None:
+    if place.container.requested(name) is None:
         return kind.cores.default
     if kind.cores.units:
         return _whole(place, name, 1, _WHOLE, "a whole percentage, 1 to 100")

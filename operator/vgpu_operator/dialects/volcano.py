@@ -29,11 +29,11 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
     )
 
 
-def asks(container: Container, config: ClusterConfig) -> bool:
+def applies(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for a device in Volcano's words."""
-    if not any(container.asked(name) is not None for name in resource_names(config)):
+    if not any(container.requested(name) is not None for name in resource_names(config)):
         return False
-    return hami.asks(container, in_hamis_place(config))
+    return hami.applies(container, in_hamis_place(config))
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -42,8 +42,8 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     Raises:
         BadInput: an amount, a variable or a selecting annotation cannot be read.
     """
-    asked = hami.request(pod, place, in_hamis_place(config))
-    return asked.model_copy(update={"mode": _mode(pod)})
+    requested = hami.request(pod, place, in_hamis_place(config))
+    return requested.model_copy(update={"mode": _mode(pod)})
 
 
 def _mode(pod: Pod) -> RequestMode:
@@ -75,7 +75,7 @@ def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
 
 
 DIALECT = ResourceDialect(
-    asks=asks,
+    applies=applies,
     request=request,
     placement=hami_annotations.placement,
     resource_names=resource_names,

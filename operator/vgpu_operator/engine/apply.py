@@ -14,7 +14,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_client.backoff import Backoff
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events, hami_events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
@@ -77,7 +77,7 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     is_new_there = state.ledger.hosts.apply_pod(pod)
     if state.ledger.room is not None:
         _note_room(state, pod)
-    if known is not None and not isinstance(known.ask, BadInput):
+    if known is not None and not isinstance(known.demand, BadInput):
         found: GPUPod | None = known.seen_again(pod)
     else:
         found = gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
@@ -106,7 +106,7 @@ def _note_room(state: State, pod: Pod) -> None:
         state.ledger.expect_pod(pod, pod.spec.node_name)
 
 
-def observe_asked(state: State, pod: Pod) -> GPUPod | None:
+def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
     """As `observe_pod`, of a pod as kube-scheduler knows it, which may be deleted by now."""
     known = state.cache.pod(pod.metadata.uid)
     if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
@@ -178,7 +178,7 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
     if waiter is None or waiter.pod_uid == uid:
         state.queue.remove(pod.claim)
         _drop_earmark(state, pod.claim)
-    state.claims.told.pop(pod.claim, None)
+    state.claims.reported.pop(pod.claim, None)
 
 
 def _learn_typical(state: State, pod: GPUPod) -> None:
@@ -191,7 +191,7 @@ def _learn_typical(state: State, pod: GPUPod) -> None:
         return
     spec = spec_for(state, pod)
     if isinstance(spec, VGPUClaimSpec) and mix.wants_next():
-        mix.observe(Ask.of(spec, state.config, cpu_milli=pod.cpu_milli))
+        mix.observe(Demand.of(spec, state.config, cpu_milli=pod.cpu_milli))
 
 
 def _came_without(state: State, pod: Pod) -> None:
@@ -258,7 +258,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         give_up(state, held)
     work = state.claims
     for of_claim in (
-        work.told,
+        work.reported,
         work.expired,
         work.unusable,
         work.orphaned,
@@ -297,7 +297,7 @@ def _note_immediate(state: State, key: ClaimKey) -> None:
         and claim.metadata.deletion_timestamp is None
         and (held is None or held.is_tentative)
         # One that was used and released holds nothing until a pod comes to use it again.
-        and (claim.status.state != RELEASED or _is_wanted(state, key))
+        and (claim.status.state != RELEASED or _is_needed(state, key))
     )
     if waits and claim is not None:
         put_immediate_in_queue(state, claim)
@@ -306,7 +306,7 @@ def _note_immediate(state: State, key: ClaimKey) -> None:
         _drop_earmark(state, key)
 
 
-def _is_wanted(state: State, key: ClaimKey) -> bool:
+def _is_needed(state: State, key: ClaimKey) -> bool:
     pods = state.cache.pods_of(key)
     return any(pod.wants_node or pod.is_running or pod.is_gated for pod in pods)
 
@@ -573,7 +573,7 @@ def _(event: events.GateEnded, state: State) -> None:
 @apply.register
 def _(event: events.BindingEnded, state: State) -> None:
     if event.outcome == "bound" and state.config.views.hami_events:
-        _tell_of_binding(event, state)
+        _report_binding(event, state)
     held = state.reservations.of_pod(event.pod_uid)
     if held is None or held.allocation_id != event.allocation_id:
         return
@@ -599,7 +599,7 @@ def _resolve(
             lapse(state, held)
 
 
-def _tell_of_binding(event: events.BindingEnded, state: State) -> None:
+def _report_binding(event: events.BindingEnded, state: State) -> None:
     """The reservation may be gone by now: the watch can show the bound pod first."""
     pod = state.cache.pod(event.pod_uid)
     claim = None if pod is None else state.cache.claim(pod.claim)

@@ -74,7 +74,7 @@ class Cache:
             return False
         if known is not None:
             self._remove_pod(known)
-            if not isinstance(known.ask, BadInput):
+            if not isinstance(known.demand, BadInput):
                 pod = known.seen_again(pod.pod)
         self._add_pod(self._served(pod))
         return True

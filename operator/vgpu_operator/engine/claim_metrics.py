@@ -45,7 +45,7 @@ class ClaimsCollector(Collector):
             claims = list(state.cache.claims())
         yield _states(claims)
         yield from _refusals(claims, state.unix)
-        yield from _holdings(claims)
+        yield from _allocated(claims)
 
 
 def _states(claims: list[VGPUClaim]) -> Metric:
@@ -93,7 +93,7 @@ def _since(claim: VGPUClaim, unix: float) -> float:
     return datetime.fromisoformat(condition.last_transition_time).timestamp()
 
 
-def _holdings(claims: list[VGPUClaim]) -> Iterator[Metric]:
+def _allocated(claims: list[VGPUClaim]) -> Iterator[Metric]:
     labels = ("namespace", "node", "device_uuid")
     memory = GaugeMetricFamily(
         "vgpu_allocated_memory_bytes", "Memory that claims hold of a GPU.", labels=labels

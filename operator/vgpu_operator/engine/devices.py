@@ -112,10 +112,10 @@ def describe_links(state: State) -> Iterator[list[Effect]]:
     for name in sorted(nodes):
         node = state.cache.nodes.get(name)
         pairs = _contradictions(state.ledger.devices(name))
-        if node is None or not pairs or state.links_told.get(name) == pairs:
+        if node is None or not pairs or state.links_reported.get(name) == pairs:
             yield []
             continue
-        state.links_told[name] = pairs
+        state.links_reported[name] = pairs
         more = f" and {len(pairs) - _PAIRS_NAMED} more" * (len(pairs) > _PAIRS_NAMED)
         text = "; ".join(pairs[:_PAIRS_NAMED]) + more
         yield [node_event(node, LINKS_DISAGREE, f"links count as none: {text}")]

@@ -94,9 +94,9 @@ class Effector:
         self._marking: set[str] = set()
         self._decisions = DecisionLog()
 
-    def submit(self, wanted: Iterable[effects.Effect]) -> None:
+    def submit(self, desired: Iterable[effects.Effect]) -> None:
         """Take effects on; returns at once."""
-        for effect in wanted:
+        for effect in desired:
             match effect:
                 case effects.WriteClaim():
                     self._background.start(self._write_claim(effect))
@@ -349,7 +349,7 @@ def _requests(effect: effects.WriteClaim) -> list[Request]:
     if effect.create is not None:
         requests.append(Create(effect.create))
     finalizers = effect.finalizers
-    if effect.hold:
+    if effect.add_finalizer:
         # An empty list is left out of the object, so there is nothing to append to.
         path = "/metadata/finalizers/-" if finalizers else "/metadata/finalizers"
         value: Any = FINALIZER_IN_USE if finalizers else [FINALIZER_IN_USE]

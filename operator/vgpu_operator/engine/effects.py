@@ -24,7 +24,7 @@ class WriteClaim:
         status: What its status shall be.
         create: The claim to make first, where there is none.
         finalizers: Those it has at that version.
-        hold: Put our finalizer on before the status is written.
+        add_finalizer: Put our finalizer on before the status is written.
         let_go: Take it off after.
         allocation_id: The allocation that the status has; empty if it has none.
         is_news: Its condition Allocated gets another reason, or is about another allocation: the
@@ -36,7 +36,7 @@ class WriteClaim:
     status: VGPUClaimStatus
     create: dict[str, Any] | None = None
     finalizers: tuple[str, ...] = ()
-    hold: bool = False
+    add_finalizer: bool = False
     let_go: bool = False
     allocation_id: str = ""
     is_news: bool = False

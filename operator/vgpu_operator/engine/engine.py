@@ -16,7 +16,7 @@ from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.agents import describe_silent
-from vgpu_operator.engine.apply import apply, judge_pod, observe_asked, observe_pod
+from vgpu_operator.engine.apply import apply, judge_pod, observe_in_call, observe_pod
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
 from vgpu_operator.engine.claims.status import refused_reason
@@ -169,13 +169,13 @@ class Engine:
         """
         self.must_lead()
         self._drain()
-        found = observe_asked(self.state, pod)
+        found = observe_in_call(self.state, pod)
         if found is None:
             return None
         there = found.pod.spec.node_name
         if there:  # kube-scheduler has no answer to its Binding, as after a leader's end
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
-        softly = found.needs_volumes or found.uid in self.state.pods.slow
+        softly = found.awaits_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
@@ -195,7 +195,7 @@ class Engine:
         """
         self.must_lead()
         self._drain()
-        found = observe_asked(self.state, pod)
+        found = observe_in_call(self.state, pod)
         return None if found is None else without_effect(self.state, found, candidates)
 
     def pod(self, uid: str) -> GPUPod | None:

@@ -13,9 +13,9 @@ from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.names import SCHEDULING_GATE, pod_claim_name
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.ask import Ask
-from vgpu_operator.dialects import PodAsk, containers_of_claim, read
-from vgpu_operator.ledger import ClaimKey, Needs, NodeRules
+from vgpu_operator.demand import Demand
+from vgpu_operator.dialects import PodDemand, containers_of_claim, read
+from vgpu_operator.ledger import ClaimKey, HostDemand, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
 """Whose turn it is: by standing, then by priority, age and name. The least goes first."""
@@ -47,14 +47,14 @@ class GPUPod:
 
     Attributes:
         pod: Its newest version.
-        ask: What it asks for; where that cannot be understood, what is wrong with it.
-        claim: The claim that serves it: its own, made from `ask` or copied from a template
+        demand: What it asks for; where that cannot be understood, what is wrong with it.
+        claim: The claim that serves it: its own, made from `demand` or copied from a template
             (`owned`), or the one that it names.
         owned: Whether the claim is the pod's own.
     """
 
     pod: Pod
-    ask: PodAsk | BadInput
+    demand: PodDemand | BadInput
     claim: ClaimKey
     owned: bool
 
@@ -77,7 +77,7 @@ class GPUPod:
     @cached_property
     def template(self) -> ClaimKey | None:
         """The claim to copy, for a pod that names a template."""
-        named = None if isinstance(self.ask, BadInput) else self.ask.native
+        named = None if isinstance(self.demand, BadInput) else self.demand.native
         if named is None or not named.is_template:
             return None
         return ClaimKey(self.pod.metadata.namespace or "", named.name)
@@ -117,7 +117,7 @@ class GPUPod:
         return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
 
     @property
-    def needs_volumes(self) -> bool:
+    def awaits_volumes(self) -> bool:
         """Whether volumes are bound for it between Filter and Bind, which may take minutes."""
         return any(not _OF_CLAIMS.isdisjoint(volume) for volume in self.pod.spec.volumes)
 
@@ -127,9 +127,9 @@ class GPUPod:
         return cpu_milli_of(self.pod)
 
     @cached_property
-    def needs(self) -> Needs:
+    def host_demand(self) -> HostDemand:
         """What it asks of a node besides devices."""
-        return Needs.of(self.pod)
+        return HostDemand.of(self.pod)
 
     @cached_property
     def rules(self) -> NodeRules:
@@ -138,13 +138,13 @@ class GPUPod:
         Raises:
             BadInput: its affinity is not one that Kubernetes accepts.
         """
-        kinds = None if isinstance(self.ask, BadInput) else self.ask.kinds
+        kinds = None if isinstance(self.demand, BadInput) else self.demand.kinds
         return NodeRules.of(self.pod, kinds=kinds)
 
-    def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
+    def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Demand:
         """What a claim with this spec asks for when it serves this pod."""
-        by_labels = not isinstance(self.ask, BadInput) and self.ask.by_labels
-        return Ask.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
+        by_labels = not isinstance(self.demand, BadInput) and self.demand.by_labels
+        return Demand.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
 
     def seen_again(self, pod: Pod) -> GPUPod:
         """With a newer version of the pod. What it asks for is what it asked for first."""
@@ -156,16 +156,16 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
     namespace = pod.metadata.namespace or ""
     own = ClaimKey(namespace, pod_claim_name(pod.metadata.name, pod.metadata.uid))
     try:
-        ask = read(pod, config)
-        if ask is not None:
+        demand = read(pod, config)
+        if demand is not None:
             NodeRules.of(pod)
     except BadInput as error:
         return GPUPod(pod, error, own, owned=True)
-    if ask is None:
+    if demand is None:
         return None
-    if ask.native is not None and not ask.native.is_template:
-        return GPUPod(pod, ask, ClaimKey(namespace, ask.native.name), owned=False)
-    return GPUPod(pod, ask, own, owned=True)
+    if demand.native is not None and not demand.native.is_template:
+        return GPUPod(pod, demand, ClaimKey(namespace, demand.native.name), owned=False)
+    return GPUPod(pod, demand, own, owned=True)
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
@@ -175,15 +175,15 @@ def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
     request's phase. Of a pod that came before its claim all are recorded; those without a request
     start with a slot and no device.
     """
-    if isinstance(pod.ask, BadInput):
+    if isinstance(pod.demand, BadInput):
         return ""
     try:
-        wanted = containers_of_claim(pod.pod, spec)
+        desired = containers_of_claim(pod.pod, spec)
     except BadInput as error:
         return str(error)
-    if not set(wanted).issubset(pod.ask.containers):
-        recorded = ", ".join(pod.ask.containers) or "none"
-        return f"the claim asks for {', '.join(wanted)}; the pod was admitted with {recorded}"
+    if not set(desired).issubset(pod.demand.containers):
+        recorded = ", ".join(pod.demand.containers) or "none"
+        return f"the claim asks for {', '.join(desired)}; the pod was admitted with {recorded}"
     return ""
 
 

@@ -48,9 +48,9 @@ def takes_turns(pod: GPUPod) -> bool:
 
 def _marks(pod: GPUPod) -> list[Mark]:
     """The marks of the plugins that serve it in turn."""
-    if isinstance(pod.ask, BadInput) or pod.ask.spec is None:
+    if isinstance(pod.demand, BadInput) or pod.demand.spec is None:
         return []
-    kinds = (kind_of(request.vendor) for request in pod.ask.spec.requests)
+    kinds = (kind_of(request.vendor) for request in pod.demand.spec.requests)
     return [kind.records.turn for kind in kinds if kind is not None and kind.records.turn]
 
 

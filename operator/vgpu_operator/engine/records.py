@@ -25,16 +25,16 @@ def records_of(
         BadInput: The claim's requests do not match the pod's containers, or what a vendor's plugin
             is to read of a device is not in its node's register any more.
     """
-    asked = restored(pod.pod, state.config)
+    requested = restored(pod.pod, state.config)
     node = state.cache.nodes.get(allocation.node_name)
     device_mib = _memory_of(state, allocation.devices[0].name)
     in_acks_words = ack_bind_records(
-        asked, allocation, state.config, device_mib=device_mib, unix_time=unix_time
+        requested, allocation, state.config, device_mib=device_mib, unix_time=unix_time
     )
     return {
         **in_acks_words,
-        **bind_records(asked, spec, allocation, unix_time=unix_time),
-        **binding_annotations(asked, spec, allocation, node=node, unix_time=unix_time),
+        **bind_records(requested, spec, allocation, unix_time=unix_time),
+        **binding_annotations(requested, spec, allocation, node=node, unix_time=unix_time),
     }
 
 

@@ -50,16 +50,16 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
             continue
         known = {device.metadata.name: device for device in state.ledger.devices(name)}
         effects = [each for kind in kinds() for each in _publish_kind(kind, node, known, state)]
-        yield [*_tell_unread(node, state), *effects]
+        yield [*_report_unread(node, state), *effects]
 
 
-def _tell_unread(node: Node, state: State) -> Iterator[Effect]:
+def _report_unread(node: Node, state: State) -> Iterator[Effect]:
     """An event for words of the node that mean nothing, when they change."""
     name = node.metadata.name
     words = [*unread_words(node), *unknown_cordons(node, state.ledger.devices(name))]
     text, key = "; ".join(words), (name, "")
-    if text != state.registers_told.get(key, ""):
-        state.registers_told[key] = text
+    if text != state.registers_reported.get(key, ""):
+        state.registers_reported[key] = text
         if text:
             yield node_event(node, UNKNOWN_VALUE, text)
 
@@ -71,9 +71,9 @@ def _publish_kind(
         registered, unreadable = devices_of(kind, node), ""
     except BadInput as error:
         registered, unreadable = (), str(error)
-    told = state.registers_told.get((node.metadata.name, kind.name), "")
-    if unreadable != told:
-        state.registers_told[node.metadata.name, kind.name] = unreadable
+    reported = state.registers_reported.get((node.metadata.name, kind.name), "")
+    if unreadable != reported:
+        state.registers_reported[node.metadata.name, kind.name] = unreadable
         if unreadable:
             yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
     silence = silence_of(kind, node)

@@ -26,9 +26,9 @@ from vgpu_operator.engine.scheduling.reservation import Reservations
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Plan
 
-_TELLS_A_SECOND = 50.0
+_REPORTS_A_SECOND = 50.0
 """Refusals that are written into claims and events in a second, at most."""
-_TELLS_AT_ONCE = 8.0
+_REPORTS_AT_ONCE = 8.0
 """In one round."""
 _FOUND_OUT_AT_ONCE = 2
 """Of those, the ones whose reasons are not known yet: that takes a look at all devices, some
@@ -47,7 +47,7 @@ class RefusalLimiter:
         self._queues: dict[str, dict[ClaimKey, None]] = {}  # by namespace, each in turn
         self._given_back: dict[ClaimKey, None] = {}
         self._granted: set[ClaimKey] = set()
-        self._left = _TELLS_AT_ONCE
+        self._left = _REPORTS_AT_ONCE
         self._at = 0.0
         self._found_out = 0  # in this round
 
@@ -59,8 +59,8 @@ class RefusalLimiter:
 
     def next(self, now: float) -> list[ClaimKey]:
         """The claims whose turn it is by now, monotonic seconds; a turn not taken is lost."""
-        gained = (now - self._at) * _TELLS_A_SECOND
-        self._left, self._at = min(self._left + gained, _TELLS_AT_ONCE), now
+        gained = (now - self._at) * _REPORTS_A_SECOND
+        self._left, self._at = min(self._left + gained, _REPORTS_AT_ONCE), now
         self._found_out = 0
         found = list(self._given_back)
         self._given_back.clear()
@@ -194,7 +194,7 @@ class ClaimWork:
             when.
         evicted: When the pods of claims that violate limits may be evicted again.
         init_refused: Why there is no room for init containers that must run again.
-        told: Refusals that are, or will be, reported.
+        reported: Refusals that are, or will be, reported.
         violated: Violations that were announced last, by the time since when they hold.
         turns: Whose turn it is to have one of them written.
         timers: Claims to be looked at later.
@@ -210,7 +210,7 @@ class ClaimWork:
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     evicted: dict[ClaimKey, float] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
-    told: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)
+    reported: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)
     violated: dict[ClaimKey, str] = field(default_factory=dict)
     turns: RefusalLimiter = field(default_factory=RefusalLimiter)
     timers: Timers = field(default_factory=Timers)
@@ -282,7 +282,7 @@ class GateWork:
         backoffs: Of pods whose gate could not be lifted.
         not_before: When that may be tried again.
         stuck: Pods whose gate was lifted and that kube-scheduler finds no room for: since when.
-        told: When pods without a controller may be reported again.
+        reported: When pods without a controller may be reported again.
         avoided: By controller and node: where its pods found no room.
         waiting: Pods that are judged again every second: they wait for a node, or for a time.
         review_at: When that is due.
@@ -292,7 +292,7 @@ class GateWork:
     backoffs: dict[str, Backoff] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
     stuck: dict[str, float] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     avoided: dict[str, dict[str, Avoided]] = field(default_factory=dict)
     waiting: dict[str, None] = field(default_factory=dict)
     review_at: float = 0.0
@@ -302,7 +302,7 @@ class GateWork:
         self.lifting.discard(uid)
         self.backoffs.pop(uid, None)
         self.waiting.pop(uid, None)
-        for times in (self.not_before, self.stuck, self.told):
+        for times in (self.not_before, self.stuck, self.reported):
             times.pop(uid, None)
 
 
@@ -343,10 +343,10 @@ class State:
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
         register_writes: By device: what was written last of what its node registers.
-        registers_told: By node and kind: what was reported last of a register that cannot be read;
-            of no kind: of words of the node that mean nothing.
+        registers_reported: By node and kind: what was reported last of a register that cannot be
+            read; of no kind: of words of the node that mean nothing.
         links: Nodes whose devices' links are to be compared.
-        links_told: By node: the disagreements of links that were reported last.
+        links_reported: By node: the disagreements of links that were reported last.
         out_of_service: By device: why nothing is placed on it, as reported last; empty: it is
             in service.
         agents: Signs of life of the nodes' agents that have ever given one.
@@ -373,9 +373,9 @@ class State:
     device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
     registers: dict[str, None] = field(default_factory=dict)
     register_writes: dict[str, DeviceWrite] = field(default_factory=dict)
-    registers_told: dict[tuple[str, str], str] = field(default_factory=dict)
+    registers_reported: dict[tuple[str, str], str] = field(default_factory=dict)
     links: dict[str, None] = field(default_factory=dict)
-    links_told: dict[str, list[str]] = field(default_factory=dict)
+    links_reported: dict[str, list[str]] = field(default_factory=dict)
     out_of_service: dict[str, str] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
     evicts: bool = False

@@ -18,10 +18,10 @@ from vgpu_client.api import Api
 from vgpu_operator.admission import Denied
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.ask import Ask
-from vgpu_operator.dialects import PodAsk, read
-from vgpu_operator.ledger.holdings import NOTHING, holding_of
+from vgpu_operator.demand import Demand
+from vgpu_operator.dialects import PodDemand, read
 from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.ledger.shares import NOTHING, shares_of
 
 
 class OverQuota(Denied):
@@ -40,8 +40,8 @@ async def refuse_over_quota(
         ClientError: quotas or claims cannot be read.
     """
     with denying():
-        ask = read(read_pod(raw_pod), config)
-    if ask is None:
+        demand = read(read_pod(raw_pod), config)
+    if demand is None:
         return
     quotas = Quotas(config=config)
     for item in (await api.list(RESOURCE_QUOTAS, namespace=namespace)).items:
@@ -55,20 +55,18 @@ async def refuse_over_quota(
         except ValidationError:
             continue  # the operator counts it, to the full
         claims[claim.metadata.name] = claim
-        quotas.move(
-            namespace, before=NOTHING, after=holding_of(claim.spec, claim.status.allocation)
-        )
-    spec = _wanted(ask, claims)
-    over = [] if spec is None else quotas.surely_exceeded(namespace, Ask.of(spec, config))
+        quotas.move(namespace, before=NOTHING, after=shares_of(claim.spec, claim.status.allocation))
+    spec = _desired(demand, claims)
+    over = [] if spec is None else quotas.surely_exceeded(namespace, Demand.of(spec, config))
     if over:
         raise OverQuota(f"exceeding resource quota: {'; '.join(over)}")
 
 
-def _wanted(ask: PodAsk, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:
+def _desired(demand: PodDemand, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:
     """What the pod would take beside what is held; None for a claim that holds it already."""
-    if ask.native is None:
-        return ask.spec
-    claim = claims.get(ask.native.name)
-    if claim is None or (claim.status.allocation is not None and not ask.native.is_template):
+    if demand.native is None:
+        return demand.spec
+    claim = claims.get(demand.native.name)
+    if claim is None or (claim.status.allocation is not None and not demand.native.is_template):
         return None
     return claim.spec

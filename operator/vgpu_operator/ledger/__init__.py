@@ -4,9 +4,9 @@ The ledger is the columns' only writer. Everything in it is synchronous, knows n
 rebuilt from a list of the objects.
 """
 
-from vgpu_operator.ledger.holdings import ClaimKey
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
 from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
-from vgpu_operator.ledger.room import Needs
+from vgpu_operator.ledger.room import HostDemand
+from vgpu_operator.ledger.shares import ClaimKey
 
-__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "Needs", "NodeFilters", "NodeRules"]
+__all__ = ["Assumption", "ClaimKey", "Holder", "HostDemand", "Ledger", "NodeFilters", "NodeRules"]

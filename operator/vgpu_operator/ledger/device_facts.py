@@ -33,7 +33,7 @@ def facts_of(
     """
     spec, status = device.spec, device.status
     given = status.allocatable or Amount()
-    is_cut = status.mig is not None and status.mig.enabled
+    in_mig_mode = status.mig is not None and status.mig.enabled
     index = status.index if status.index is not None else 0
     slots = spec.slots or given.slots or config.nvidia.device_split_count
     return DeviceFacts(
@@ -43,7 +43,7 @@ def facts_of(
         index=index,
         vendor=status.vendor.lower(),
         model=type_of(status.vendor, status.model),
-        mode="MIG" if is_cut else spec.mode,
+        mode="MIG" if in_mig_mode else spec.mode,
         numa=numa_of(status.numa_node, index=index),
         slots=1 if spec.mode == "Exclusive" else slots,
         cores=given.cores,
@@ -52,7 +52,7 @@ def facts_of(
         duplicate=duplicate,
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
         links=tuple(sorted((link.peer, link.score) for link in status.links)),
-        profiles=_profiles(status.mig) if is_cut and status.mig is not None else (),
+        profiles=_profiles(status.mig) if in_mig_mode and status.mig is not None else (),
     )
 
 

@@ -17,7 +17,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
 from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, is_gone, state_of
-from vgpu_operator.ledger.holdings import ClaimKey, ClaimShares, DeviceShare
+from vgpu_operator.ledger.shares import ClaimKey, ClaimShares, DeviceShare
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 
 
@@ -158,14 +158,14 @@ class DeviceTable:
         with self.changes.muted(), self.freed.muted():
             yield
 
-    def hold(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
+    def replace_shares(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
         """Let a claim hold `after` where it held `before`."""
         for uuid in before.devices.keys() | after.devices.keys():
-            hold = after.devices.get(uuid)
-            if hold == before.devices.get(uuid):
+            share = after.devices.get(uuid)
+            if share == before.devices.get(uuid):
                 continue
-            if hold is not None:
-                self._holders.setdefault(uuid, {})[key] = hold
+            if share is not None:
+                self._holders.setdefault(uuid, {})[key] = share
             else:
                 del self._holders[uuid][key]
                 if not self._holders[uuid]:
@@ -281,14 +281,14 @@ class DeviceTable:
         """Sum up what claims hold of a device, and note where that is less or more than before."""
         slots = cores = memory = slices = 0
         alone, full = False, facts.node in self._fillers
-        is_cut = facts.mode == "MIG"
-        for hold in self._holders.get(facts.uuid, {}).values():
-            slots += hold.use.slots
-            cores += hold.use.cores
-            memory += hold.use.memory_mib
-            alone = alone or hold.alone
-            full = full or hold.full or hold.contradicts(is_cut=is_cut)
-            slices |= hold.slices
+        in_mig_mode = facts.mode == "MIG"
+        for share in self._holders.get(facts.uuid, {}).values():
+            slots += share.use.slots
+            cores += share.use.cores
+            memory += share.use.memory_mib
+            alone = alone or share.alone
+            full = full or share.full or share.contradicts(in_mig_mode=in_mig_mode)
+            slices |= share.slices
         if alone or full:
             cores = max(cores, facts.cores)
         if full:

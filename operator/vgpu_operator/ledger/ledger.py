@@ -1,7 +1,7 @@
 """The ledger: applies what is observed, assumes what is being written, keeps the columns true.
 
 Observed truth and assumptions are kept apart. What was observed is replaced by what is newer only
-(`holdings.Records`), so events may come late, twice or out of order. An assumption
+(`shares.Records`), so events may come late, twice or out of order. An assumption
 ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
 and land on whatever version was seen last. Meanwhile a claim holds, device by device, the most of
 what may be true, so an allocation that is both seen and assumed counts once.
@@ -19,22 +19,22 @@ from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.device_table import DeviceTable
-from vgpu_operator.ledger.holdings import (
+from vgpu_operator.ledger.nodes import Hosts, NodeFilters, NodeRules
+from vgpu_operator.ledger.peers import Peers
+from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.ledger.room import HostDemand, Room
+from vgpu_operator.ledger.shares import (
     NOTHING,
     ClaimKey,
     ClaimRecord,
     ClaimRecords,
     ClaimShares,
-    holding_of,
     peak_of,
+    shares_of,
     shares_of_unreadable,
 )
-from vgpu_operator.ledger.nodes import Hosts, NodeFilters, NodeRules
-from vgpu_operator.ledger.peers import Peers
-from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.ledger.room import Needs, Room
 from vgpu_operator.placement.bounds import ALL, Budget, NodeFilter
 
 
@@ -124,25 +124,29 @@ class Ledger:
             self._has_grown(self.room.remove(uid))
             self._peers.remove(uid)
 
-    def nodes_for(self, rules: NodeRules, needs: Needs | None) -> NodeFilter:
+    def nodes_for(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
         """The nodes that a pod may use and, where its needs are given, that have room for them."""
         found = self.node_filters.of(rules)
-        if needs is None or self.room is None:
+        if host_demand is None or self.room is None:
             return found
-        return replace(found, room=self.room.of(needs), peers=self._beside(found, needs))
+        return replace(
+            found, room=self.room.of(host_demand), peers=self._beside(found, host_demand)
+        )
 
-    def why_not_on(self, number: int, rules: NodeRules, needs: Needs, uid: str) -> Reason | None:
+    def why_not_on(
+        self, number: int, rules: NodeRules, host_demand: HostDemand, uid: str
+    ) -> Reason | None:
         """What keeps a pod, which may be counted there already, from a node, its devices apart."""
         found = self.node_filters.of(rules)
         if self.room is not None:
-            room = ALL if self.room.has(uid, needs, number) else 0
-            found = replace(found, room=room, peers=self._beside(found, needs, without=uid))
+            room = ALL if self.room.has(uid, host_demand, number) else 0
+            found = replace(found, room=room, peers=self._beside(found, host_demand, without=uid))
         return None if number in found else found.refusal(number)
 
-    def _beside(self, found: NodeFilter, needs: Needs, *, without: str = "") -> int:
+    def _beside(self, found: NodeFilter, host_demand: HostDemand, *, without: str = "") -> int:
         selected = found.selector & found.affinity
         return self._peers.of(
-            needs.peers, selected=selected, tolerated=found.taints, without=without
+            host_demand.peers, selected=selected, tolerated=found.taints, without=without
         )
 
     def _has_grown(self, node: str) -> None:
@@ -200,7 +204,7 @@ class Ledger:
         self._numbers += 1
         assumption = Assumption(self._numbers, place)
         record = self._records.at(place)
-        record.assumed[assumption.number] = holding_of(spec, allocation)
+        record.assumed[assumption.number] = shares_of(spec, allocation)
         self._recount(place)
         return assumption
 
@@ -228,11 +232,11 @@ class Ledger:
             return
         held = record.held
         with self._table.muted():
-            self._hold(place, record, NOTHING)
+            self._replace(place, record, NOTHING)
             try:
                 yield
             finally:
-                self._hold(place, record, held)
+                self._replace(place, record, held)
 
     # Views.
 
@@ -240,14 +244,14 @@ class Ledger:
         """What the namespace's quotas leave for `placement.place`."""
         return self._quotas.left(namespace)
 
-    def exceeded_quotas(self, namespace: str, ask: Ask) -> list[str]:
+    def exceeded_quotas(self, namespace: str, demand: Demand) -> list[str]:
         """The limits that a claim that is refused by quota exceeds, each in words."""
-        return self._quotas.exceeded(namespace, ask)
+        return self._quotas.exceeded(namespace, demand)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """The claims that hold a device, by place."""
         holds = self._table.holders(uuid)
-        return tuple(Holder(key, hold.use) for key, hold in sorted(holds.items()))
+        return tuple(Holder(key, share.use) for key, share in sorted(holds.items()))
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes with devices, by name."""
@@ -305,8 +309,8 @@ class Ledger:
             return
         owned = any(owner.kind == "Pod" for owner in metadata.owner_references)
         if is_new and not owned and self.columns.mix.wants_next():  # else it counts with its pod
-            self.columns.mix.observe(Ask.of(claim.spec, self._config))
-        record.observed = holding_of(claim.spec, claim.status.allocation)
+            self.columns.mix.observe(Demand.of(claim.spec, self._config))
+        record.observed = shares_of(claim.spec, claim.status.allocation)
         self._recount(key)
 
     def _drop(self, assumption: Assumption) -> None:
@@ -324,12 +328,12 @@ class Ledger:
             held = peak_of((record.observed, *record.assumed.values()))
         if record.held.devices and held != record.held:
             self._quotas.may_take_more(key.namespace)
-        self._hold(key, record, held)
+        self._replace(key, record, held)
         if not (record.assumed or record.uid):
             self._records.drop(key)
 
-    def _hold(self, key: ClaimKey, record: ClaimRecord, held: ClaimShares) -> None:
+    def _replace(self, key: ClaimKey, record: ClaimRecord, held: ClaimShares) -> None:
         if held != record.held:
-            self._table.hold(key, before=record.held, after=held)
+            self._table.replace_shares(key, before=record.held, after=held)
             self._quotas.move(key.namespace, before=record.held, after=held)
             record.held = held

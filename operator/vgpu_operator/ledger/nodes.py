@@ -76,8 +76,10 @@ class NodeRules:
         required = affinity.required if affinity is not None else None
         terms = None
         if required is not None:
-            wanted = sum(len(t.match_expressions) + len(t.match_fields) for t in required.terms)
-            if max(wanted, len(required.terms)) <= REQUIREMENTS_READ:
+            requirements = sum(
+                len(t.match_expressions) + len(t.match_fields) for t in required.terms
+            )
+            if max(requirements, len(required.terms)) <= REQUIREMENTS_READ:
                 terms = tuple(_term(number, term) for number, term in enumerate(required.terms))
         return cls(
             tuple(sorted(spec.node_selector.items())),
@@ -281,7 +283,7 @@ class Hosts:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._allocatable: dict[str, int] = {}
-        self._asked: dict[str, int] = {}  # node → milli-CPU of all its pods
+        self._requested: dict[str, int] = {}  # node → milli-CPU of all its pods
         self._shares: dict[str, _Share] = {}  # pod UID → where and how much
 
     def apply_node(self, node: Node) -> None:
@@ -327,16 +329,18 @@ class Hosts:
             self._add(share.node, share.cpu_milli)
 
     def _add(self, node: str, cpu_milli: int) -> None:
-        asked = self._asked.get(node, 0) + cpu_milli
-        if asked:
-            self._asked[node] = asked
+        requested = self._requested.get(node, 0) + cpu_milli
+        if requested:
+            self._requested[node] = requested
         else:
-            self._asked.pop(node, None)
+            self._requested.pop(node, None)
         self._write(node)
 
     def _write(self, name: str) -> None:
         number = self._columns.node_id(name)
         if number is not None:
             allocatable = self._allocatable.get(name)
-            free = CPU_UNKNOWN if allocatable is None else allocatable - self._asked.get(name, 0)
+            free = (
+                CPU_UNKNOWN if allocatable is None else allocatable - self._requested.get(name, 0)
+            )
             self._columns.set_cpu_free(number, free)

@@ -17,9 +17,9 @@ from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
-from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.ledger.holdings import ClaimShares
-from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_asked
+from vgpu_operator.demand import Demand, RequestDemand
+from vgpu_operator.ledger.shares import ClaimShares
+from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_requested
 
 _PREFIXES = ("requests", "limits")
 
@@ -92,12 +92,12 @@ class Quotas:
         """A claim of the namespace holds `after` where it held `before`."""
         held = self._held.setdefault(namespace, _QuotaUse())
         held.devices += after.device_count - before.device_count
-        for hold in before.devices.values():
-            held.memory_mib -= hold.use.memory_mib
-            held.cores -= hold.use.cores
-        for hold in after.devices.values():
-            held.memory_mib += hold.use.memory_mib
-            held.cores += hold.use.cores
+        for share in before.devices.values():
+            held.memory_mib -= share.use.memory_mib
+            held.cores -= share.use.cores
+        for share in after.devices.values():
+            held.memory_mib += share.use.memory_mib
+            held.cores += share.use.cores
 
     def left(self, namespace: str) -> Budget:
         """What the namespace may still take; below 0 where it holds more than it may."""
@@ -111,33 +111,33 @@ class Quotas:
             None if least.devices is None else least.devices - held.devices,
         )
 
-    def exceeded(self, namespace: str, ask: Ask) -> list[str]:
+    def exceeded(self, namespace: str, demand: Demand) -> list[str]:
         """The limits that a claim that is refused by quota exceeds, each in Kubernetes' words.
 
         What a percentage of a device is depends on the device, and so does a device as a whole:
         such a request may exceed any limit of memory, and how much it asks for is not known.
         """
-        return [line for line, _ in self._exceeded(namespace, ask)]
+        return [line for line, _ in self._exceeded(namespace, demand)]
 
-    def surely_exceeded(self, namespace: str, ask: Ask) -> list[str]:
+    def surely_exceeded(self, namespace: str, demand: Demand) -> list[str]:
         """Those of `exceeded` that the claim exceeds on any device, whatever its memory."""
-        return [line for line, is_sure in self._exceeded(namespace, ask) if is_sure]
+        return [line for line, is_sure in self._exceeded(namespace, demand) if is_sure]
 
-    def _exceeded(self, namespace: str, ask: Ask) -> Iterator[tuple[str, bool]]:
+    def _exceeded(self, namespace: str, demand: Demand) -> Iterator[tuple[str, bool]]:
         """Each limit in words, and whether it is exceeded on any device."""
         held = self._held.get(namespace, _QuotaUse())
-        asked = {
-            "devices": devices_asked(ask),
-            "memory_mib": _sum_of(ask, [_memory_of(request) for request in ask.requests]),
-            "cores": _sum_of(ask, [request.cores for request in ask.requests]),
+        requested = {
+            "devices": devices_requested(demand),
+            "memory_mib": _sum_of(demand, [_memory_of(request) for request in demand.requests]),
+            "cores": _sum_of(demand, [request.cores for request in demand.requests]),
         }
         for name, limits in sorted(self._limits.get(namespace, {}).items()):
             for limit in limits:
-                used, more = getattr(held, limit.amount), asked[limit.amount]
+                used, more = getattr(held, limit.amount), requested[limit.amount]
                 if more is None or used + more > limit.hard:
-                    wanted = "" if more is None else f"requested: {limit.resource}={more}, "
+                    addition = "" if more is None else f"requested: {limit.resource}={more}, "
                     line = (
-                        f"exceeded quota: {name}, {wanted}used: {limit.resource}={used}, "
+                        f"exceeded quota: {name}, {addition}used: {limit.resource}={used}, "
                         f"limited: {limit.resource}={limit.hard}"
                     )
                     yield line, more is not None
@@ -179,15 +179,15 @@ class Quotas:
         return Fraction(self._nvidia.memory_factor)
 
 
-def _memory_of(request: RequestAsk) -> int | None:
+def _memory_of(request: RequestDemand) -> int | None:
     """MiB of each device, where that is the same on every one."""
     return None if request.mode == "Exclusive" else request.memory_mib
 
 
-def _sum_of(ask: Ask, amounts: list[int | None]) -> int | None:
+def _sum_of(demand: Demand, amounts: list[int | None]) -> int | None:
     """What app containers ask for together, or the largest init container; None: unknown."""
     app = init = 0
-    for request, amount in zip(ask.requests, amounts, strict=True):
+    for request, amount in zip(demand.requests, amounts, strict=True):
         if amount is None:
             return None
         if request.phase == "App":

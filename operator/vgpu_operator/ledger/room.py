@@ -31,7 +31,7 @@ _ANY_ADDRESS = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class HostDemand:
     """What a pod asks of its node besides devices; equal for pods that fit on the same nodes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Needs:
     peers: PeerRules = field(default_factory=PeerRules)
 
     @classmethod
-    def of(cls, pod: Pod) -> Needs:
+    def of(cls, pod: Pod) -> HostDemand:
         """The pod's."""
         amounts = tuple(sorted(requests_of(pod).items()))
         return cls(amounts, tuple(sorted(_ports_of(pod))), PeerRules.of(pod))
@@ -54,7 +54,7 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class _Placed:
     node: str
-    needs: Needs
+    host_demand: HostDemand
     generation: int
 
 
@@ -68,7 +68,7 @@ class Room:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._allocatable: dict[str, dict[str, int]] = {}
-        self._asked: dict[str, Counter[str]] = {}
+        self._requested: dict[str, Counter[str]] = {}
         self._ports: dict[str, Counter[Port]] = {}
         self._shares: dict[str, _Placed] = {}  # pod UID → where and what
         self._free: dict[str, npt.NDArray[np.int64]] = {}
@@ -78,13 +78,13 @@ class Room:
         name, new = node.metadata.name, allocatable_of(node)
         before = self._allocatable.get(name, {})
         self._allocatable[name] = new
-        self._write(name, {*before, *new, *self._asked.get(name, ())})
+        self._write(name, {*before, *new, *self._requested.get(name, ())})
         return any(amount > before.get(resource, 0) for resource, amount in new.items())
 
     def remove_node(self, name: str) -> None:
         """A node is gone; its pods go one by one."""
         before = self._allocatable.pop(name, {})
-        self._write(name, {*before, *self._asked.get(name, ())})
+        self._write(name, {*before, *self._requested.get(name, ())})
 
     def put(self, pod: Pod, node: str) -> str:
         """A pod is on a node, or is to come to it.
@@ -97,7 +97,7 @@ class Room:
         if known is not None and (known.node, known.generation) == (node, generation):
             return ""
         freed = self.remove(uid)
-        share = self._shares[uid] = _Placed(node, Needs.of(pod), generation)
+        share = self._shares[uid] = _Placed(node, HostDemand.of(pod), generation)
         self._add(share, 1)
         return freed
 
@@ -109,25 +109,25 @@ class Room:
         self._add(share, -1)
         return share.node
 
-    def of(self, needs: Needs) -> int:
+    def of(self, host_demand: HostDemand) -> int:
         """Bits of the nodes that have room."""
         size = len(self._columns.node_name)
         fits = np.ones(size, dtype=bool)
-        for resource, amount in needs.amounts:
+        for resource, amount in host_demand.amounts:
             free = self._free.get(resource)
             if free is None:
                 return 0
             fits[: len(free)] &= free[:size] >= amount
             fits[len(free) :] = False
         bits = int.from_bytes(np.packbits(fits, bitorder="little").tobytes(), "little")
-        return bits & self._without_conflict(needs.ports)
+        return bits & self._without_conflict(host_demand.ports)
 
-    def has(self, uid: str, needs: Needs, number: int) -> bool:
+    def has(self, uid: str, host_demand: HostDemand, number: int) -> bool:
         """Whether a node has room for a pod beside the others there."""
         known = self._shares.pop(uid, None)
         if known is not None:
             self._add(known, -1)
-        fits = bool(self.of(needs) >> number & 1)
+        fits = bool(self.of(host_demand) >> number & 1)
         if known is not None:
             self._shares[uid] = known
             self._add(known, 1)
@@ -143,25 +143,25 @@ class Room:
         return nodes
 
     def _add(self, share: _Placed, sign: int) -> None:
-        asked = self._asked.setdefault(share.node, Counter())
-        for resource, amount in share.needs.amounts:
-            asked[resource] += sign * amount
-            if not asked[resource]:
-                del asked[resource]
-        if share.needs.ports:
+        requested = self._requested.setdefault(share.node, Counter())
+        for resource, amount in share.host_demand.amounts:
+            requested[resource] += sign * amount
+            if not requested[resource]:
+                del requested[resource]
+        if share.host_demand.ports:
             ports = self._ports.setdefault(share.node, Counter())
-            for port in share.needs.ports:
+            for port in share.host_demand.ports:
                 ports[port] += sign
                 if not ports[port]:
                     del ports[port]
-        self._write(share.node, {resource for resource, _ in share.needs.amounts})
+        self._write(share.node, {resource for resource, _ in share.host_demand.amounts})
 
     def _write(self, name: str, resources: set[str]) -> None:
         number = self._columns.node_id(name)
         if number is None:
             return
         allocatable = self._allocatable.get(name, {})
-        asked: Mapping[str, int] = self._asked.get(name, {})
+        requested: Mapping[str, int] = self._requested.get(name, {})
         for resource in resources:
             free = self._free.get(resource)
             if free is None or number >= len(free):
@@ -169,7 +169,7 @@ class Room:
                 if free is not None:
                     grown[: len(free)] = free
                 free = self._free[resource] = grown
-            free[number] = allocatable.get(resource, 0) - asked.get(resource, 0)
+            free[number] = allocatable.get(resource, 0) - requested.get(resource, 0)
 
 
 def _ports_of(pod: Pod) -> list[Port]:

@@ -7,45 +7,49 @@ all devices.
 from __future__ import annotations
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement.arrays import Best
 from vgpu_operator.placement.columns import Columns
 
 _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
 
 
-def amounts(columns: Columns, ask: Ask, reasons: str, *, within: int) -> list[str]:
+def amounts(columns: Columns, demand: Demand, reasons: str, *, within: int) -> list[str]:
     """What was asked and the most that is free, for each reason that is about an amount.
 
     Args:
         columns: The state of all devices.
-        ask: What was asked for, and refused.
+        demand: What was asked for, and refused.
         reasons: The refusal in counts.
         within: Bits of the nodes that the claim may go to.
     """
     texts = []
-    for request in ask.requests:
+    for request in demand.requests:
         best = columns.arrays.most_free(columns, request, within=within)
         found = _lacking(columns, request, reasons, best)
-        texts += [f"{_of(request, ask)}{text}" for text in found]
+        texts += [f"{_of(request, demand)}{text}" for text in found]
     return texts
 
 
-def impossible(columns: Columns, ask: Ask) -> str | None:
+def impossible(columns: Columns, demand: Demand) -> str | None:
     """Why no node could ever serve the claim, were all its devices empty; None if one could.
 
     Devices that are out of order, cordoned or on nodes that take no pods count as if they served.
     UUIDs are not looked at, nor what requests take from each other.
     """
-    for request in ask.requests:
+    for request in demand.requests:
         best = columns.arrays.largest(columns, request)
-        cut = any(columns.node_cut)  # a device in MIG mode may serve a request several times
-        if best.serving >= request.count or (cut and best.serving):
+        in_mig_mode = any(
+            columns.node_in_mig_mode
+        )  # a device in MIG mode may serve a request several times
+        if best.serving >= request.count or (in_mig_mode and best.serving):
             continue
         if best.memory is None or best.cores is None:
             if not columns.conditions.facts:
                 return None
-            return f"{_of(request, ask)}no device of the cluster is of the kind that is asked for"
+            return (
+                f"{_of(request, demand)}no device of the cluster is of the kind that is asked for"
+            )
         memory, cores = columns.memory[best.memory], columns.cores[best.cores]
         if best.serving:
             assert best.node is not None
@@ -63,11 +67,11 @@ def impossible(columns: Columns, ask: Ask) -> str | None:
                 f"asked {request.cores} % of compute; the most that a device has is {cores} % "
                 f"{_where(columns, best.cores)}"
             )
-        return f"{_of(request, ask)}{text}"
+        return f"{_of(request, demand)}{text}"
     return None
 
 
-def _lacking(columns: Columns, request: RequestAsk, reasons: str, best: Best) -> list[str]:
+def _lacking(columns: Columns, request: RequestDemand, reasons: str, best: Best) -> list[str]:
     """The amounts of which no device has enough; where each is there, but apart, all of them."""
     if best.memory is None or best.cores is None:
         return []
@@ -97,12 +101,12 @@ def _lacking(columns: Columns, request: RequestAsk, reasons: str, best: Best) ->
     return lacking or ([text for text, _ in found] if len(found) > 1 else [])
 
 
-def _of(request: RequestAsk, ask: Ask) -> str:
+def _of(request: RequestDemand, demand: Demand) -> str:
     """Whose amount it is, where there are several."""
-    return f"container {request.name} " if len(ask.requests) > 1 else ""
+    return f"container {request.name} " if len(demand.requests) > 1 else ""
 
 
-def _memory(request: RequestAsk) -> str:
+def _memory(request: RequestDemand) -> str:
     if request.mig_profile:
         return f"a MIG instance ({request.mig_profile})"
     if request.memory_mib is None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
+from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
 from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.score import node_score
 
@@ -87,11 +87,11 @@ class Arrays:
         self._score = np.zeros(0, dtype=np.float64)
         self._willing = np.zeros(0, dtype=np.bool_)
         self._has_devices = np.zeros(0, dtype=np.bool_)
-        self._cut = np.zeros(0, dtype=np.bool_)
+        self._in_mig_mode = np.zeros(0, dtype=np.bool_)
         self._chooses = np.zeros(0, dtype=np.bool_)
         self._rank = np.zeros(0, dtype=np.int64)
-        self._refusals: dict[RequestAsk, npt.NDArray[np.int8]] = {}  # by number of facts
-        self._largest: dict[RequestAsk, Best] = {}  # until a device comes, goes or changes
+        self._refusals: dict[RequestDemand, npt.NDArray[np.int8]] = {}  # by number of facts
+        self._largest: dict[RequestDemand, Best] = {}  # until a device comes, goes or changes
 
     def changed(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
         """Note that something of a node changed, and of one of its devices where one is given.
@@ -118,7 +118,7 @@ class Arrays:
         take = there & self._willing[:count] & _flags(within, count)[:count]
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
-    def may_serve(self, columns: Columns, ask: Ask) -> Numbers:
+    def may_serve(self, columns: Columns, demand: Demand) -> Numbers:
         """The nodes where each request alone finds enough devices that pass the checks.
 
         None is missing that serves the claim; some of them may not, since requests take devices
@@ -128,11 +128,11 @@ class Arrays:
         serving = self._willing.copy()
         if not columns.conditions.facts:  # no device has ever been there
             return np.flatnonzero(serving)
-        for request in ask.requests:
+        for request in demand.requests:
             fitting = self._fitting(columns, request)
             of_node = np.bincount(self._devices[0][fitting], minlength=len(serving))
             # A device in MIG mode may serve one request several times.
-            serving &= (of_node >= request.count) | (self._cut & (of_node > 0))
+            serving &= (of_node >= request.count) | (self._in_mig_mode & (of_node > 0))
             if request.uuids:
                 named = np.zeros_like(serving)
                 named[list(columns.nodes_of(request.uuids))] = True
@@ -167,28 +167,28 @@ class Arrays:
         there = known[0] != _NOWHERE
         return known if there.all() else known[:, there]
 
-    def _fitting(self, columns: Columns, request: RequestAsk) -> Numbers:
+    def _fitting(self, columns: Columns, request: RequestDemand) -> Numbers:
         """The devices that pass every check but those of policies, quotas and MIG geometry."""
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
             columns
         )
-        asked = _memory_asked(request, memory)
+        requested = _memory_requested(request, memory)
         fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
         fits &= cores - cores_used >= (request.cores or 1)
-        fits &= (asked >= request.least_mib) & (asked <= memory - memory_used)
+        fits &= (requested >= request.least_mib) & (requested <= memory - memory_used)
         if request.cores >= ALL_CORES:
             fits &= slots_used == 0
         return np.flatnonzero(fits)
 
     def closest(
-        self, columns: Columns, ask: Ask, count: int, *, within: int
+        self, columns: Columns, demand: Demand, count: int, *, within: int
     ) -> list[tuple[int, float]]:
         """The nodes where the least must become free for the claim's first request, in order.
 
         Args:
             columns: The state of all devices.
-            ask: What is asked for.
+            demand: What is asked for.
             count: How many nodes at most.
             within: Bits of the nodes to choose from.
 
@@ -198,18 +198,18 @@ class Arrays:
         self._refresh(columns)
         if not columns.conditions.facts:
             return []
-        request = min(ask.requests, key=lambda request: request.phase == "Init")
+        request = min(demand.requests, key=lambda request: request.phase == "Init")
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
             columns
         )
-        asked = _memory_asked(request, memory)
+        requested = _memory_requested(request, memory)
         able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
-        able &= (asked >= request.least_mib) & (asked <= memory)
+        able &= (requested >= request.least_mib) & (requested <= memory)
         alone = request.cores >= ALL_CORES
         zero = np.int64(0)
         lacks = np.zeros(len(node))
         for used, more, total in (
-            (memory_used, asked, memory),
+            (memory_used, requested, memory),
             (cores_used, request.cores, cores),
             (slots_used, 1, slots),
         ):
@@ -228,7 +228,7 @@ class Arrays:
 
     # Amounts.
 
-    def most_free(self, columns: Columns, request: RequestAsk, *, within: int) -> Best:
+    def most_free(self, columns: Columns, request: RequestDemand, *, within: int) -> Best:
         """What comes closest to a request as things are.
 
         Args:
@@ -254,7 +254,7 @@ class Arrays:
             node[fitting[takes_pods[node[fitting]]]],
         )
 
-    def largest(self, columns: Columns, request: RequestAsk) -> Best:
+    def largest(self, columns: Columns, request: RequestDemand) -> Best:
         """As `most_free`, if every device were empty, in order, and on a node that takes pods."""
         self._refresh(columns)
         if not columns.conditions.facts:
@@ -266,7 +266,7 @@ class Arrays:
                 del self._largest[next(iter(self._largest))]
         return known
 
-    def _find_largest(self, columns: Columns, request: RequestAsk) -> Best:
+    def _find_largest(self, columns: Columns, request: RequestDemand) -> Best:
         node, facts, slots, cores, memory = self._known(columns)[:_IN_USE]
         of_kind = [
             refusal_of_facts(each._replace(duplicate=False, healthy=True, cordoned=False), request)
@@ -274,13 +274,18 @@ class Arrays:
             for each in columns.conditions.facts
         ]
         there = (node != _NOWHERE) & (slots > 0) & np.array(of_kind, dtype=np.bool_)[facts]
-        asked = _memory_asked(request, memory)
-        able = there & (asked >= request.least_mib) & (asked <= memory) & (request.cores <= cores)
+        requested = _memory_requested(request, memory)
+        able = (
+            there
+            & (requested >= request.least_mib)
+            & (requested <= memory)
+            & (request.cores <= cores)
+        )
         return _best(np.flatnonzero(there), memory, cores, node[able])
 
     # Reasons.
 
-    def refused(self, columns: Columns, request: RequestAsk, *, mutex: bool) -> NodeRefusals:
+    def refused(self, columns: Columns, request: RequestDemand, *, mutex: bool) -> NodeRefusals:
         """Why each device does not serve a request, counted by node.
 
         For a request without UUIDs and quota, on devices that are not in MIG mode.
@@ -295,14 +300,14 @@ class Arrays:
             columns
         )
         of_facts = self._refusal_of_facts(columns, request)[facts]
-        asked, cores_free = _memory_asked(request, memory), cores - cores_used
+        requested, cores_free = _memory_requested(request, memory), cores - cores_used
         used = slots_used > 0
         # In the order of the checks: the first that holds is the reason.
         tests: list[tuple[Flags, Reason]] = [
             (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
             (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
             (
-                (asked < request.least_mib) | (asked > memory - memory_used),
+                (requested < request.least_mib) | (requested > memory - memory_used),
                 Reason.CARD_INSUFFICIENT_MEMORY,
             ),
             (request.cores > cores_free, Reason.CARD_INSUFFICIENT_CORE),
@@ -322,7 +327,7 @@ class Arrays:
         of_vendor = np.bincount(node if of_one else node[vendors[facts]], minlength=nodes)
         return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
-    def _refusal_of_facts(self, columns: Columns, request: RequestAsk) -> npt.NDArray[np.int8]:
+    def _refusal_of_facts(self, columns: Columns, request: RequestDemand) -> npt.NDArray[np.int8]:
         """By the number of facts: the number of the reason why such a device does not serve."""
         facts = columns.conditions.facts
         known = self._refusals.get(request)
@@ -344,7 +349,7 @@ class Arrays:
             self._score = _grown(self._score, nodes)
             self._willing = _grown(self._willing, nodes)
             self._has_devices = _grown(self._has_devices, nodes)
-            self._cut = _grown(self._cut, nodes)
+            self._in_mig_mode = _grown(self._in_mig_mode, nodes)
             self._chooses = _grown(self._chooses, nodes)
             self._rank = _grown(self._rank, nodes)
         if self._stale_devices:
@@ -363,7 +368,7 @@ class Arrays:
                 columns.node_ready[node] and columns.node_schedulable[node] for node in stale
             ]
             self._has_devices[stale] = [bool(columns.node_devices[node]) for node in stale]
-            self._cut[stale] = [columns.node_cut[node] > 0 for node in stale]
+            self._in_mig_mode[stale] = [columns.node_in_mig_mode[node] > 0 for node in stale]
             self._chooses[stale] = [columns.node_policy[node] is not None for node in stale]
         if self._names_are_stale:
             self._names_are_stale = False
@@ -388,7 +393,7 @@ def _flags(mask: int, count: int) -> Flags:
     return np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
 
 
-def _memory_asked(request: RequestAsk, memory: Numbers) -> Numbers | np.int64:
+def _memory_requested(request: RequestDemand, memory: Numbers) -> Numbers | np.int64:
     """MiB that a request means on each device."""
     if request.memory_mib is not None:
         return np.int64(request.memory_mib)

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import Phase
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 
 ALL = -1
 """Every bit is set: the rule rules nothing out."""
@@ -94,10 +94,10 @@ class Budget:
 UNLIMITED = Budget()
 
 
-def devices_asked(ask: Ask) -> int:
+def devices_requested(demand: Demand) -> int:
     """How many devices a claim counts for when it is served."""
-    app = sum(request.count for request in ask.requests if request.phase == "App")
-    return max(app, *(request.count for request in ask.requests if request.phase == "Init"), 0)
+    app = sum(request.count for request in demand.requests if request.phase == "App")
+    return max(app, *(request.count for request in demand.requests if request.phase == "Init"), 0)
 
 
 class DeviceCount:
@@ -138,7 +138,7 @@ class _ClaimUse:
     def peak(self) -> tuple[int, int]:
         return max(self.app[0], self.init[0]), max(self.app[1], self.init[1])
 
-    def plus(self, request: RequestAsk, memory_mib: int, cores: int | None) -> _ClaimUse:
+    def plus(self, request: RequestDemand, memory_mib: int, cores: int | None) -> _ClaimUse:
         """With one more grant; init containers run one after the other."""
         cores = request.cores if cores is None else cores
         if request.phase == "Init":
@@ -157,7 +157,7 @@ class Charge:
         self._devices = DeviceCount()
 
     def exceeds(
-        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+        self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None
     ) -> bool:
         """Whether `request.count` devices like this one are more than the namespace may take.
 
@@ -176,7 +176,7 @@ class Charge:
         )
 
     def add(
-        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+        self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None
     ) -> None:
         """The request was given this device."""
         memory, share = self._rise(device, request, memory_mib, cores)
@@ -186,7 +186,7 @@ class Charge:
         self._devices.add(request.name, request.phase)
 
     def _rise(
-        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None
+        self, device: int, request: RequestDemand, memory_mib: int, cores: int | None
     ) -> tuple[int, int]:
         held = self._held.get(device, _ClaimUse())
         before, after = held.peak(), held.plus(request, memory_mib, cores).peak()

@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import ANY_PROFILE, DevicePolicy
-from vgpu_operator.ask import ALL_CORES, RequestAsk
+from vgpu_operator.demand import ALL_CORES, RequestDemand
 from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.geometry import Instance, smallest
 
 
-def refusal_of_kind(columns: Columns, device: int, request: RequestAsk) -> Reason | None:
+def refusal_of_kind(columns: Columns, device: int, request: RequestDemand) -> Reason | None:
     """Checks 1 to 3: whether the device is in order and of the kind asked for."""
     return refusal_of_facts(columns.conditions.facts[columns.facts[device]], request)
 
@@ -27,7 +27,7 @@ def refusal_of_kind(columns: Columns, device: int, request: RequestAsk) -> Reaso
 def refusal_of_room(
     columns: Columns,
     device: int,
-    request: RequestAsk,
+    request: RequestDemand,
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
@@ -41,8 +41,8 @@ def refusal_of_room(
     if "Mutex" in policies and (used or (request.group_mutex and _group_is_used(columns, device))):
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
     memory = request.memory_on(columns.memory[device])
-    is_cut = columns.mode[device] == "MIG"
-    instance = instance_on(columns, device, request) if is_cut else None
+    in_mig_mode = columns.mode[device] == "MIG"
+    instance = instance_on(columns, device, request) if in_mig_mode else None
     if charge is not None and charge.exceeds(device, request, *charged(request, memory, instance)):
         return Reason.RESOURCE_QUOTA_NOT_FIT
     # A percentage of a tiny device may round down to nothing, and no memory is not a limit.
@@ -57,7 +57,7 @@ def refusal_of_room(
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
     if not request.cores and cores_free <= 0:
         return Reason.CARD_COMPUTE_UNITS_EXHAUSTED
-    if is_cut and instance is None:
+    if in_mig_mode and instance is None:
         return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
     return None
 
@@ -68,13 +68,16 @@ def _group_is_used(columns: Columns, device: int) -> bool:
     return any(columns.slots_used[other] and columns.uuid[other] in linked for other in of_node)
 
 
-def with_room(columns: Columns, devices: Iterable[int], request: RequestAsk) -> list[int]:
+def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) -> list[int]:
     """The devices that pass checks 6 and 10 to 13: what nearly always decides, in one pass."""
     slots, slots_used = columns.slots, columns.slots_used
     memory, memory_used = columns.memory, columns.memory_used
     cores, cores_used = columns.cores, columns.cores_used
-    asked = request.cores
-    alone, at_least = asked >= ALL_CORES, asked or 1  # who asks for no cores needs one to be free
+    requested = request.cores
+    alone, at_least = (
+        requested >= ALL_CORES,
+        requested or 1,
+    )  # who asks for no cores needs one to be free
     mib = request.memory_mib
     if mib is None:
         return [
@@ -98,7 +101,7 @@ def with_room(columns: Columns, devices: Iterable[int], request: RequestAsk) -> 
 def passing(
     columns: Columns,
     devices: Sequence[int],
-    request: RequestAsk,
+    request: RequestDemand,
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> list[int]:
@@ -116,7 +119,7 @@ def passing(
     return found
 
 
-def _serving(columns: Columns, devices: Sequence[int], request: RequestAsk) -> list[int]:
+def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[int]:
     """The devices that pass the checks that hold for all devices in their condition."""
     fits, kind = columns.conditions.right_kinds.of(request), columns.kind
     found: list[int] = []
@@ -137,12 +140,12 @@ Taken: TypeAlias = tuple[int, int, int, int, int]
 """A device, and the slots, cores, MiB and slices that it is to be set back to."""
 
 
-def instance_on(columns: Columns, device: int, request: RequestAsk) -> Instance | None:
+def instance_on(columns: Columns, device: int, request: RequestDemand) -> Instance | None:
     """The instance that a device in MIG mode would be cut for a request; None if there is none."""
     total, (_, cores, memory, slices) = columns.memory[device], columns.in_use(device)
     named = "" if request.mig_profile == ANY_PROFILE else request.mig_profile
-    wanted = request.memory_on(total)
-    instance = smallest(columns.profiles[device], slices, wanted, named=named)
+    requested = request.memory_on(total)
+    instance = smallest(columns.profiles[device], slices, requested, named=named)
     if instance is None:
         return None
     # An instance has its own size, whatever the device's amounts are scaled to: never more than
@@ -151,14 +154,14 @@ def instance_on(columns: Columns, device: int, request: RequestAsk) -> Instance 
     return None if is_over else instance
 
 
-def charged(request: RequestAsk, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
+def charged(request: RequestDemand, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
     """(MiB, percent of compute) that a device is charged: an instance at its own size."""
     if instance is None:
         return memory_mib, request.cores
     return instance.memory_mib, instance.cores
 
 
-def take(columns: Columns, device: int, request: RequestAsk) -> Taken:
+def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
     """Use a device that fits, or an instance of it; the caller gives it back."""
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
@@ -172,7 +175,7 @@ def take(columns: Columns, device: int, request: RequestAsk) -> Taken:
     return device, *before
 
 
-def take_place(columns: Columns, device: int, request: RequestAsk) -> Taken:
+def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
     """Take an instance's place only: what is left of a device by an init container before others.
 
     Its amounts count alone, but its instance lies there as long as the pod's others do.

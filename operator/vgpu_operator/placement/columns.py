@@ -32,7 +32,7 @@ class Columns:
     `facts`, `kind` and `condition` (`conditions.Conditions`).
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
-    `node_cpu_free` (milli-CPU) `node_cut` (devices in MIG mode), and the sums over its devices
+    `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices
     `node_slots node_slots_used` and its kin.
 
     `rankings` is what request classes remember of nodes, `arrays` what a look at every device
@@ -78,7 +78,7 @@ class Columns:
         self.node_slots_used: list[int] = []
         self.node_cores_used: list[int] = []
         self.node_memory_used: list[int] = []
-        self.node_cut: list[int] = []
+        self.node_in_mig_mode: list[int] = []
         self.rankings = Rankings()
         self.arrays = Arrays()
         self.mix = Mix()
@@ -301,7 +301,7 @@ class Columns:
             self.node_slots_used,
             self.node_cores_used,
             self.node_memory_used,
-            self.node_cut,
+            self.node_in_mig_mode,
         )
 
     def _add_to_sums(self, device: int, sign: int) -> None:
@@ -309,7 +309,7 @@ class Columns:
         self.node_slots[node] += sign * self.slots[device]
         self.node_cores[node] += sign * self.cores[device]
         self.node_memory[node] += sign * self.memory[device]
-        self.node_cut[node] += sign * (self.mode[device] == "MIG")
+        self.node_in_mig_mode[node] += sign * (self.mode[device] == "MIG")
 
     def _set_kind(self, device: int) -> None:
         self.kind[device] = self.conditions.kind(self.facts[device], self.slices_used[device])

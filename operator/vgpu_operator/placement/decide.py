@@ -16,7 +16,7 @@ import numpy as np
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement.arrays import Numbers, Scores
 from vgpu_operator.placement.bounds import (
     ALL,
@@ -53,18 +53,18 @@ Found: TypeAlias = tuple[int, tuple[Grant, ...]]
 
 def place(
     columns: Columns,
-    ask: Ask,
+    demand: Demand,
     candidates: Collection[str] | None = None,
     *,
     nodes: NodeFilter = EVERY_NODE,
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> Plan:
-    """Find the best node for all requests of `ask`, and their devices.
+    """Find the best node for all requests of `demand`, and their devices.
 
     Args:
         columns: The state of all devices. Left as it was found, but for what rankings remember.
-        ask: What is asked for.
+        demand: What is asked for.
         candidates: Names of the nodes to choose from, known or not; None for every node with
             devices. Nodes that are not ready or not schedulable are refused here.
         nodes: Rules out nodes for the pod's own rules.
@@ -75,7 +75,7 @@ def place(
         The plan. A refusal has a reason for every candidate once it is read, of the columns as
         they are then; a grant has none.
     """
-    space = _Space(columns, ask, frozenset(candidates) if candidates is not None else None,
+    space = _Space(columns, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
     found = _place(space)
     if found is None:
@@ -85,7 +85,7 @@ def place(
 
 def best_of(
     columns: Columns,
-    ask: Ask,
+    demand: Demand,
     numbers: Iterable[int],
     *,
     nodes: NodeFilter = EVERY_NODE,
@@ -96,7 +96,7 @@ def best_of(
 
     For a request that waits and fits nowhere else: it costs as much as there are nodes.
     """
-    space = _Space(columns, ask, None, nodes, budget, kept)
+    space = _Space(columns, demand, None, nodes, budget, kept)
     there = [node for node in numbers if space.is_willing(node)]
     found = space.first_that_serves(there)
     return None if found is None else Plan(columns.node_name[found[0]], found[1])
@@ -104,7 +104,7 @@ def best_of(
 
 def refusals_on(
     columns: Columns,
-    ask: Ask,
+    demand: Demand,
     candidates: Collection[str],
     *,
     nodes: NodeFilter = EVERY_NODE,
@@ -115,10 +115,10 @@ def refusals_on(
 
     The arguments are those of `place`.
     """
-    space = _Space(columns, ask, frozenset(candidates), nodes, budget, kept)
+    space = _Space(columns, demand, frozenset(candidates), nodes, budget, kept)
     willing, refusals = space.split()
     for node in willing:
-        outcome = space.plan(node, ask.numa)
+        outcome = space.plan(node, demand.numa)
         if isinstance(outcome, Tally):
             refusals[columns.node_name[node]] = outcome
     return refusals
@@ -129,7 +129,7 @@ class _Space:
     """A claim, and the nodes to choose from. Most decisions look at one or two of them."""
 
     columns: Final[Columns]
-    ask: Final[Ask]
+    demand: Final[Demand]
     candidates: Final[frozenset[str] | None]
     nodes: Final[NodeFilter]
     budget: Final[Budget]
@@ -206,20 +206,20 @@ class _Space:
 
     def _grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         if not self.budget.is_limited:
-            return grants_on(self.columns, node, self.ask, numa)
-        outcome = plan_on(self.columns, node, self.ask, numa, self.budget)
+            return grants_on(self.columns, node, self.demand, numa)
+        outcome = plan_on(self.columns, node, self.demand, numa, self.budget)
         return None if isinstance(outcome, Tally) else outcome
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
         """As `grants`, with the reasons."""
         laid = lay(self.columns, self._kept_on(node))
-        outcome = plan_on(self.columns, node, self.ask, numa, self.budget)
+        outcome = plan_on(self.columns, node, self.demand, numa, self.budget)
         give_back(self.columns, laid)
         return outcome
 
     def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
         """The best of some nodes that take the pod, each looked at on its own."""
-        for numa in _passes(self.ask):
+        for numa in _passes(self.demand):
             for node in nodes if len(nodes) == 1 else self.in_order(nodes, numa):
                 grants = self.grants(node, numa)
                 if grants is not None:
@@ -228,7 +228,7 @@ class _Space:
 
     def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
         """Some nodes, the best first; without those that are known not to serve."""
-        key_of = keys_for(self.columns, self.ask, numa, self.budget)
+        key_of = keys_for(self.columns, self.demand, numa, self.budget)
         ranked: list[tuple[float, str, int]] = []
         for node in nodes:
             key = key_of(node)
@@ -238,7 +238,7 @@ class _Space:
 
     def tally(self, node: int) -> Tally:
         """Why a node that takes the pod does not serve; empty if it would by now."""
-        outcome = self.plan(node, self.ask.numa)
+        outcome = self.plan(node, self.demand.numa)
         return outcome if isinstance(outcome, Tally) else Tally({}, 0)
 
     def refusals(self) -> list[Refused]:
@@ -250,7 +250,7 @@ class _Space:
         name_of = columns.node_name.__getitem__
         refused.update((name_of(node), self.tally(node)) for node in sorted(apart))
         found = alike(refused)
-        for tally, nodes in why_none_serve(columns, self.ask, together):
+        for tally, nodes in why_none_serve(columns, self.demand, together):
             found.append((tally, list(map(name_of, nodes))))
         return found
 
@@ -262,11 +262,11 @@ class _Space:
         return self.kept.on(node) if node in self.kept.nodes else ()
 
 
-def _passes(ask: Ask) -> tuple[NumaPolicy, ...]:
+def _passes(demand: Demand) -> tuple[NumaPolicy, ...]:
     """Nodes that serve every request inside one NUMA node go first, where that is wanted."""
-    if ask.node_policy == "NUMAFirst" and ask.numa != "Require":
-        return ("Require", ask.numa)
-    return (ask.numa,)
+    if demand.node_policy == "NUMAFirst" and demand.numa != "Require":
+        return ("Require", demand.numa)
+    return (demand.numa,)
 
 
 def _place(space: _Space) -> Found | None:
@@ -276,19 +276,21 @@ def _place(space: _Space) -> Found | None:
     if not space.budget.is_limited:
         return _by_rankings(space)
     unlimited = _Space(
-        space.columns, space.ask, space.candidates, space.nodes, UNLIMITED, space.kept
+        space.columns, space.demand, space.candidates, space.nodes, UNLIMITED, space.kept
     )
     found = _by_rankings(unlimited)
-    if found is None or not exceeds(space.columns, space.ask, Plan(None, found[1]), space.budget):
+    if found is None or not exceeds(
+        space.columns, space.demand, Plan(None, found[1]), space.budget
+    ):
         return found  # the quota only takes away other choices
     return space.first_that_serves(space.split()[0])
 
 
 def _by_rankings(space: _Space) -> Found | None:
     """By what the ask's classes remember, without a quota."""
-    columns, ask = space.columns, space.ask
-    for numa in _passes(ask):
-        ranking = columns.rankings.of((ask, numa))
+    columns, demand = space.columns, space.demand
+    for numa in _passes(demand):
+        ranking = columns.rankings.of((demand, numa))
         found = _best(ranking, numa, space)
         if found is None and ranking.beyond is not None and space.is_everything:
             ranking.look_beyond()
@@ -300,21 +302,21 @@ def _by_rankings(space: _Space) -> Found | None:
 
 def _best(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
     """The best node of the ranking that serves the claim."""
-    _refresh(space.columns, ranking, space.ask, numa)
+    _refresh(space.columns, ranking, space.demand, numa)
     return _first(ranking, numa, space)
 
 
-def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> None:
+def _refresh(columns: Columns, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
     """Bring the class's ranking up to date with what has changed since it was asked last."""
-    follows_mix = ask.node_policy == "Fragmentation"
+    follows_mix = demand.node_policy == "Fragmentation"
     news = columns.rankings.news_for(ranking, mix=columns.mix.version if follows_mix else 0)
     if news is None:
-        _rank_anew(columns, ranking, ask, numa)
+        _rank_anew(columns, ranking, demand, numa)
         return
     if not news:
         return
     heap, beyond = ranking.heap, ranking.beyond
-    key_of = keys_for(columns, ask, numa, UNLIMITED)
+    key_of = keys_for(columns, demand, numa, UNLIMITED)
     names, versions = columns.node_name, columns.rankings.version
     devices, ready, schedulable = columns.node_devices, columns.node_ready, columns.node_schedulable
     for node in news:
@@ -328,19 +330,19 @@ def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> 
             heappush(heap, entry)
 
 
-def _rank_anew(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> None:
+def _rank_anew(columns: Columns, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
     """Fill the heap of a class that knows nothing, with every node that may serve it."""
     names, versions, heap = columns.node_name, columns.rankings.version, ranking.heap
-    nodes = columns.arrays.may_serve(columns, ask)
-    keys = _keys(columns, nodes, ask, numa)
-    if keys is not None and not ranking.needs_all:
+    nodes = columns.arrays.may_serve(columns, demand)
+    keys = _keys(columns, nodes, demand, numa)
+    if keys is not None and not ranking.keeps_all:
         for position in columns.arrays.best(nodes, keys, BEST + 1):
             node = int(nodes[position])
             heap.append((float(keys[position]), names[node], node, versions[node]))
         if len(heap) > BEST:  # in order, which is a heap
             ranking.beyond = heap.pop()
         return
-    heap += _entries(columns, nodes.tolist(), keys_for(columns, ask, numa, UNLIMITED))
+    heap += _entries(columns, nodes.tolist(), keys_for(columns, demand, numa, UNLIMITED))
     heapify(heap)
 
 
@@ -383,19 +385,19 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
 
 def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     """The best of the candidates that serves, without the ranking, which stays as it is."""
-    columns, ask = space.columns, space.ask
+    columns, demand = space.columns, space.demand
     names = columns.node_name
     nodes = [
         node
-        for node in columns.arrays.may_serve(columns, ask).tolist()
+        for node in columns.arrays.may_serve(columns, demand).tolist()
         if space.has(node, names[node])
     ]
     numbers = np.array(nodes, dtype=np.int64)
-    keys = _keys(columns, numbers, ask, numa)
+    keys = _keys(columns, numbers, demand, numa)
     if keys is not None:
         ordered = [nodes[at] for at in columns.arrays.best(numbers, keys, len(nodes))]
     else:
-        entries = sorted(_entries(columns, nodes, keys_for(columns, ask, numa, UNLIMITED)))
+        entries = sorted(_entries(columns, nodes, keys_for(columns, demand, numa, UNLIMITED)))
         ordered = [node for _, _, node, _ in entries]
     for node in ordered:
         grants = space.grants(node, numa)
@@ -404,14 +406,14 @@ def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     return None
 
 
-def _keys(columns: Columns, nodes: Numbers, ask: Ask, numa: NumaPolicy) -> Scores | None:
+def _keys(columns: Columns, nodes: Numbers, demand: Demand, numa: NumaPolicy) -> Scores | None:
     """The keys of many nodes; None where each node has to be looked at for its own."""
-    sign = follows_score(ask)
+    sign = follows_score(demand)
     if not sign:
         return None
     keys = sign * columns.arrays.scores(nodes)
-    if ask.node_may_choose:
-        key_of = keys_for(columns, ask, numa, UNLIMITED)
+    if demand.node_may_choose:
+        key_of = keys_for(columns, demand, numa, UNLIMITED)
         for position in columns.arrays.choosing(nodes):
             keys[position] = key_of(int(nodes[position]))
     return keys

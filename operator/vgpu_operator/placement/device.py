@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.geometry import Profile
 
 NUMA_UNKNOWN_FROM = 1 << 20
@@ -86,7 +86,7 @@ class DeviceFacts:
         )
 
 
-def refusal_of_facts(facts: Facts, request: RequestAsk) -> Reason | None:
+def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
     """Checks 1 to 3: whether a device is in order and of the kind asked for."""
     if facts.duplicate:  # ours, before HAMi's first: the device's place is unknown
         return Reason.CARD_UUID_DUPLICATE

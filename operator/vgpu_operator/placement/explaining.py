@@ -8,7 +8,7 @@ import numpy as np
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement.arrays import REASONS, Numbers
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.planning import policies_on, why_not
@@ -23,57 +23,63 @@ _COUNTED_AS: tuple[Reason, ...] = (
 
 
 def why_none_serve(
-    columns: Columns, ask: Ask, nodes: Sequence[int]
+    columns: Columns, demand: Demand, nodes: Sequence[int]
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that take the pod and are known not to serve the claim.
 
     Args:
         columns: The state of all devices.
-        ask: What was asked for, and no quota.
+        demand: What was asked for, and no quota.
         nodes: Their numbers.
 
     Yields:
         Reasons, and the nodes that have just these.
     """
-    if len(nodes) <= _FEW or not _is_plain(ask):
-        yield from ((why_not(columns, node, ask, ask.numa), (node,)) for node in nodes)
+    if len(nodes) <= _FEW or not _is_plain(demand):
+        yield from ((why_not(columns, node, demand, demand.numa), (node,)) for node in nodes)
         return
     plain = nodes
-    if any(columns.node_cut):
-        plain = [node for node in nodes if not columns.node_cut[node]]
-        cut = (node for node in nodes if columns.node_cut[node])
-        yield from ((why_not(columns, node, ask, ask.numa), (node,)) for node in cut)
-    if not any("Mutex" in policies for policies in _policies(columns, ask, plain)):
-        yield from _together(columns, ask, plain, mutex=False)
+    if any(columns.node_in_mig_mode):
+        plain = [node for node in nodes if not columns.node_in_mig_mode[node]]
+        nodes_in_mig_mode = (node for node in nodes if columns.node_in_mig_mode[node])
+        yield from (
+            (why_not(columns, node, demand, demand.numa), (node,)) for node in nodes_in_mig_mode
+        )
+    if not any("Mutex" in policies for policies in _policies(columns, demand, plain)):
+        yield from _together(columns, demand, plain, mutex=False)
         return
     for mutex in (False, True):
-        alike = [n for n in plain if ("Mutex" in policies_on(columns, n, ask)) == mutex]
-        yield from _together(columns, ask, alike, mutex=mutex)
+        alike = [n for n in plain if ("Mutex" in policies_on(columns, n, demand)) == mutex]
+        yield from _together(columns, demand, alike, mutex=mutex)
 
 
-def _policies(columns: Columns, ask: Ask, nodes: Sequence[int]) -> set[tuple[DevicePolicy, ...]]:
+def _policies(
+    columns: Columns, demand: Demand, nodes: Sequence[int]
+) -> set[tuple[DevicePolicy, ...]]:
     """The different policies for the devices of some nodes."""
-    if ask.device_policies:
-        return {ask.device_policies}
-    of = columns.node_labelled if ask.by_labels else columns.node_policies
+    if demand.device_policies:
+        return {demand.device_policies}
+    of = columns.node_labelled if demand.by_labels else columns.node_policies
     return set(map(of.__getitem__, nodes))
 
 
-def _is_plain(ask: Ask) -> bool:
+def _is_plain(demand: Demand) -> bool:
     """One request whose devices are judged each on its own.
 
     Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
     others, a size about what is on the device, and later requests are about earlier ones.
     """
-    request = ask.requests[0]
+    request = demand.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex
-    return len(ask.requests) == 1 and ask.numa != "Require" and not (named or request.one_size)
+    return (
+        len(demand.requests) == 1 and demand.numa != "Require" and not (named or request.one_size)
+    )
 
 
 def _together(
-    columns: Columns, ask: Ask, nodes: Sequence[int], *, mutex: bool
+    columns: Columns, demand: Demand, nodes: Sequence[int], *, mutex: bool
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    request = ask.requests[0]
+    request = demand.requests[0]
     refused = columns.arrays.refused(columns, request, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)

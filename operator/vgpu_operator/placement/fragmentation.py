@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.checks import give_back, passing, take
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.mix import DeviceState, View
@@ -49,7 +49,7 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
     return _at_level(columns, node, _level(columns, node, cpu_milli))
 
 
-def rises_on(columns: Columns, devices: Sequence[int], request: RequestAsk) -> list[float]:
+def rises_on(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[float]:
     """How much F rises with one more request on each device; infinitely where it does not fit.
 
     The devices are of one node.
@@ -66,7 +66,7 @@ def rises_on(columns: Columns, devices: Sequence[int], request: RequestAsk) -> l
         return [_rise_of_device(columns, device, request, 0) for device in devices]
 
 
-def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | None]:
+def best_keys(columns: Columns, request: RequestDemand) -> Callable[[int], float | None]:
     """The score function, negated, of the device of a node where F rises least.
 
     None if the request fits on none. For a request for one device, which `passing` would let on by
@@ -120,7 +120,7 @@ def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
     return _at_level(columns, node, level) - _at_level(columns, node, now)
 
 
-def _rise_at_level(columns: Columns, device: int, request: RequestAsk, level: int) -> float:
+def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
     """How much F rises by the request's share of a device, the level of free CPU being the same."""
     before = _view(columns, device, level)
     taken = take(columns, device, request)
@@ -135,7 +135,7 @@ def _rise_at_level(columns: Columns, device: int, request: RequestAsk, level: in
     return rise - _used_by_several(columns, then) + _used_by_several(columns, now)
 
 
-def _rise_of_device(columns: Columns, device: int, request: RequestAsk, level: int) -> float:
+def _rise_of_device(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
     """As `_rise_at_level`, infinite if the request does not fit; kept if that is permanent."""
     state, rises = _state(columns, device, level), columns.mix.rises.of(request)
     rise = rises.get(state)
@@ -165,9 +165,9 @@ def _look_at(columns: Columns, device: int, level: int) -> View:
     idle = _idle(columns, device)
     weight = 0.0
     several: list[int] = []
-    needs = columns.mix.needs
+    cpu_levels = columns.mix.cpu_levels
     for number, (frequency, request) in enumerate(columns.mix.types):
-        if needs[number] > level or not passing(columns, (device,), request, ()):
+        if cpu_levels[number] > level or not passing(columns, (device,), request, ()):
             continue
         if request.count == 1:
             weight += frequency

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement.device import Findings
 
 _SHARE = 0.95
@@ -57,16 +57,16 @@ class Mix:
 
     def __init__(self) -> None:
         self.version = 0
-        self.types: tuple[tuple[float, RequestAsk], ...] = ()
+        self.types: tuple[tuple[float, RequestDemand], ...] = ()
         self.total = 0.0
-        self.needs: tuple[int, ...] = ()
+        self.cpu_levels: tuple[int, ...] = ()
         self._steps: tuple[int, ...] = ()
         self._views: dict[DeviceState, View] = {}
         self.rises: Findings[DeviceState, float] = Findings(
             questions=_REQUESTS_KEPT, answers=_STATES_KEPT
         )
         self._offered = 0
-        self._counts: dict[RequestAsk | None, float] = {}
+        self._counts: dict[RequestDemand | None, float] = {}
         self._seen = 0.0
         self._until_step = 1
 
@@ -101,9 +101,9 @@ class Mix:
         early = self._offered <= _ALL_UNTIL
         return early or self._offered % _ONE_IN == 0
 
-    def observe(self, ask: Ask | None) -> None:
+    def observe(self, demand: Demand | None) -> None:
         """A claim, or a pod that asks for no device (None), was seen for the first time."""
-        for kind in [None] if ask is None else [type_of(request) for request in ask.requests]:
+        for kind in [None] if demand is None else [type_of(request) for request in demand.requests]:
             self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
             self._seen += 1.0
             self._until_step -= 1
@@ -114,11 +114,11 @@ class Mix:
             self._until_step = min(_STEP, int(self._seen))  # quick at first, then in steps
             self.set_types(*self._most_frequent())
 
-    def _most_frequent(self) -> tuple[tuple[tuple[float, RequestAsk], ...], float]:
+    def _most_frequent(self) -> tuple[tuple[tuple[float, RequestDemand], ...], float]:
         """The types with their frequencies, and the frequency of no device at all."""
         total = sum(self._counts.values())
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], _spelled(item[0])))
-        chosen: list[tuple[float, RequestAsk]] = []
+        chosen: list[tuple[float, RequestDemand]] = []
         covered = without_devices = 0.0
         for kind, count in ranked:
             if covered >= _SHARE * total:
@@ -131,7 +131,7 @@ class Mix:
         return tuple(chosen), without_devices
 
     def set_types(
-        self, types: tuple[tuple[float, RequestAsk], ...], without_devices: float
+        self, types: tuple[tuple[float, RequestDemand], ...], without_devices: float
     ) -> None:
         """Replace the mix; types that are the same leave what is remembered of them.
 
@@ -144,12 +144,12 @@ class Mix:
             self.types = types
             self.total = total
             self._steps = tuple(sorted({kind.cpu_milli for _, kind in types} - {0}))
-            self.needs = tuple(self.level(kind.cpu_milli) for _, kind in types)
+            self.cpu_levels = tuple(self.level(kind.cpu_milli) for _, kind in types)
             self.forget()
             self.version += 1
 
 
-def type_of(request: RequestAsk) -> RequestAsk:
+def type_of(request: RequestDemand) -> RequestDemand:
     """The request without what does not decide where it fits."""
     return replace(
         request,
@@ -162,6 +162,6 @@ def type_of(request: RequestAsk) -> RequestAsk:
     )
 
 
-def _spelled(request: RequestAsk | None) -> str:
+def _spelled(request: RequestDemand | None) -> str:
     """An order among types that is the same in every process."""
     return repr(request)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import rises_on, score_of_rise
 from vgpu_operator.placement.score import device_scores
@@ -21,71 +21,73 @@ from vgpu_operator.placement.score import device_scores
 Weights: TypeAlias = tuple[int, int, int]
 Keys: TypeAlias = Sequence[Any]
 """A key for each of some devices: numbers, or tuples of keys."""
-Token: TypeAlias = Callable[[Columns, Sequence[int], RequestAsk, Weights], Keys]
+Token: TypeAlias = Callable[[Columns, Sequence[int], RequestDemand, Weights], Keys]
 
 
 def _fuller(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     return device_scores(columns, devices, request, weights)
 
 
 def _emptier(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     return [-score for score in device_scores(columns, devices, request, weights)]
 
 
 def _less_shared(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     used = columns.slots_used
     return [-used[device] for device in devices]
 
 
 def _higher_numa(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     numa = columns.numa
     return [numa[device] for device in devices]
 
 
 def _lower_numa(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     numa = columns.numa
     return [-numa[device] for device in devices]
 
 
 def _less_memory_left(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     memory, used, memory_on = columns.memory, columns.memory_used, request.memory_on
     return [used[device] + memory_on(memory[device]) - memory[device] for device in devices]
 
 
 def _fewer_cores_left(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     cores, used = columns.cores, columns.cores_used
     return [used[device] - cores[device] for device in devices]
 
 
 def _lower_index(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     index = columns.index
     return [-index[device] for device in devices]
 
 
-def _idle(columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
+def _idle(
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
+) -> Keys:
     """Unused devices first, then as Spread."""
     used, emptier = columns.slots_used, _emptier(columns, devices, request, weights)
     return [(not used[device], key) for device, key in zip(devices, emptier, strict=True)]
 
 
 def _less_fragmenting(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: Weights
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
     """Where fragmentation rises least. Where it does not fit is last."""
     return [score_of_rise(rise) for rise in rises_on(columns, devices, request)]
@@ -125,7 +127,7 @@ def in_order(
     columns: Columns,
     devices: Sequence[int],
     *,
-    request: RequestAsk,
+    request: RequestDemand,
     policies: Sequence[DevicePolicy],
     one_numa_node: bool,
     weights: Weights,
@@ -140,7 +142,7 @@ def preferred(
     devices: Sequence[int],
     count: int,
     *,
-    request: RequestAsk,
+    request: RequestDemand,
     keys: tuple[Token, ...],
     weights: Weights,
 ) -> tuple[int, ...]:
@@ -161,7 +163,7 @@ def _sorted(
     columns: Columns,
     devices: Sequence[int],
     *,
-    request: RequestAsk,
+    request: RequestDemand,
     keys: tuple[Token, ...],
     weights: Weights,
 ) -> list[int]:

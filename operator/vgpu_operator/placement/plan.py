@@ -51,8 +51,8 @@ class Grant:
         """The instance as it is written into the claim's status."""
         if self.instance is None:
             return None
-        cut = self.instance
-        return MigAllocation(profile=cut.profile, start=cut.start, size=cut.size)
+        instance = self.instance
+        return MigAllocation(profile=instance.profile, start=instance.start, size=instance.size)
 
 
 Refused: TypeAlias = tuple[Tally, Sequence[str]]

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import topology
 from vgpu_operator.placement.bounds import UNLIMITED, Budget, Charge
 from vgpu_operator.placement.checks import (
@@ -46,7 +46,7 @@ class Preferences(NamedTuple):
 def choose(
     columns: Columns,
     node: int,
-    request: RequestAsk,
+    request: RequestDemand,
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def choose(
         preferences: The order among devices that fit.
         charge: The namespace's quota, if it has one.
     """
-    if columns.node_cut[node]:
+    if columns.node_in_mig_mode[node]:
         return _choose_parts(columns, node, request, preferences, charge)
     devices, policies = columns.node_devices[node], preferences.policies
     fitting = passing(columns, devices, request, policies, charge)
@@ -91,7 +91,7 @@ def choose(
 def _choose_parts(
     columns: Columns,
     node: int,
-    request: RequestAsk,
+    request: RequestDemand,
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def _choose_parts(
 def refusal(
     columns: Columns,
     node: int,
-    request: RequestAsk,
+    request: RequestDemand,
     preferences: Preferences,
     charge: Charge | None = None,
     only: Set[int] | None = None,
@@ -165,7 +165,7 @@ def refusal(
 def _tied_to(
     columns: Columns,
     node: int,
-    request: RequestAsk,
+    request: RequestDemand,
     preferences: Preferences,
     charge: Charge | None,
     only: Set[int],
@@ -180,7 +180,7 @@ def _tied_to(
 
 
 def _ordered(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, preferences: Preferences
+    columns: Columns, devices: Sequence[int], request: RequestDemand, preferences: Preferences
 ) -> list[int]:
     return in_order(
         columns,
@@ -193,7 +193,7 @@ def _ordered(
 
 
 def _take(
-    columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
+    columns: Columns, fitting: Sequence[int], request: RequestDemand, preferences: Preferences
 ) -> tuple[int, ...]:
     """The best of devices that all fit; where NUMA nodes matter, they are all of one."""
     if len(fitting) == 1:
@@ -217,7 +217,7 @@ def _tightest(
     columns: Columns,
     devices: Sequence[int],
     groups: Sequence[Sequence[int]],
-    request: RequestAsk,
+    request: RequestDemand,
     preferences: Preferences,
 ) -> tuple[int, ...]:
     """Devices of the NUMA node that keeps the fewest free devices; the lowest of equals."""
@@ -250,10 +250,10 @@ _UNSAID = Tally({}, 0)
 
 
 def plan_on(
-    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget = UNLIMITED
+    columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> tuple[Grant, ...] | Tally:
     """All requests on one node, or the reasons of the first that does not fit."""
-    outcome = _plan(columns, node, ask, numa, budget)
+    outcome = _plan(columns, node, demand, numa, budget)
     if isinstance(outcome, Tally):
         return outcome
     grants, taken = outcome
@@ -261,9 +261,11 @@ def plan_on(
     return grants
 
 
-def grants_on(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> tuple[Grant, ...] | None:
+def grants_on(
+    columns: Columns, node: int, demand: Demand, numa: NumaPolicy
+) -> tuple[Grant, ...] | None:
     """As `plan_on`, without the reasons, which cost more than the plan."""
-    outcome = _plan(columns, node, ask, numa, UNLIMITED, explain=False)
+    outcome = _plan(columns, node, demand, numa, UNLIMITED, explain=False)
     if isinstance(outcome, Tally):
         return None
     grants, taken = outcome
@@ -271,97 +273,99 @@ def grants_on(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> tuple[
     return grants
 
 
-def why_not(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Tally:
+def why_not(columns: Columns, node: int, demand: Demand, numa: NumaPolicy) -> Tally:
     """The reasons of a node that is known not to serve; none if it would serve by now."""
-    if len(ask.requests) == 1:
-        return refusal(columns, node, ask.requests[0], _preferences(columns, node, ask, numa))
-    outcome = plan_on(columns, node, ask, numa)
+    if len(demand.requests) == 1:
+        return refusal(columns, node, demand.requests[0], _preferences(columns, node, demand, numa))
+    outcome = plan_on(columns, node, demand, numa)
     return outcome if isinstance(outcome, Tally) else _UNSAID
 
 
-def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
+def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget) -> KeyOf:
     """The function of a node's place among nodes; what all of them share is computed once.
 
     The fullest is first, or the emptiest, or where F rises least. For Fragmentation the claim is
     planned on the node to know; otherwise it is unchecked whether it serves.
     """
-    if ask.node_policy == "Fragmentation":
-        return _fragmentation_keys(columns, ask, numa, budget)
+    if demand.node_policy == "Fragmentation":
+        return _fragmentation_keys(columns, demand, numa, budget)
 
-    sign = follows_score(ask)
-    if not ask.node_may_choose and ask.node_policy != "NUMAFirst":
+    sign = follows_score(demand)
+    if not demand.node_may_choose and demand.node_policy != "NUMAFirst":
         return lambda node: sign * node_score(columns, node)
 
     def by_use(node: int) -> float:
-        own = _own_policy(columns, node, ask)
+        own = _own_policy(columns, node, demand)
         key = node_score(columns, node)
-        if (own or ask.node_policy) != "Spread":
+        if (own or demand.node_policy) != "Spread":
             key = -key
         if own == "NUMAFirst":
-            together = plan_on(columns, node, ask, "Require", budget)
+            together = plan_on(columns, node, demand, "Require", budget)
             key += _BEHIND if isinstance(together, Tally) else 0.0
         return key
 
     return by_use
 
 
-def follows_score(ask: Ask) -> int:
+def follows_score(demand: Demand) -> int:
     """How a node's key follows its score, but for nodes with a policy of their own.
 
     1: the emptiest is first; -1: the fullest is; 0: it does not.
     """
-    if ask.node_policy == "Fragmentation":
+    if demand.node_policy == "Fragmentation":
         return 0
-    return 1 if ask.node_policy == "Spread" else -1
+    return 1 if demand.node_policy == "Spread" else -1
 
 
-def policies_on(columns: Columns, node: int, ask: Ask) -> tuple[DevicePolicy, ...]:
+def policies_on(columns: Columns, node: int, demand: Demand) -> tuple[DevicePolicy, ...]:
     """Which devices of a node are preferred: by the claim, or else by the node."""
-    if ask.device_policies:
-        return ask.device_policies
-    return (columns.node_labelled if ask.by_labels else columns.node_policies)[node]
+    if demand.device_policies:
+        return demand.device_policies
+    return (columns.node_labelled if demand.by_labels else columns.node_policies)[node]
 
 
-def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
+def _own_policy(columns: Columns, node: int, demand: Demand) -> NodePolicy | None:
     """The node's own policy, where the claim has none.
 
     Each node then has its place by its own: the fullest first, the emptiest first, or, for
     NUMAFirst, behind all others unless one NUMA node serves. Fragmentation compares what nodes
     become, and knows no other policy beside it.
     """
-    if not ask.node_may_choose or ask.node_policy == "Fragmentation":
+    if not demand.node_may_choose or demand.node_policy == "Fragmentation":
         return None
     return columns.node_policy[node]
 
 
-def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
+def _fragmentation_keys(
+    columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget
+) -> KeyOf:
     """The function of how much F rises on a node, as a negated score."""
     only = ("Fragmentation",)
 
     def planned(node: int) -> float | None:
         before = fragmentation(columns, node)
-        outcome = _plan(columns, node, ask, numa, budget, stay=True, explain=False)
+        outcome = _plan(columns, node, demand, numa, budget, stay=True, explain=False)
         if isinstance(outcome, Tally):
             return None
         # All requests are of one pod, so each knows of the CPU that it asks for.
-        after = fragmentation(columns, node, cpu_milli=ask.requests[0].cpu_milli)
+        after = fragmentation(columns, node, cpu_milli=demand.requests[0].cpu_milli)
         give_back(columns, outcome[1])
         return -score_of_rise(after - before)
 
-    if numa != "None" or not _is_plain(ask, budget) or ask.device_policies not in ((), only):
+    if numa != "None" or not _is_plain(demand, budget) or demand.device_policies not in ((), only):
         return planned
-    best = best_keys(columns, ask.requests[0])
-    if ask.device_policies:
+    best = best_keys(columns, demand.requests[0])
+    if demand.device_policies:
         return best
-    of_nodes = columns.node_labelled if ask.by_labels else columns.node_policies
+    of_nodes = columns.node_labelled if demand.by_labels else columns.node_policies
     return lambda node: best(node) if of_nodes[node] == only else planned(node)
 
 
-def _is_plain(ask: Ask, budget: Budget) -> bool:
+def _is_plain(demand: Demand, budget: Budget) -> bool:
     """One request of one container for one device, which a device's state alone decides."""
-    request = ask.requests[0]
+    request = demand.requests[0]
     return (
-        len(ask.requests) == 1
+        len(demand.requests) == 1
         and request.count == 1
         and request.phase == "App"
         and not request.uuids
@@ -370,7 +374,7 @@ def _is_plain(ask: Ask, budget: Budget) -> bool:
     )
 
 
-def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
+def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> bool:
     """Whether a plan that was made without a quota has a device that check 9 refuses.
 
     If none has, the same plan comes out with the quota: it only takes away other choices.
@@ -379,7 +383,7 @@ def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
     by_request: dict[str, list[Grant]] = {}
     for grant in plan.grants:
         by_request.setdefault(grant.request, []).append(grant)
-    for request in _in_turn(ask):
+    for request in _in_turn(demand):
         grants = by_request[request.name]
         devices = [columns.number_of(grant.device) for grant in grants]
         for device, grant in zip(devices, grants, strict=True):
@@ -390,17 +394,17 @@ def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
     return False
 
 
-def _in_turn(ask: Ask) -> Iterable[RequestAsk]:
+def _in_turn(demand: Demand) -> Iterable[RequestDemand]:
     """Init containers run alone before the others: each is fitted on the state before the pod."""
-    if len(ask.requests) == 1:
-        return ask.requests
-    return sorted(ask.requests, key=lambda request: request.phase == "App")
+    if len(demand.requests) == 1:
+        return demand.requests
+    return sorted(demand.requests, key=lambda request: request.phase == "App")
 
 
 def _plan(
     columns: Columns,
     node: int,
-    ask: Ask,
+    demand: Demand,
     numa: NumaPolicy,
     budget: Budget,
     *,
@@ -412,12 +416,12 @@ def _plan(
     A sole request takes its devices only if they are to `stay`, or are cut: no request comes after
     it. A refusal has reasons if it is to `explain`.
     """
-    preferences = _preferences(columns, node, ask, numa)
+    preferences = _preferences(columns, node, demand, numa)
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
-    turns = _in_turn(ask)
-    alone = len(ask.requests) == 1 and not stay and not columns.node_cut[node]
+    turns = _in_turn(demand)
+    alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
     for request in turns:
         only = tied.get((request.vendor, request.phase)) if request.one_device else None
@@ -440,18 +444,18 @@ def _plan(
                 charge.add(device, request, grant.memory_mib, grant.cores)
             # A device in MIG mode may come again, and is then cut further.
             taken.append((take if request.phase == "App" else take_place)(columns, device, request))
-    if len(ask.requests) == 1:
-        return tuple(grants[ask.requests[0].name]), taken
-    return tuple(grant for request in ask.requests for grant in grants[request.name]), taken
+    if len(demand.requests) == 1:
+        return tuple(grants[demand.requests[0].name]), taken
+    return tuple(grant for request in demand.requests for grant in grants[request.name]), taken
 
 
-def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Preferences:
-    if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
+def _preferences(columns: Columns, node: int, demand: Demand, numa: NumaPolicy) -> Preferences:
+    if numa == "None" and _own_policy(columns, node, demand) == "NUMAFirst":
         numa = "Prefer"
-    return Preferences(policies_on(columns, node, ask), numa, ask.weights)
+    return Preferences(policies_on(columns, node, demand), numa, demand.weights)
 
 
-def _grant(columns: Columns, device: int, request: RequestAsk) -> Grant:
+def _grant(columns: Columns, device: int, request: RequestDemand) -> Grant:
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     total = columns.memory[device]
     memory, cores = charged(request, request.memory_on(total), instance)

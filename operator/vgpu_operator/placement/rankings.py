@@ -1,7 +1,7 @@
 """What request classes remember of nodes between decisions: the reason why deciding is cheap.
 
-A request class is the set of equal asks. For each class a heap holds the nodes that may serve it,
-best first. Every change of a node gives it a new version, which makes what was remembered of it
+A request class is the set of equal demands. For each class a heap holds the nodes that may serve
+it, best first. Every change of a node gives it a new version, which makes what was remembered of it
 void; a class learns of changes from the log when it is asked next, so a decision costs as much as
 has changed, not as much as there is.
 
@@ -40,19 +40,19 @@ class Ranking:
     Attributes:
         heap: Nodes that may serve, and void entries.
         beyond: The best that was cut off the heap, if anything was: what is worse is not in it.
-        needs_all: The best nodes were not enough lately, so nothing is cut off for a while.
+        keeps_all: The best nodes were not enough lately, so nothing is cut off for a while.
         mix: The version of the typical mix that the keys were computed with.
     """
 
     cursor: int = -1
     heap: list[Entry] = field(default_factory=list)
     beyond: Entry | None = None
-    needs_all: bool = False
+    keeps_all: bool = False
     mix: int = 0
 
     def keep_best(self, version: Sequence[int]) -> None:
         """Cut a heap that has become long, by the nodes' versions."""
-        if len(self.heap) > _LONG and not self.needs_all:
+        if len(self.heap) > _LONG and not self.keeps_all:
             live = (entry for entry in self.heap if entry[3] == version[entry[2]])
             self.heap[:] = nsmallest(BEST + 1, live)  # in order, which is a heap
             if len(self.heap) > BEST:
@@ -61,7 +61,7 @@ class Ranking:
     def look_beyond(self) -> None:
         """None of the best serves: every node is to be looked at when the class is asked next."""
         self.cursor = -1
-        self.needs_all = True
+        self.keeps_all = True
 
 
 class Rankings:
@@ -103,7 +103,7 @@ class Rankings:
         mostly_void = len(ranking.heap) > _SLACK * len(self.version) + 64
         if stale or mostly_void:
             ranking.mix = mix
-            ranking.needs_all = ranking.needs_all and not mostly_void
+            ranking.keeps_all = ranking.keeps_all and not mostly_void
             ranking.heap.clear()
             ranking.beyond = None
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 
 if TYPE_CHECKING:
     from vgpu_operator.placement.columns import Columns
@@ -27,14 +27,14 @@ def node_score(columns: Columns, node: int) -> float:
 
 
 def device_score(
-    columns: Columns, device: int, request: RequestAsk, weights: tuple[int, int, int]
+    columns: Columns, device: int, request: RequestDemand, weights: tuple[int, int, int]
 ) -> float:
     """The weighted sum of the same three shares of a device, with the request counted in each."""
     return device_scores(columns, (device,), request, weights)[0]
 
 
 def device_scores(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: tuple[int, int, int]
 ) -> list[float]:
     """The `device_score` of each device."""
     known, condition = columns.conditions.scores.of((request, weights)), columns.condition
@@ -47,19 +47,19 @@ def device_scores(
 
 
 def _summed(
-    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+    columns: Columns, devices: Sequence[int], request: RequestDemand, weights: tuple[int, int, int]
 ) -> list[float]:
     of_slots, of_cores, of_memory = weights
     slots, slots_used = columns.slots, columns.slots_used
     cores, cores_used = columns.cores, columns.cores_used
     memory, memory_used = columns.memory, columns.memory_used
-    asked, memory_on = request.cores, request.memory_on
+    requested, memory_on = request.cores, request.memory_on
     # Written out: a call for each share of each device costs more than the sums.
     return [
         10.0
         * (
             (of_slots * ((1 + slots_used[c]) / slots[c]) if slots[c] else 0.0)
-            + (of_cores * ((asked + cores_used[c]) / cores[c]) if cores[c] else 0.0)
+            + (of_cores * ((requested + cores_used[c]) / cores[c]) if cores[c] else 0.0)
             + (of_memory * ((memory_on(mib) + memory_used[c]) / mib) if (mib := memory[c]) else 0.0)
         )
         for c in devices

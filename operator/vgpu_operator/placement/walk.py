@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.bounds import Charge
 from vgpu_operator.placement.checks import Taken, give_back, refusal_of_kind, refusal_of_room, take
 from vgpu_operator.placement.columns import Columns
@@ -19,7 +19,7 @@ from vgpu_operator.placement.columns import Columns
 def walk(
     columns: Columns,
     ordered: Sequence[int],
-    request: RequestAsk,
+    request: RequestDemand,
     policies: Sequence[DevicePolicy],
     charge: Charge | None,
     *,
@@ -64,7 +64,7 @@ def walk(
     return gathered, reasons
 
 
-def serves_again(columns: Columns, device: int, request: RequestAsk) -> bool:
+def serves_again(columns: Columns, device: int, request: RequestDemand) -> bool:
     """Whether several parts of the device may serve one request.
 
     Init containers count by their peak, which knows of one part of a device per request.
@@ -72,12 +72,12 @@ def serves_again(columns: Columns, device: int, request: RequestAsk) -> bool:
     return columns.mode[device] == "MIG" and request.phase == "App"
 
 
-def too_few(columns: Columns, node: int, request: RequestAsk) -> bool:
+def too_few(columns: Columns, node: int, request: RequestDemand) -> bool:
     """Whether the node has fewer devices of the vendor than are asked for, and none to be cut."""
     devices = columns.node_devices[node]
     if [columns.vendor[device] for device in devices].count(request.vendor) >= request.count:
         return False
-    return not columns.node_cut[node] or not any(
+    return not columns.node_in_mig_mode[node] or not any(
         columns.vendor[device] == request.vendor
         and request.mode in ("Any", "MIG")
         and serves_again(columns, device, request)

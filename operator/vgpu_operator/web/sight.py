@@ -25,7 +25,7 @@ REFUSED_S = 30.0
 """A tenant of a cluster with a thousand namespaces is refused most of them, again and again."""
 _AT_ONCE = 8
 _TOKENS = Limits(kept=1_000, at_once=4, waiting=32)
-_RIGHTS = Limits(kept=100_000, at_once=_AT_ONCE, waiting=1_000)
+_PERMISSIONS = Limits(kept=100_000, at_once=_AT_ONCE, waiting=1_000)
 
 _Right: TypeAlias = tuple[User, str, str]
 """Who lists what, in which namespace; empty: everywhere."""
@@ -79,8 +79,8 @@ class Visitors:
         self._users: Answers[bytes, User | None] = Answers(
             lambda user: REFUSED_S if user is None else KNOWN_S, limits=_TOKENS, clock=clock
         )
-        self._rights: Answers[_Right, bool] = Answers(
-            lambda allowed: KNOWN_S if allowed else REFUSED_S, limits=_RIGHTS, clock=clock
+        self._permissions: Answers[_Right, bool] = Answers(
+            lambda allowed: KNOWN_S if allowed else REFUSED_S, limits=_PERMISSIONS, clock=clock
         )
 
     async def user(self, authorization: str) -> User:
@@ -136,7 +136,7 @@ class Visitors:
         }
         key = user, resource.plural, namespace
         try:
-            return await self._rights.get(key, lambda: may(self._api, user, attributes))
+            return await self._permissions.get(key, lambda: may(self._api, user, attributes))
         except (Busy, ClientError) as error:
             raise VisitorRefused(503, f"rights cannot be reviewed now: {error}") from error
 

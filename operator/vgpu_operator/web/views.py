@@ -250,14 +250,14 @@ def _device(mirror: Mirror, sight: Sight, device: GPUDevice) -> Document:
     holders = mirror.state.ledger.holders(device.status.uuid)
     named = [holder for holder in holders if sight.reads(holder.key.namespace)]
     others = [holder.use for holder in holders if not sight.reads(holder.key.namespace)]
-    cut = device.status.mig is not None and device.status.mig.enabled
+    in_mig_mode = device.status.mig is not None and device.status.mig.enabled
     return {
         "name": device.metadata.name,
         "uuid": device.status.uuid,
         "index": device.status.index,
         "model": device.status.model,
         "state": state_of(device),
-        "mode": "MIG" if cut else device.spec.mode,
+        "mode": "MIG" if in_mig_mode else device.spec.mode,
         "numa": device.status.numa_node,
         "driver": device.status.driver_version,
         "memory": asdict(memory),

@@ -15,11 +15,11 @@ from typing import Any
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import BadDocument, manifests_in
 from vgpu_operator.cli.explain import NodeVerdict, verdicts
 from vgpu_operator.cli.simulate import NO_GPU, Question, question_of
 from vgpu_operator.cli.workloads import pods_of
+from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.claims.describe import refusal_of_kind
@@ -155,7 +155,7 @@ def _kind(state: State, question: Question) -> EquivalenceClass:
     if pod is not None:
         rules = NodeRules.of(pod, kinds=node_kinds(pod, config))
         by_labels = follows_labels(pod, config)
-    request = Ask.of(question.spec, config, by_labels=by_labels)
+    request = Demand.of(question.spec, config, by_labels=by_labels)
     return EquivalenceClass(request, rules, question.namespace)
 
 

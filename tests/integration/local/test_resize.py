@@ -11,7 +11,7 @@ import pytest
 
 from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.quantity import format_mib
-from vgpu_api.resize import is_settled
+from vgpu_api.resize import is_resized
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ApiError
@@ -101,7 +101,7 @@ def test_a_running_container_sees_another_percentage_and_then_a_size(cluster: Lo
     for percent in (75, 10, 33):
         ask(cluster, "c", memoryPercent=percent, cores=30)
         mib = total * percent // 100
-        cluster.wait_for(VGPU_CLAIMS, "c", lambda found: is_settled(VGPUClaim.read(found)))
+        cluster.wait_for(VGPU_CLAIMS, "c", lambda found: is_resized(VGPUClaim.read(found)))
         claim(cluster, "c", lambda status, mib=mib: held(status) == format_mib(mib))
         assert memory_seen(cluster, "c") == [mib]
     ask(cluster, "c", memory="2Gi")

@@ -33,7 +33,7 @@ def put_away(pod: dict[str, Any]) -> Any:
     return json.loads(pod["metadata"]["annotations"][ANNOTATION_RESOURCES])
 
 
-ASKS: list[dict[str, Any]] = [
+REQUESTS_DEVICE: list[dict[str, Any]] = [
     {"nvidia.com/gpu": 2, "nvidia.com/gpumem": "16Gi", "nvidia.com/gpucores": 30},
     {"nvidia.com/gpumem-percentage": 25},
     {"nvidia.com/gpu": 1},
@@ -43,7 +43,7 @@ ASKS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("limits", ASKS)
+@pytest.mark.parametrize("limits", REQUESTS_DEVICE)
 def test_a_pod_asks_for_the_same_as_without_the_gate(limits: dict[str, Any]) -> None:
     gated, plain = mutated(a_pod(limits)), mutated(a_pod(limits), ClusterConfig())
     validate_pod(gated, GATE)
@@ -52,7 +52,7 @@ def test_a_pod_asks_for_the_same_as_without_the_gate(limits: dict[str, Any]) -> 
     assert asks == read(Pod.model_validate(plain), ClusterConfig())
 
 
-@pytest.mark.parametrize("limits", ASKS)
+@pytest.mark.parametrize("limits", REQUESTS_DEVICE)
 def test_what_is_left_in_the_containers_is_what_device_plugins_count(
     limits: dict[str, Any],
 ) -> None:

@@ -20,7 +20,7 @@ from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.audit_command import main
-from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, ask
+from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, query
 from vgpu_nodeagent.deviceplugin.audit import findings, gather
 from vgpu_nodeagent.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
@@ -173,7 +173,7 @@ async def test_an_agent_answers_on_a_socket_of_roots_alone(
 ) -> None:
     lose_spec(bench)
     async with await socket.listen():
-        answer = await ask(tmp_path / "s")
+        answer = await query(tmp_path / "s")
     assert (answer["node"], answer["leases"], answer["claims"]) == ("n1", 1, 1)
     (found,) = answer["findings"]
     assert (found["reason"], found["subject"]) == ("SpecMissing", lease_of(bench))
@@ -189,7 +189,7 @@ async def test_an_agent_answers_with_its_last_reading(bench: Bench, tmp_path: Pa
     reading = Usage(devices={"GPU-0": DeviceUsage(memory_mib=7, cores=40)}, containers=(use,))
     socket = AuditSocket(bench.node, tmp_path / "s", usage=lambda: reading)
     async with await socket.listen():
-        answer = await ask(tmp_path / "s", USAGE)
+        answer = await query(tmp_path / "s", USAGE)
     assert answer["devices"] == {"GPU-0": {"memory_mib": 7, "cores": 40}}
     (shown,) = answer["containers"]
     assert (shown["claim"], shown["memory_used"], shown["cores_used"]) == ("k", 1024, None)
@@ -200,7 +200,7 @@ async def test_what_a_killed_agent_left_of_its_socket_is_in_nobodys_way(
 ) -> None:
     os.mkfifo(tmp_path / "s")
     async with await socket.listen():
-        assert (await ask(tmp_path / "s"))["findings"] == []
+        assert (await query(tmp_path / "s"))["findings"] == []
 
 
 async def test_an_agent_that_ends_hangs_up_on_whoever_it_still_answers(
@@ -219,7 +219,7 @@ async def test_an_agent_that_ends_hangs_up_on_whoever_it_still_answers(
         assert await reader.read() == b""
     writer.close()
     with pytest.raises(OSError, match="refused"):
-        await ask(tmp_path / "s")
+        await query(tmp_path / "s")
 
 
 async def test_what_is_under_way_between_two_looks_is_no_finding(

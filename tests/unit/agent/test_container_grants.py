@@ -17,7 +17,7 @@ from vgpu_nodeagent.drivers.base import MigInstance, PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import DeviceCapacity, terms_of
+from vgpu_nodeagent.inventory import DeviceCapacity, capacity_of
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 SLOT = "nvidia.com/gpu"
@@ -49,7 +49,7 @@ def grant(
         pod=pod or asking,
         container=container,
         slot_resource=SLOT,
-        terms=devices or terms(),
+        capacities=devices or terms(),
     )
 
 
@@ -66,7 +66,7 @@ def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
             pod=a_pod(containers=[a_container(limits={SLOT: "1"})]),
             container="main",
             slot_resource=SLOT,
-            terms=terms(),
+            capacities=terms(),
         )
     assert refused.value.reason is Why.MIG_PLACE_MISSING
 
@@ -85,7 +85,7 @@ def an_instance_grant(*, made_for: str) -> ContainerGrant:
         pod=a_pod(containers=[a_container(limits={SLOT: "1"})]),
         container="main",
         slot_resource=SLOT,
-        terms=terms(in_mig_mode=True),
+        capacities=terms(in_mig_mode=True),
         instances={("GPU-0", 6): claim_instance},
     )
 
@@ -248,16 +248,16 @@ def test_a_request_without_a_device_is_refused() -> None:
             pod=a_pod(),
             container="main",
             slot_resource=SLOT,
-            terms=terms(),
+            capacities=terms(),
         )
 
 
 def test_scaling_is_the_administrators_before_the_configurations() -> None:
     device = PhysicalDevice(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
     config = NvidiaConfig(device_memory_scaling=2.0, device_split_count=5)
-    assert terms_of(device, None, config).allocatable == Use(2000, 100, 5)
+    assert capacity_of(device, None, config).allocatable == Use(2000, 100, 5)
     spec = GPUDeviceSpec(node_name="n", memory_scaling="1.5", core_scaling="0.5", slots=3)
-    made = terms_of(device, spec, config)
+    made = capacity_of(device, spec, config)
     assert (made.capacity, made.allocatable) == (Use(1000, 100, 3), Use(1500, 50, 3))
 
 

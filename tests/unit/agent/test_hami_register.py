@@ -13,13 +13,13 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_nodeagent.drivers.base import DeviceLink, InstanceProfile, PhysicalDevice
 from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text, score_text
-from vgpu_nodeagent.inventory import terms_of
+from vgpu_nodeagent.inventory import capacity_of
 
 DEVICE = PhysicalDevice(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
 
 
 def an_entry(device: PhysicalDevice = DEVICE, **fields: Any) -> Entry:
-    terms = terms_of(device, None, fields.pop("config", NvidiaConfig()))
+    terms = capacity_of(device, None, fields.pop("config", NvidiaConfig()))
     return Entry(device, terms, **{"mode": "Shared", "healthy": True, **fields})
 
 

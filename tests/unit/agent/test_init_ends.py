@@ -102,7 +102,7 @@ async def started(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
 
 
 async def prepare(bench: Bench, slot: str = "slot-0") -> None:
-    await bench.prestart.prepare([slot], still_wanted=lambda: True)
+    await bench.prestart.prepare([slot], still_needed=lambda: True)
 
 
 def state(bench: Bench, slot_allocation: str) -> PageState:
@@ -316,7 +316,7 @@ async def test_an_agent_that_lost_its_state_does_not_open_what_was_closed(bench:
         entries=bench.kubelet.entries,
         claims=[claim],
         pages={name: bench.node.allocations.content(name) for name in (init, app)},
-        terms=bench.node.inventory.terms(),
+        capacities=bench.node.inventory.capacities(),
         now=1.0,
     )
     assert lost.used()[GPU_0] == Use(APP_MIB, 0, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_device
-from vgpu_api.config import NodeTerms, NvidiaConfig
+from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance
 from vgpu_nodeagent.inventory import Inventory
 
@@ -132,7 +132,7 @@ async def test_a_device_that_the_configuration_leaves_out_is_not_known(
         [a_driver_device(), a_driver_device(GPU_1, 1), a_driver_device(UUIDS[2], 2)]
     )
     inventory = Inventory(driver, NvidiaConfig())
-    terms = NodeTerms(NvidiaConfig(), uuids=frozenset({GPU_0}), indices=frozenset({2}))
+    terms = NodeSettings(NvidiaConfig(), uuids=frozenset({GPU_0}), indices=frozenset({2}))
     inventory.configure(terms)
     await inventory.refresh()
     await inventory.refresh()

@@ -16,7 +16,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.priority_throttle import (
-    HOLD_S,
+    ACTIVE_S,
     LEAST_PERCENT,
     PriorityThrottle,
     ceilings,
@@ -143,7 +143,7 @@ async def test_the_patient_make_way_while_the_urgent_compute_and_a_little_longer
     assert await world.ceiling() == LEAST_PERCENT
     assert await world.ceiling(URGENT) == 0
     world.at_work(PATIENT)
-    world.now += HOLD_S - 0.1
+    world.now += ACTIVE_S - 0.1
     assert await world.ceiling() == LEAST_PERCENT
     world.now += 0.1
     assert await world.ceiling() == 0
@@ -186,7 +186,7 @@ async def test_a_driver_that_cannot_tell_any_more_lets_them_go_in_time(world: Wo
     assert await world.ceiling() == LEAST_PERCENT
     world.driver.error = "hangs"
     assert await world.ceiling() == LEAST_PERCENT
-    world.now += HOLD_S
+    world.now += ACTIVE_S
     assert await world.ceiling() == 0
 
 

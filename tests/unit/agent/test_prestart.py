@@ -56,7 +56,7 @@ async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
     other, _ = bench.prestart.allocate(["slot-1"])
     bench.kubelet.holds(pod, "slot-1", other, "web")
     bench.kubelet.containers["slot-1"] = "web"
-    await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
+    await bench.prestart.prepare(["slot-1"], still_needed=lambda: True)
     assert bench.node.allocations.content(other).devices == ()
     spec = bench.kubelet.path.parent / "cdi" / f"vgpu.dev-slot_{other}.json"
     (device,) = json.loads(spec.read_text())["devices"]
@@ -154,7 +154,7 @@ async def test_a_kubelet_checkpoint_that_is_cut_refuses(bench: Bench) -> None:
     text = bench.kubelet.path.read_text()
     bench.kubelet.path.write_text(text[: len(text) // 2])
     with pytest.raises(Refused, match=r"kubelet checkpoint .* is not JSON") as refused:
-        await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
     assert refused.value.reason is Why.KUBELET_UNAVAILABLE
     assert bench.nothing_is_granted()
 
@@ -173,7 +173,7 @@ async def test_a_lease_that_this_agent_never_gave_is_refused(bench: Bench) -> No
     bench.view.claims.added(a_claim_for(pod))
     bench.kubelet.holds(pod, "slot-0", "slot-0-unheard")
     with pytest.raises(Refused, match="slot-0-unheard, which this agent does not know"):
-        await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
     assert not (bench.kubelet.path.parent / "slots").exists()
 
 
@@ -193,6 +193,6 @@ async def test_a_grant_that_cannot_be_recorded_is_not_opened(bench: Bench) -> No
     bench.kubelet.holds(pod, "slot-0", slot_allocation)
     (bench.kubelet.path.parent / ".slots.json.new").mkdir()
     with pytest.raises(Refused) as refused:
-        await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
     assert refused.value.reason is Why.STORAGE_FAILED
     assert bench.nothing_is_granted()

@@ -57,7 +57,7 @@ def rebuilt(
     claims: tuple[VGPUClaim, ...] = (),
     pages: Mapping[str, PageContent | None] | None = None,
 ) -> SlotState:
-    return rebuild(entries=entries, claims=claims, pages=pages or {}, terms=TERMS, now=7.0)
+    return rebuild(entries=entries, claims=claims, pages=pages or {}, capacities=TERMS, now=7.0)
 
 
 HELD = ClaimAllocation(

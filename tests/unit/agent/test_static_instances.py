@@ -12,7 +12,7 @@ import pytest
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from builders import allocation_id
-from vgpu_api.config import NodeTerms, NvidiaConfig
+from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import GPUDeviceSpec, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
@@ -65,7 +65,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int, int]]]:
     """Where an instance of which profile can be given, as the device's status says."""
-    mig = said_of(inventory.devices[uuid], inventory.terms()[uuid], vendor="nvidia")["mig"]
+    mig = said_of(inventory.devices[uuid], inventory.capacities()[uuid], vendor="nvidia")["mig"]
     return {
         profile["name"]: [(p.get("start", 0), p["size"]) for p in profile.get("placements", [])]
         for profile in mig.get("profiles", [])
@@ -110,7 +110,9 @@ async def test_places_where_instances_lie_are_offered_and_no_others(tmp_path: Pa
         "1g.5gb+me": [(6, 1)],
     }
     mig = said_of(
-        bench.node.inventory.devices[GPU_0], bench.node.inventory.terms()[GPU_0], vendor="nvidia"
+        bench.node.inventory.devices[GPU_0],
+        bench.node.inventory.capacities()[GPU_0],
+        vendor="nvidia",
     )["mig"]
     assert mig["static"] is True
 
@@ -154,7 +156,7 @@ async def test_an_instance_that_was_made_anew_serves_the_next_start(tmp_path: Pa
     bench = await a_static_bench(tmp_path, SMALL_5)
     await a_started_pod(bench, SMALL_5)
     bench.driver.cut(GPU_0, [replace(SMALL_5, uuid="MIG-after")])
-    await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
+    await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
     (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
     (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert limit.uuid == "MIG-after"
@@ -236,7 +238,7 @@ async def test_a_devices_own_word_goes_before_the_configurations() -> None:
 
 async def test_one_node_has_a_strategy_of_its_own() -> None:
     inventory = await an_inventory("none", a_divided_device(SMALL_5))
-    inventory.configure(NodeTerms(NvidiaConfig.model_validate({"migStrategy": "mixed"})))
+    inventory.configure(NodeSettings(NvidiaConfig.model_validate({"migStrategy": "mixed"})))
     await inventory.refresh()
     assert offered(inventory) == {"1g.5gb": [(5, 1)]}
 

@@ -18,7 +18,7 @@ from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
-from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
+from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit, grant
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation, Watchdog
@@ -491,7 +491,7 @@ async def test_processes_are_told_who_they_are_on_the_host(world: World) -> None
     world.hold({1007: 10, 1008: 10})
     await world.watchdog().look()
     assert (host_pid(region, 0), host_pid(region, 1)) == (1007, 1008)
-    assert tell_host_pids(region, [1007, 1008], proc=world.proc) == 0  # nothing new
+    assert write_host_pids(region, [1007, 1008], proc=world.proc) == 0  # nothing new
 
 
 def test_a_slot_that_two_processes_may_own_is_left_alone(world: World) -> None:
@@ -499,5 +499,5 @@ def test_a_slot_that_two_processes_may_own_is_left_alone(world: World) -> None:
     own(region, 0, 7, start=0)
     world.add(1007, CGROUP, pid=7, slot_allocation="slot-1")
     world.add(2007, CGROUP, pid=7, slot_allocation="slot-1")
-    assert tell_host_pids(region, [1007, 2007], proc=world.proc) == 0
+    assert write_host_pids(region, [1007, 2007], proc=world.proc) == 0
     assert host_pid(region, 0) == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_claim, a_request, an_allocated_device, an_allocation, an_ask
-from vgpu_api.resize import allowed, granted, is_settled, target, unmet, was_changed
+from vgpu_api.resize import allowed, granted, is_resized, target, unmet, was_changed
 from vgpu_api.v1alpha1 import Condition, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 
@@ -134,7 +134,7 @@ def test_it_is_settled_when_the_agent_says_so_of_this_version(status, generation
     if status is not None:
         conditions = [Condition(type="Resized", status=status, observed_generation=generation)]
     claim = a_claim(generation=3, status=VGPUClaimStatus(conditions=conditions))
-    assert is_settled(claim) is expected
+    assert is_resized(claim) is expected
 
 
 def test_a_claim_that_was_never_changed_is_known_by_its_generation() -> None:

@@ -27,7 +27,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import Forbidden
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
-from vgpu_operator.cli.doctor import ASKS, NAMESPACE, CheckResult, Snapshot, findings
+from vgpu_operator.cli.doctor import NAMESPACE, REQUESTS_DEVICE, CheckResult, Snapshot, findings
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -231,10 +231,10 @@ def nvidias_plugin(o: Objects) -> None:
 
 
 def a_name_unseen(o: Objects) -> None:
-    names = sorted(ClusterConfig().asking_resources() - {"nvidia.com/gpumem"})
+    names = sorted(ClusterConfig().request_resources() - {"nvidia.com/gpumem"})
     expression = f"[{', '.join(repr(name) for name in names)}].exists(name, true)"
     hook = change(o, MUTATING_WEBHOOKS)[0]["webhooks"][0]
-    hook["matchConditions"] = [{"name": ASKS, "expression": expression}]
+    hook["matchConditions"] = [{"name": REQUESTS_DEVICE, "expression": expression}]
 
 
 def hami_is_there(o: Objects) -> None:

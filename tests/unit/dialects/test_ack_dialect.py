@@ -41,11 +41,11 @@ def words(**amounts: Any) -> dict[str, Any]:
 
 
 def request_of(limits: dict[str, Any], config: ClusterConfig | None = None) -> VGPURequest:
-    ask = read(a_pod(limits), config or ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    (request,) = ask.spec.requests
-    assert ask.slotless == ("main",)
+    demand = read(a_pod(limits), config or ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
+    assert demand.slotless == ("main",)
     return request
 
 
@@ -103,10 +103,10 @@ def labelled(
 ) -> VGPURequest:
     pod = a_pod(limits)
     pod.metadata.labels["aliyun.com/gpu-count"] = count
-    ask = read(pod, config or ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.requests[0]
+    demand = read(pod, config or ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.requests[0]
 
 
 def test_the_pods_label_spreads_memory_and_compute_evenly_over_several_devices() -> None:
@@ -152,10 +152,10 @@ def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_device() 
 
 
 def placement_of(**annotations: str) -> Placement | None:
-    ask = read(a_pod(words(mem=3), **annotations), ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.placement
+    demand = read(a_pod(words(mem=3), **annotations), ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.placement
 
 
 def test_devices_are_filled_one_after_the_other_unless_the_pod_says_otherwise() -> None:
@@ -320,14 +320,14 @@ def test_hamis_annotations_hold_for_these_words_too() -> None:
             },
         }
     )
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    (request,) = ask.spec.requests
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
     assert (request.mode, request.phase, request.core_policy) == ("MIG", "Init", "Force")
     assert request.selector is not None
     assert request.selector.models == ["A100"]
-    placement = ask.spec.placement
+    placement = demand.spec.placement
     assert placement is not None
     assert (placement.node, placement.device) == ("Spread", ["Binpack"])
     assert placement.weights is not None
@@ -338,11 +338,11 @@ NUMA = names.ACK_NUMA_SPEC
 
 
 def numa_of(written: str) -> str | None:
-    ask = read(a_pod(words(mem=1), **{NUMA: written}), ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    assert ask.spec.placement is not None
-    return ask.spec.placement.numa
+    demand = read(a_pod(words(mem=1), **{NUMA: written}), ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    assert demand.spec.placement is not None
+    return demand.spec.placement.numa
 
 
 @pytest.mark.parametrize("exclusive", ["", ', "singleNUMANodeExclusive": "Preferred"'])
@@ -405,7 +405,7 @@ def test_the_ends_of_each_amounts_range_are_in_it(
 def test_the_examples_ask_for_what_they_say() -> None:
     pods = yaml.safe_load_all((EXAMPLES / "ack.yaml").read_text())
     asks = [read(Pod.model_validate(pod), ClusterConfig()) for pod in pods]
-    specs = [ask.spec for ask in asks if ask is not None and ask.spec is not None]
+    specs = [demand.spec for demand in asks if demand is not None and demand.spec is not None]
     assert [amounts(spec.requests[0]) for spec in specs] == [(1, "3Gi", 0), (1, "8Gi", 40)]
     assert specs[1].placement == Placement(device=["Binpack"], numa="Require")
 

@@ -21,10 +21,10 @@ def a_pod(limits: dict[str, Any], **container: Any) -> Pod:
 
 
 def request_of(pod: Pod, **nvidia: Any) -> VGPURequest:
-    ask = read(pod, ClusterConfig(nvidia=NvidiaConfig(**nvidia)))
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.requests[0]
+    demand = read(pod, ClusterConfig(nvidia=NvidiaConfig(**nvidia)))
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.requests[0]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_configured_core_policy_holds_for_containers_without_one_of_their_ow
     config = ClusterConfig(nvidia=NvidiaConfig.model_validate(configured))
     for name in ("nvidia.com/gpu", "aliyun.com/gpu-mem", "volcano.sh/vgpu-number"):
         container = {"name": "main", "env": env, "resources": {"limits": {name: 1}}}
-        ask = read(Pod.model_validate({"spec": {"containers": [container]}}), config)
-        assert ask is not None
-        assert ask.spec is not None
-        assert ask.spec.requests[0].core_policy == meant
+        demand = read(Pod.model_validate({"spec": {"containers": [container]}}), config)
+        assert demand is not None
+        assert demand.spec is not None
+        assert demand.spec.requests[0].core_policy == meant

@@ -19,10 +19,10 @@ def spec_of(annotations: dict[str, str]) -> VGPUClaimSpec:
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }
     )
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec
 
 
 def placement_of(annotations: dict[str, str]) -> Placement:

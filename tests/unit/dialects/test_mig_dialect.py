@@ -10,7 +10,7 @@ from vgpu_api.config import ClusterConfig, NvidiaConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_operator.dialects import PodAsk, read
+from vgpu_operator.dialects import PodDemand, read
 
 SMALL, MEDIA, HALF = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb"
 GPU = "nvidia.com/gpu"
@@ -18,7 +18,7 @@ GPU = "nvidia.com/gpu"
 
 def ask_of(
     limits: dict[str, Any], strategy: str = "mixed", *, mode: str | None = None
-) -> PodAsk | None:
+) -> PodDemand | None:
     nvidia = NvidiaConfig.model_validate({"migStrategy": strategy})
     annotations = {"nvidia.com/use-gputype": "H100"}
     if mode is not None:
@@ -28,10 +28,10 @@ def ask_of(
     return read(Pod.model_validate(pod), ClusterConfig(nvidia=nvidia))
 
 
-def the_request(ask: PodAsk | None) -> VGPURequest:
-    assert ask is not None
-    assert ask.spec is not None
-    (found,) = ask.spec.requests
+def the_request(demand: PodDemand | None) -> VGPURequest:
+    assert demand is not None
+    assert demand.spec is not None
+    (found,) = demand.spec.requests
     return found
 
 
@@ -39,14 +39,14 @@ def the_request(ask: PodAsk | None) -> VGPURequest:
     ("word", "profile"), [(SMALL, "1g.10gb"), (MEDIA, "1g.10gb+me"), (HALF, "3g.40gb")]
 )
 def test_a_word_names_a_profile_and_a_number_of_instances(word: str, profile: str) -> None:
-    ask = ask_of({word: 2})
-    found = the_request(ask)
+    demand = ask_of({word: 2})
+    found = the_request(demand)
     assert (found.mode, found.mig_profile, found.count) == ("MIG", profile, 2)
     assert (found.memory, found.memory_percent, found.cores) == (None, None, None)
     assert found.selector is not None
     assert found.selector.models == ["H100"]
-    assert ask is not None
-    assert ask.slotless == ("main",)  # the kubelet counts a slot, which admission adds
+    assert demand is not None
+    assert demand.slotless == ("main",)  # the kubelet counts a slot, which admission adds
 
 
 def test_a_slot_that_admission_added_is_no_second_request() -> None:

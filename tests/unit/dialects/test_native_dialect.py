@@ -10,7 +10,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
-from vgpu_operator.dialects import NamedClaim, PodAsk, containers_of_claim, read
+from vgpu_operator.dialects import NamedClaim, PodDemand, containers_of_claim, read
 
 
 def a_pod(annotations: dict[str, str], **spec: Any) -> Pod:
@@ -30,16 +30,16 @@ def a_spec(*requests: dict[str, Any]) -> VGPUClaimSpec:
     ("key", "is_template"), [("vgpu.dev/claim", False), ("vgpu.dev/claim-template", True)]
 )
 def test_a_pod_names_a_claim_or_a_template(key: str, is_template: bool) -> None:
-    assert read(a_pod({key: "small"}), ClusterConfig()) == PodAsk(
+    assert read(a_pod({key: "small"}), ClusterConfig()) == PodDemand(
         native=NamedClaim(name="small", is_template=is_template)
     )
 
 
 def test_the_ask_carries_the_containers_that_admission_recorded() -> None:
     pod = a_pod({"vgpu.dev/claim": "small", "vgpu.dev/slots-added": "app, side"})
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.containers == ("app", "side")
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.containers == ("app", "side")
 
 
 def test_a_claim_of_another_namespace_is_refused_in_those_words() -> None:
@@ -70,9 +70,9 @@ def test_a_pod_cannot_name_a_claim_and_ask_by_resources() -> None:
 def test_a_recorded_container_is_not_read_as_hami() -> None:
     slot = {"name": "app", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     pod = a_pod({"vgpu.dev/claim": "small", "vgpu.dev/slots-added": "app"}, containers=[slot])
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.spec is None
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.spec is None
 
 
 def test_a_forged_record_without_a_claim_is_refused() -> None:

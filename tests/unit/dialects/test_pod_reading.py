@@ -10,7 +10,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
-from vgpu_operator.dialects import PodAsk, read
+from vgpu_operator.dialects import PodDemand, read
 
 GPU = {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}}
 
@@ -30,12 +30,12 @@ def test_only_asking_containers_become_requests_init_containers_first() -> None:
             "containers": [{"name": "log"}, {"name": "train", "resources": GPU}],
         }
     )
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    phases = [(request.name, request.phase) for request in ask.spec.requests]
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    phases = [(request.name, request.phase) for request in demand.spec.requests]
     assert phases == [("fetch", "Init"), ("proxy", "App"), ("train", "App")]
-    assert ask.containers == ("fetch", "proxy", "train")
+    assert demand.containers == ("fetch", "proxy", "train")
 
 
 def test_a_pod_that_asks_nothing_is_none() -> None:
@@ -71,6 +71,6 @@ def test_more_asking_containers_than_a_claim_can_hold_are_refused() -> None:
 
 def test_an_ask_is_either_a_named_claim_or_a_spec() -> None:
     spec = VGPUClaimSpec.model_validate({"requests": [{}]})
-    assert PodAsk(spec=spec).native is None
+    assert PodDemand(spec=spec).native is None
     with pytest.raises(ValueError, match="either"):
-        PodAsk()
+        PodDemand()

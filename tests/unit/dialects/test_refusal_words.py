@@ -39,10 +39,10 @@ def a_spec(*requests: dict[str, Any]) -> VGPUClaimSpec:
 
 
 def request_of(pod: Pod) -> VGPURequest:
-    ask = read(pod, ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.requests[0]
+    demand = read(pod, ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.requests[0]
 
 
 def words(pod: Pod) -> str:
@@ -249,8 +249,8 @@ def test_the_longest_lists_and_names_are_taken():
     assert selector is not None
     assert (len(selector.models), len(selector.uuids)) == (32, 64)
     assert request_of(pod).name == "x" * 63
-    ask = read(a_pod({}, {"vgpu.dev/claim": "x" * 253}), ClusterConfig())
-    assert ask is not None
+    demand = read(a_pod({}, {"vgpu.dev/claim": "x" * 253}), ClusterConfig())
+    assert demand is not None
 
 
 def test_lists_that_would_make_a_large_claim_are_refused_in_these_words():
@@ -270,9 +270,9 @@ def test_lists_that_would_make_a_large_claim_are_refused_in_these_words():
 def test_as_many_containers_as_a_claim_can_hold_may_ask():
     gpu = {"limits": {"nvidia.com/gpu": 1}}
     many = [{"name": f"c{number}", "resources": gpu} for number in range(16)]
-    ask = read(a_pod(containers=many), ClusterConfig())
-    assert ask is not None
-    assert len(ask.containers) == 16
+    demand = read(a_pod(containers=many), ClusterConfig())
+    assert demand is not None
+    assert len(demand.containers) == 16
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,11 @@ def admitted(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(raw: dict[str, Any]) -> str:
-    ask = read(Pod.model_validate(raw), ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    requests = " + ".join(map(request_in_words, ask.spec.requests))
-    placement = ask.spec.placement
+    demand = read(Pod.model_validate(raw), ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    requests = " + ".join(map(request_in_words, demand.spec.requests))
+    placement = demand.spec.placement
     wishes = {} if placement is None else placement.to_wire()
     choice = "".join(f"; {key} {shown}" for key, shown in wishes.items() if shown)
     return f"{raw['metadata']['name']}: {requests}{choice}"
@@ -220,8 +220,8 @@ def test_each_of_these_is_refused_in_these_words(file: str) -> None:
 @pytest.mark.parametrize("file", OTHER_VENDORS)
 def test_a_pod_in_another_vendors_words_never_gets_an_nvidia_device(file: str) -> None:
     for pod in pods(file):
-        ask = read(Pod.model_validate(pod), ClusterConfig())
-        assert ask is None or all(
+        demand = read(Pod.model_validate(pod), ClusterConfig())
+        assert demand is None or all(
             request.vendor.lower() != "nvidia"
-            for request in (ask.spec.requests if ask.spec is not None else [])
+            for request in (demand.spec.requests if demand.spec is not None else [])
         )

@@ -43,10 +43,10 @@ def test_each_example_of_the_seed_asks_for_what_the_seed_says(
     asked = []
     for document in yaml.safe_load_all((EXAMPLES / "seeds" / f"{file}.yaml").read_text()):
         assert mutate_pod(document, ClusterConfig(), None)
-        ask = read(Pod.model_validate(document), ClusterConfig())
-        assert ask is not None
-        assert ask.spec is not None
-        asked += [_amounts(request) for request in ask.spec.requests]
+        demand = read(Pod.model_validate(document), ClusterConfig())
+        assert demand is not None
+        assert demand.spec is not None
+        asked += [_amounts(request) for request in demand.spec.requests]
     assert asked == expected
 
 
@@ -54,7 +54,7 @@ def test_the_examples_say_where_they_want_to_be() -> None:
     def specs(file: str) -> list[VGPUClaimSpec]:
         documents = yaml.safe_load_all((EXAMPLES / "seeds" / f"{file}.yaml").read_text())
         asks = [read(Pod.model_validate(document), ClusterConfig()) for document in documents]
-        return [ask.spec for ask in asks if ask is not None and ask.spec is not None]
+        return [demand.spec for demand in asks if demand is not None and demand.spec is not None]
 
     (policies,) = specs("05-policies")
     assert policies.placement == Placement(node="Spread", device=["Binpack"])
@@ -80,10 +80,10 @@ def test_the_examples_say_where_they_want_to_be() -> None:
 def test_the_claim_of_the_example_is_valid_and_its_pod_names_it() -> None:
     claim, pod = yaml.safe_load_all((EXAMPLES / "claim.yaml").read_text())
     validate_claim(claim)
-    ask = read(Pod.model_validate(pod), ClusterConfig())
-    assert ask is not None
-    assert ask.native is not None
-    assert ask.native.name == claim["metadata"]["name"]
+    demand = read(Pod.model_validate(pod), ClusterConfig())
+    assert demand is not None
+    assert demand.native is not None
+    assert demand.native.name == claim["metadata"]["name"]
 
 
 def _amounts(request: VGPURequest) -> tuple[str, str | None, int | None, int | None]:

@@ -9,7 +9,7 @@ from vgpu_api.config import ClusterConfig, read_cluster_config
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec, VGPURequest
 from vgpu_operator.admission.podmutation import mutate_pod
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import binding_annotations, read
 
 CONFIG = ClusterConfig()
@@ -19,10 +19,10 @@ DCU = {"hygon.com/dcunum": 1, "hygon.com/dcumem": 2000, "hygon.com/dcucores": 60
 def request_of(limits: dict[str, str | int], **annotations: str) -> VGPURequest:
     said = {key.replace("__", "/").replace("_", "-"): text for key, text in annotations.items()}
     said = {f"hygon.com/{key}": text for key, text in said.items()}
-    ask = read(a_pod(containers=[a_container(limits=limits)], annotations=said), CONFIG)
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.requests[0]
+    demand = read(a_pod(containers=[a_container(limits=limits)], annotations=said), CONFIG)
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.requests[0]
 
 
 def test_count_memory_and_compute_are_of_each_device() -> None:
@@ -95,16 +95,17 @@ def test_a_pod_has_devices_of_several_vendors_in_containers_of_their_own() -> No
         a_container("dtk", limits=DCU),
     ]
     pod = a_pod(containers=containers)
-    ask = read(pod, CONFIG)
-    assert ask is not None
-    assert ask.spec is not None
-    assert [each.vendor for each in ask.spec.requests] == ["nvidia", "hygon"]
+    demand = read(pod, CONFIG)
+    assert demand is not None
+    assert demand.spec is not None
+    assert [each.vendor for each in demand.spec.requests] == ["nvidia", "hygon"]
     devices = [
         {"request": "cuda", "uuid": "GPU-1", "memory": "1000Mi"},
         {"request": "dtk", "uuid": "DCU-1", "memory": "2000Mi", "cores": 60},
     ]
     allocation = Allocation.model_validate({"nodeName": "node-1", "devices": devices})
-    assert binding_annotations(pod, ask.spec, allocation, node=None, unix_time=1_700_000_000) == {
+    written = binding_annotations(pod, demand.spec, allocation, node=None, unix_time=1_700_000_000)
+    assert written == {
         "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,0:;;",
         "hami.io/dcu-devices-allocated": ";DCU-1,DCU,2000,60:;",
         "hami.io/dcu-devices-to-allocate": ";DCU-1,DCU,2000,60:;",
@@ -138,10 +139,10 @@ def test_admission_writes_what_a_plugin_expects_beside_the_words() -> None:
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
         ],
     }
-    ask = read(pod, CONFIG)
-    assert ask is not None
-    assert ask.spec is not None
-    assert (ask.spec.requests[0].count, ask.spec.requests[0].cores) == (2, 100)
+    demand = read(pod, CONFIG)
+    assert demand is not None
+    assert demand.spec is not None
+    assert (demand.spec.requests[0].count, demand.spec.requests[0].cores) == (2, 100)
 
 
 NPU = "huawei.com/Ascend910B3"
@@ -260,8 +261,8 @@ def test_a_size_that_the_plugin_does_not_know_is_refused_by_name() -> None:
 def test_a_count_of_devices_that_are_not_divided_takes_no_memory() -> None:
     asked = request_of({"birentech.com/gpu": 2})
     assert (asked.vendor, asked.count, asked.cores) == ("biren", 2, 0)
-    ask = Ask.of(VGPUClaimSpec(requests=[asked]), CONFIG)
-    assert (ask.requests[0].memory_mib, ask.requests[0].memory_percent) == (0, None)
+    demand = Demand.of(VGPUClaimSpec(requests=[asked]), CONFIG)
+    assert (demand.requests[0].memory_mib, demand.requests[0].memory_percent) == (0, None)
 
 
 def test_a_device_that_serves_one_request_at_a_time_is_given_with_all_its_compute() -> None:
@@ -297,10 +298,10 @@ def ids_of(**annotations: str) -> tuple[list[str], list[str]]:
         containers=[a_container(limits={VXPU: 1})],
         annotations={names[key]: text for key, text in annotations.items()},
     )
-    ask = read(pod, CONFIG)
-    assert ask is not None
-    assert ask.spec is not None
-    selector = ask.spec.requests[0].selector
+    demand = read(pod, CONFIG)
+    assert demand is not None
+    assert demand.spec is not None
+    selector = demand.spec.requests[0].selector
     assert selector is not None
     return list(selector.uuids), list(selector.exclude_uuids)
 
@@ -329,10 +330,10 @@ def test_pods_for_a_kind_that_is_left_alone_ask_for_nothing() -> None:
     assert read(pod, CONFIG) is None
     assert mutate_pod(pod.to_wire(), CONFIG, None) == []
     assert "amd.com/gpu" not in CONFIG.managed_resources()
-    ask = read(pod, SERVED)
-    assert ask is not None
-    assert ask.spec is not None
-    assert (ask.spec.requests[0].memory, ask.spec.requests[0].cores) == ("16Gi", 25)
+    demand = read(pod, SERVED)
+    assert demand is not None
+    assert demand.spec is not None
+    assert (demand.spec.requests[0].memory, demand.spec.requests[0].cores) == ("16Gi", 25)
     assert SERVED.managed_resources()["amd.com/gpu"] is True
 
 

@@ -11,7 +11,7 @@ import yaml
 from vgpu_api.config import ClusterConfig, VolcanoConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
-from vgpu_operator.dialects import PodAsk, read
+from vgpu_operator.dialects import PodDemand, read
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dialects" / "volcano.yaml"
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -24,7 +24,7 @@ SAME = {
 }
 
 
-def ask_of(limits: dict[str, Any], config: ClusterConfig | None = None) -> PodAsk | None:
+def ask_of(limits: dict[str, Any], config: ClusterConfig | None = None) -> PodDemand | None:
     annotations = {"nvidia.com/use-gputype": "A100", "hami.io/gpu-scheduler-policy": "binpack"}
     container = {"name": "main", "resources": {"limits": limits}}
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
@@ -65,10 +65,10 @@ def test_a_number_of_0_asks_for_nothing() -> None:
 
 
 def test_a_unit_of_memory_may_stand_for_more_mib() -> None:
-    ask = ask_of({MEMORY: 8}, ClusterConfig(volcano=VolcanoConfig(memory_factor=1024)))
-    assert ask is not None
-    assert ask.spec is not None
-    assert ask.spec.requests[0].memory == "8Gi"
+    demand = ask_of({MEMORY: 8}, ClusterConfig(volcano=VolcanoConfig(memory_factor=1024)))
+    assert demand is not None
+    assert demand.spec is not None
+    assert demand.spec.requests[0].memory == "8Gi"
 
 
 def test_what_cannot_be_read_is_refused_by_volcanos_field() -> None:
@@ -77,18 +77,18 @@ def test_what_cannot_be_read_is_refused_by_volcanos_field() -> None:
 
 
 def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_device() -> None:
-    ask = ask_of({NUMBER: 2, MEMORY: 1024, "nvidia.com/gpu": 1})
-    assert ask is not None
-    assert ask.spec is not None
-    assert ask.spec.requests[0].count == 2
+    demand = ask_of({NUMBER: 2, MEMORY: 1024, "nvidia.com/gpu": 1})
+    assert demand is not None
+    assert demand.spec is not None
+    assert demand.spec.requests[0].count == 2
 
 
 def test_the_example_asks_for_what_it_says() -> None:
     (pod,) = yaml.safe_load_all(EXAMPLE.read_text())
-    ask = read(Pod.model_validate(pod), ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    (request,) = ask.spec.requests
+    demand = read(Pod.model_validate(pod), ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    (request,) = demand.spec.requests
     assert (request.count, request.memory, request.cores) == (1, "4Gi", 30)
 
 
@@ -96,10 +96,10 @@ def mode_of(limits: dict[str, Any], **annotations: str) -> str:
     named = {f"{key.replace('_', '.')}/vgpu-mode": word for key, word in annotations.items()}
     container = {"name": "main", "resources": {"limits": limits}}
     pod = {"metadata": {"annotations": named}, "spec": {"containers": [container]}}
-    ask = read(Pod.model_validate(pod), ClusterConfig())
-    assert ask is not None
-    assert ask.spec is not None
-    return ask.spec.requests[0].mode
+    demand = read(Pod.model_validate(pod), ClusterConfig())
+    assert demand is not None
+    assert demand.spec is not None
+    return demand.spec.requests[0].mode
 
 
 def test_volcanos_annotation_says_how_the_device_is_divided() -> None:

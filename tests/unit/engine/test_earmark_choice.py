@@ -6,7 +6,7 @@ from typing import Any
 
 from builders import a_request, a_spec
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, DeviceFacts
@@ -39,15 +39,15 @@ def columns_of(*devices: tuple[str, str, int], **more: Any) -> Columns:
     return columns
 
 
-def ask_of(*requests: Any, **fields: Any) -> Ask:
-    return Ask.of(a_spec(requests, **fields), ClusterConfig())
+def ask_of(*requests: Any, **fields: Any) -> Demand:
+    return Demand.of(a_spec(requests, **fields), ClusterConfig())
 
 
-def chosen(columns: Columns, ask: Ask, taken: tuple[str, ...] = ()) -> Earmark | None:
+def chosen(columns: Columns, demand: Demand, taken: tuple[str, ...] = ()) -> Earmark | None:
     earmarks = Earmarks()
     if taken:
         earmarks.put(Earmark(ClaimKey("default", "other"), "a", 0, taken))
-    return choose(columns, ask, ClaimKey("default", "mine"), EVERY_NODE, earmarks)
+    return choose(columns, demand, ClaimKey("default", "mine"), EVERY_NODE, earmarks)
 
 
 def test_the_node_is_taken_where_the_least_is_missing() -> None:
@@ -100,8 +100,8 @@ def test_where_one_numa_node_is_required_the_devices_are_of_one() -> None:
     columns = columns_of(
         ("a", "a0", 0), ("a", "a1", 9000), ("a", "a2", 100), a1={"numa": 1}, a2={"numa": 1}
     )
-    ask = ask_of(a_request(memory="12Gi", count=2), placement={"numa": "Require"})
-    target = chosen(columns, ask)
+    demand = ask_of(a_request(memory="12Gi", count=2), placement={"numa": "Require"})
+    target = chosen(columns, demand)
     assert target is not None
     assert target.devices == ("a1", "a2")
 

@@ -30,7 +30,7 @@ class Election:
         await self.won.wait()
         self._story.append("elected")
 
-    async def hold(self) -> None:
+    async def keep(self) -> None:
         await self.lost.wait()
         raise LeaseLost("held by another")
 

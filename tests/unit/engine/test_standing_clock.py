@@ -41,7 +41,7 @@ def an_elector(replica: Any, name: str, clock: Clock) -> Elector:
         namespace="vgpu-system",
         name="vgpu-operator",
         identity=name,
-        terms=LeaseTimes(),
+        times=LeaseTimes(),
         clock=lambda: clock.now,
         sleep=clock.sleep,
         jitter=lambda: 0.5,
@@ -63,7 +63,7 @@ async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
     return claim
 
 
-def holding_of(claim: VGPUClaim) -> ClaimAllocation:
+def shares_of(claim: VGPUClaim) -> ClaimAllocation:
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     assert allocation is not None
     assert reserved is not None
@@ -102,7 +102,7 @@ async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
     for number in range(3):
         for name, each in zip(("early", "later"), leaders, strict=True):
             claims.append(await decide(each, f"{name}-{number}", mib=5_000))
-    given = sum(holding_of(claim).use[GPU_0].memory_mib for claim in claims)
+    given = sum(shares_of(claim).use[GPU_0].memory_mib for claim in claims)
     assert given == 30_000 > DEVICE_MIB
 
     refused: list[Why] = []
@@ -132,7 +132,7 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
     for each in (former, replica):
         each.device(memory_mib=DEVICE_MIB)
     claims = [await decide(former, "early"), await decide(replica, "later")]
-    uses = [holding_of(claim).use for claim in claims]
+    uses = [shares_of(claim).use for claim in claims]
     (device,) = {uuid for use in uses for uuid in use}
     assert (
         sum(use[device].memory_mib for use in uses) > DEVICE_MIB
@@ -146,14 +146,14 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
     names = sorted(state.slot_allocations)
     state = grant(
         state,
-        claim_allocation=holding_of(claims[0]),
+        claim_allocation=shares_of(claims[0]),
         bindings=[Binding(names[0], "main")],
         allocatable=allocatable,
     )
     with pytest.raises(Refused, match="does not fit on GPU"):
         grant(
             state,
-            claim_allocation=holding_of(claims[1]),
+            claim_allocation=shares_of(claims[1]),
             bindings=[Binding(names[1], "main")],
             allocatable=allocatable,
         )

@@ -330,8 +330,8 @@ def test_an_unknown_numa_node_is_never_that_of_another_device(numas, is_refused)
     for index, numa in enumerate(numas):
         device = a_device(uuid=f"GPU-{index}", index=index, numa=numa, resource_version=2)
         ledger.apply_device(device)
-    ask = an_ask(a_request(count=2, memory="1Gi"), numa="Require")
-    assert place(ledger.columns, ask).refused == is_refused
+    demand = an_ask(a_request(count=2, memory="1Gi"), numa="Require")
+    assert place(ledger.columns, demand).refused == is_refused
 
 
 def test_one_device_of_an_unknown_numa_node_serves_one_that_must_be_on_one_node():

@@ -78,11 +78,11 @@ def test_a_claim_that_is_planned_anew_is_not_in_its_own_way():
 def test_an_assumption_counts_against_the_quota_at_once():
     ledger = a_ledger(a_quota(gpumem=2000))
     spec = a_spec([a_request(memory="1000Mi", count=2)])
-    ask = an_ask(*spec.requests)
-    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    demand = an_ask(*spec.requests)
+    plan = place(ledger.columns, demand, budget=ledger.budget("default"))
     ledger.assume(("default", "c"), spec, plan.allocation())
     assert ledger.budget("default") == Budget(0, None)
-    refused = place(ledger.columns, ask, budget=ledger.budget("default"))
+    refused = place(ledger.columns, demand, budget=ledger.budget("default"))
     assert refused.text == "2/2 ResourceQuotaNotFit"
 
 
@@ -97,15 +97,15 @@ def test_memory_is_counted_times_the_number_of_devices():
 @pytest.mark.parametrize("request_fields", [{"memory_percent": 50}, {}])
 def test_percentages_and_whole_devices_count_at_their_resolved_size(request_fields):
     ledger = a_ledger(a_quota(gpumem=8191))
-    ask = an_ask(a_request(**request_fields))
-    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    demand = an_ask(a_request(**request_fields))
+    plan = place(ledger.columns, demand, budget=ledger.budget("default"))
     assert plan.text == "2/2 ResourceQuotaNotFit"
 
 
 def test_a_limit_of_zero_lets_nothing_through():
     ledger = a_ledger(a_quota(gpumem=0))
-    ask = an_ask(a_request(memory="1Mi"))
-    assert place(ledger.columns, ask, budget=ledger.budget("default")).refused
+    demand = an_ask(a_request(memory="1Mi"))
+    assert place(ledger.columns, demand, budget=ledger.budget("default")).refused
 
 
 def test_what_may_let_a_namespace_take_more_is_a_version_of_its_budget():
@@ -198,8 +198,8 @@ def test_a_claim_counts_for_as_many_devices_as_it_holds_whatever_its_pod_asks():
 @pytest.mark.parametrize(("hard", "refused"), [(1, True), (2, False)])
 def test_a_request_for_more_devices_than_the_quota_leaves_is_refused(hard, refused):
     ledger = a_ledger(a_requests_quota(gpu=hard))
-    ask = an_ask(a_request(memory="1Gi", count=2))
-    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    demand = an_ask(a_request(memory="1Gi", count=2))
+    plan = place(ledger.columns, demand, budget=ledger.budget("default"))
     assert plan.refused == refused
     assert not refused or plan.text == "2/2 ResourceQuotaNotFit"
 
@@ -226,8 +226,8 @@ def test_a_refusal_names_each_quota_that_is_exceeded_with_what_is_used_and_what_
     )
     device = an_allocated_device(memory_mib=3000, cores=40)
     ledger.apply_claim(a_claim(uid="c", allocation=allocated(device)))
-    ask = an_ask(a_request(memory="1Gi", cores=5, count=4))
-    assert ledger.exceeded_quotas("default", ask) == [
+    demand = an_ask(a_request(memory="1Gi", cores=5, count=4))
+    assert ledger.exceeded_quotas("default", demand) == [
         "exceeded quota: devices, requested: requests.nvidia.com/gpu=4, "
         "used: requests.nvidia.com/gpu=1, limited: requests.nvidia.com/gpu=1",
         "exceeded quota: sizes, requested: limits.nvidia.com/gpumem=4096, "
@@ -235,7 +235,7 @@ def test_a_refusal_names_each_quota_that_is_exceeded_with_what_is_used_and_what_
         "exceeded quota: sizes, requested: limits.nvidia.com/gpucores=20, "
         "used: limits.nvidia.com/gpucores=40, limited: limits.nvidia.com/gpucores=50",
     ]
-    assert ledger.exceeded_quotas("other", ask) == []
+    assert ledger.exceeded_quotas("other", demand) == []
 
 
 def test_of_a_percentage_it_is_not_said_how_much_it_would_be():

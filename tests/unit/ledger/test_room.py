@@ -12,7 +12,7 @@ from builders import a_container, a_node, a_pod
 from vgpu_api.core import Pod
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.host import requests_of
-from vgpu_operator.ledger.room import Needs, Room
+from vgpu_operator.ledger.room import HostDemand, Room
 from vgpu_operator.placement import Columns
 from vgpu_operator.placement.columns import NodeState
 
@@ -35,7 +35,7 @@ def room(*allocatable: dict[str, str]) -> Room:
 
 
 def nodes(made: Room, asked: Pod) -> list[int]:
-    bits = made.of(Needs.of(asked))
+    bits = made.of(HostDemand.of(asked))
     return [number for number in range(8) if bits >> number & 1]
 
 
@@ -84,9 +84,9 @@ def test_a_pod_is_not_in_its_own_way() -> None:
     made = room({"cpu": "1"})
     asked = pod(cpu="1")
     made.put(asked, "node-0")
-    assert made.has(asked.metadata.uid, Needs.of(asked), 0)
+    assert made.has(asked.metadata.uid, HostDemand.of(asked), 0)
     made.put(pod("other", cpu="1"), "node-0")
-    assert not made.has(asked.metadata.uid, Needs.of(asked), 0)
+    assert not made.has(asked.metadata.uid, HostDemand.of(asked), 0)
 
 
 @pytest.mark.parametrize(

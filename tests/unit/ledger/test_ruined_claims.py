@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vgpu_api.effective import Use
-from vgpu_operator.ledger.holdings import (
+from vgpu_operator.ledger.shares import (
     NOTHING,
     ClaimShares,
     DeviceShare,

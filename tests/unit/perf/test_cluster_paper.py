@@ -15,7 +15,7 @@ from perf.cluster_bench.paper import (
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod
 from vgpu_api.v1alpha1 import GPUDevice
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import place
@@ -39,14 +39,14 @@ def test_the_operator_can_place_on_every_paper_device() -> None:
         }
         ledger.apply_device(GPUDevice.model_validate(device))
     whole = a_request(memory=f"{MEMORY_MIB}Mi", cores=100, count=DEVICES_PER_NODE)
-    plan = place(ledger.columns, Ask.of(a_spec([whole]), ClusterConfig()))
+    plan = place(ledger.columns, Demand.of(a_spec([whole]), ClusterConfig()))
     assert len(plan.allocation().devices) == DEVICES_PER_NODE
 
 
 def test_a_pod_with_devices_asks_for_them_and_a_plain_one_does_not() -> None:
     config = ClusterConfig()
-    ask = read(Pod.model_validate(a_pod("r", 1, with_devices=True)), config)
-    assert ask is not None
-    assert ask.spec is not None
-    assert ask.spec.requests[0].memory_mib == DEVICES["nvidia.com/gpumem"]
+    demand = read(Pod.model_validate(a_pod("r", 1, with_devices=True)), config)
+    assert demand is not None
+    assert demand.spec is not None
+    assert demand.spec.requests[0].memory_mib == DEVICES["nvidia.com/gpumem"]
     assert read(Pod.model_validate(a_pod("r", 1, with_devices=False)), config) is None

@@ -28,10 +28,10 @@ def two_nodes() -> Columns:
 
 def told(columns: Columns, *requests, nodes: NodeFilter | None = None) -> list[str]:
     chosen = nodes or NodeFilter()
-    ask = an_ask(*requests)
-    plan = place(columns, ask, nodes=chosen)
+    demand = an_ask(*requests)
+    plan = place(columns, demand, nodes=chosen)
     assert plan.refused
-    return amounts(columns, ask, plan.text, within=chosen.allowed)
+    return amounts(columns, demand, plan.text, within=chosen.allowed)
 
 
 def test_of_memory_the_most_that_is_free_on_one_device_is_told_with_its_place():
@@ -94,16 +94,16 @@ def test_of_several_requests_each_is_told_by_its_container():
 
 def test_of_amounts_that_are_there_nothing_is_told():
     """Something else is in the way: a quota, or what is kept for others."""
-    columns, ask = two_nodes(), an_ask(a_request(memory="1Gi", count=2))
+    columns, demand = two_nodes(), an_ask(a_request(memory="1Gi", count=2))
     columns.set_used(columns.number_of("gpu-0"), slots=0, cores=0, memory=0)
     reasons = "1/2 CardInsufficientMemory, 1/2 AllocatedCardsInsufficientRequest"
-    assert amounts(columns, ask, reasons, within=ALL) == []
+    assert amounts(columns, demand, reasons, within=ALL) == []
 
 
 def test_where_no_device_is_of_the_right_kind_no_amount_is_told():
     columns = two_nodes()
-    ask = an_ask(a_request(memory="1Gi", selector={"models": ["H100"]}))
-    assert amounts(columns, ask, "1/1 CardInsufficientMemory", within=ALL) == []
+    demand = an_ask(a_request(memory="1Gi", selector={"models": ["H100"]}))
+    assert amounts(columns, demand, "1/1 CardInsufficientMemory", within=ALL) == []
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_a_device_that_is_not_served_now_could_serve_later(state):
 
 
 def test_what_is_possible_follows_the_devices_that_come_change_and_go():
-    columns, ask = two_nodes(), an_ask(a_request(memory="900Gi"))
-    assert impossible(columns, ask) is not None
+    columns, demand = two_nodes(), an_ask(a_request(memory="900Gi"))
+    assert impossible(columns, demand) is not None
     columns.put_device(device_facts("GPU-3", node="c", memory_mib=1_000_000))
-    assert impossible(columns, ask) is None
+    assert impossible(columns, demand) is None
     columns.put_device(device_facts("GPU-3", node="c", memory_mib=100_000))
-    assert "the largest device has 100,000 MiB (gpu-3 on c)" in (impossible(columns, ask) or "")
+    assert "the largest device has 100,000 MiB (gpu-3 on c)" in (impossible(columns, demand) or "")
     columns.remove_device("gpu-3")
-    assert "the largest device has 81,920 MiB (gpu-0 on a)" in (impossible(columns, ask) or "")
+    assert "the largest device has 81,920 MiB (gpu-0 on a)" in (impossible(columns, demand) or "")
 
 
 def test_in_a_cluster_without_devices_nothing_is_impossible():
@@ -187,7 +187,7 @@ def test_a_request_is_impossible_exactly_if_empty_devices_do_not_serve_it(device
         )
         for index, (node, mib, cores, model) in enumerate(devices)
     ]
-    ask = an_ask(a_request(**fields))
+    demand = an_ask(a_request(**fields))
     full = {device.uuid: Use(device.memory_mib, device.cores, 1) for device in facts}
-    served = not place(some_columns(*facts), ask).refused
-    assert (impossible(some_columns(*facts, used=full), ask) is None) == served
+    served = not place(some_columns(*facts), demand).refused
+    assert (impossible(some_columns(*facts, used=full), demand) is None) == served

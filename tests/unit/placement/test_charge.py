@@ -6,13 +6,13 @@ import pytest
 
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.reasons import Reason
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement import Budget
 from vgpu_operator.placement.bounds import UNLIMITED, Charge
 from vgpu_operator.placement.checks import refusal_of_room
 
 
-def asking(**fields) -> RequestAsk:
+def asking(**fields) -> RequestDemand:
     return an_ask(a_request(**{"memory": "1Mi", **fields})).requests[0]
 
 

@@ -48,10 +48,10 @@ def together(*wrong: dict[str, Any]) -> dict[str, Any]:
 
 def reason(wrong: dict[str, Any]) -> str:
     columns = some_columns(device_facts(**wrong["card"]), used={"GPU-0": Use(**wrong["used"])})
-    ask = an_ask(
+    demand = an_ask(
         a_request(memory="1Gi", cores=wrong.get("cores", 0), selector=wrong["selector"] or None)
     )
-    (request,) = ask.requests
+    (request,) = demand.requests
     preferences = Preferences(wrong.get("policies", ("Spread",)), "None", (1, 1, 1))
     charge = Charge(wrong.get("budget", UNLIMITED))
     assert not choose(columns, 0, request, preferences, charge)

@@ -10,7 +10,7 @@ import pytest
 from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement import Budget, Columns
 from vgpu_operator.placement.arrays import REASONS
 from vgpu_operator.placement.bounds import Charge
@@ -47,7 +47,7 @@ MEMORY = ({"memory": "1Mi"}, {"memory": "500Mi"}, {"memory": "1000Mi"}, {"memory
           {"memory_percent": 1}, {"memory_percent": 50}, {"memory_percent": 100})  # fmt: skip
 
 
-def asked(**fields) -> RequestAsk:
+def asked(**fields) -> RequestDemand:
     return an_ask(a_request(**fields)).requests[0]
 
 

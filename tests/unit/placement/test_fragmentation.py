@@ -7,7 +7,7 @@ import pytest
 from builders import a_claim, a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import Use
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Columns, DeviceFacts, place
 from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
@@ -16,7 +16,7 @@ from vgpu_operator.placement.mix import Mix
 HALF = Use(memory_mib=8192, slots=1)
 
 
-def a_type(*, cpu_milli: int = 0, **fields) -> RequestAsk:
+def a_type(*, cpu_milli: int = 0, **fields) -> RequestDemand:
     return an_ask(a_request(**fields), cpu_milli=cpu_milli, node="Fragmentation").requests[0]
 
 
@@ -88,8 +88,8 @@ def test_a_small_request_goes_where_it_tears_no_device_open():
     small, typical = a_request(memory="2Gi"), (1.0, a_type(memory="16Gi"))
     devices = [device_facts("idle", node="a"), device_facts("torn", node="b")]
     columns = columns_with([typical], *devices, used={"torn": HALF})
-    ask = an_ask(small, node="Fragmentation", device=["Fragmentation"])
-    assert place(columns, ask).node == "b"
+    demand = an_ask(small, node="Fragmentation", device=["Fragmentation"])
+    assert place(columns, demand).node == "b"
     assert place(columns, an_ask(small, node="Spread")).node == "a"
 
 
@@ -100,8 +100,8 @@ def test_on_a_node_the_device_is_chosen_by_the_same_measure():
         device_facts("torn", index=1),
         used={"torn": HALF},
     )
-    ask = an_ask(a_request(memory="2Gi"), device=["Fragmentation"])
-    assert place(columns, ask).grants[0].uuid == "torn"
+    demand = an_ask(a_request(memory="2Gi"), device=["Fragmentation"])
+    assert place(columns, demand).grants[0].uuid == "torn"
 
 
 def whole_or_torn() -> Columns:
@@ -125,12 +125,12 @@ def whole_or_torn() -> Columns:
     ],
 )
 def test_only_devices_that_may_be_taken_count_for_a_nodes_rise(selector, device):
-    ask = an_ask(
+    demand = an_ask(
         a_request(memory="2Gi", selector=selector),
         node="Fragmentation",
         device=["Fragmentation"],
     )
-    assert [grant.uuid for grant in place(whole_or_torn(), ask).grants] == [device]
+    assert [grant.uuid for grant in place(whole_or_torn(), demand).grants] == [device]
 
 
 def test_all_devices_and_all_containers_of_a_claim_count_for_a_nodes_rise():
@@ -171,23 +171,23 @@ def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
     columns.set_cpu_free(0, 6000)
     columns.set_cpu_free(1, 8000)
     for cpu_milli, node in ((2000, "a"), (3000, "b")):
-        ask = an_ask(
+        demand = an_ask(
             a_request(memory="2Gi"),
             cpu_milli=cpu_milli,
             node="Fragmentation",
             device=["Fragmentation"],
         )
-        assert place(columns, ask).node == node
+        assert place(columns, demand).node == node
 
 
 def test_what_has_been_freed_of_a_cpu_counts_at_the_next_decision():
     devices = [device_facts("tight", node="a"), device_facts("ample", node="b")]
     columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *devices)
     columns.set_cpu_free(0, 5000)
-    ask = an_ask(a_request(memory="2Gi"), cpu_milli=2000, node="Fragmentation")
-    assert place(columns, ask).node == "b"
+    demand = an_ask(a_request(memory="2Gi"), cpu_milli=2000, node="Fragmentation")
+    assert place(columns, demand).node == "b"
     columns.set_cpu_free(0, 6000)
-    assert place(columns, ask).node == "a"
+    assert place(columns, demand).node == "a"
 
 
 def test_only_fragmentation_makes_asks_differ_by_cpu():
@@ -212,8 +212,8 @@ def test_a_request_that_differs_only_in_name_is_of_the_same_type():
 
 def test_pods_that_ask_for_no_device_make_what_is_idle_less_useful():
     columns = some_columns(device_facts("x"))
-    for ask in (an_ask(a_request(memory="1Gi")), None, None, None):
-        columns.mix.observe(ask)
+    for demand in (an_ask(a_request(memory="1Gi")), None, None, None):
+        columns.mix.observe(demand)
     assert [frequency for frequency, _ in columns.mix.types] == [0.25]
     assert fragmentation(columns, 0) == 750.0
 
@@ -221,9 +221,9 @@ def test_pods_that_ask_for_no_device_make_what_is_idle_less_useful():
 def test_what_is_asked_now_outweighs_what_was_asked_long_ago():
     mix = Mix()
     for size, times in (("1Gi", 40_000), ("2Gi", 40_000)):
-        ask = an_ask(a_request(memory=size))
+        demand = an_ask(a_request(memory=size))
         for _ in range(times):
-            mix.observe(ask)
+            mix.observe(demand)
     assert mix.types[0][1].memory_mib == 2048
     assert mix.types[0][0] > 0.8
 

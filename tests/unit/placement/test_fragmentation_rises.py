@@ -10,7 +10,7 @@ import pytest
 
 from builders import a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.device import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
@@ -19,7 +19,7 @@ MIB = 1000
 BOTH = {"node": "Fragmentation", "device": ["Fragmentation"]}
 
 
-def a_type(cpu_milli: int = 0, **fields) -> RequestAsk:
+def a_type(cpu_milli: int = 0, **fields) -> RequestDemand:
     return an_ask(a_request(**fields), cpu_milli=cpu_milli, **BOTH).requests[0]
 
 
@@ -33,7 +33,7 @@ WITH_CPU = (
 MIXES = {"one card": ONE_DEVICE, "several": SEVERAL, "with cpu": WITH_CPU}
 
 
-def a_fleet(mix: Iterable[tuple[float, RequestAsk]], seed: int) -> Columns:
+def a_fleet(mix: Iterable[tuple[float, RequestDemand]], seed: int) -> Columns:
     """Eight nodes of one to four devices, used at random, some out of use; half of them have
     Fragmentation as their own policy, the others Spread."""
     chance = random.Random(seed)
@@ -58,7 +58,7 @@ def a_fleet(mix: Iterable[tuple[float, RequestAsk]], seed: int) -> Columns:
     return columns
 
 
-def counted_rise(columns: Columns, number: int, request: RequestAsk) -> float:
+def counted_rise(columns: Columns, number: int, request: RequestDemand) -> float:
     """How much F of the device's node rises: F with the request taken, less F without."""
     node = columns.node_of[number]
     before = fragmentation(columns, node)
@@ -70,7 +70,7 @@ def counted_rise(columns: Columns, number: int, request: RequestAsk) -> float:
     return after - before
 
 
-def has_room(columns: Columns, number: int, request: RequestAsk) -> bool:
+def has_room(columns: Columns, number: int, request: RequestDemand) -> bool:
     slots, cores, memory = columns.used(number)
     mib = request.memory_on(columns.memory[number])
     return bool(
@@ -85,7 +85,7 @@ def fleets(mix: str) -> Iterator[Columns]:
     return (a_fleet(MIXES[mix], seed) for seed in range(6))
 
 
-def asks() -> list[Ask]:
+def asks() -> list[Demand]:
     return [
         an_ask(a_request(memory=f"{mib}Mi", cores=cores), cpu_milli=cpu, **BOTH)
         for mib, cores, cpu in ((50, 0, 500), (200, 0, 2000), (334, 10, 0), (700, 60, 6000))
@@ -96,8 +96,8 @@ def asks() -> list[Ask]:
 def test_a_rise_is_what_counting_before_and_after_says(mix):
     looked_at = 0
     for columns in fleets(mix):
-        for ask in asks():
-            request = ask.requests[0]
+        for demand in asks():
+            request = demand.requests[0]
             for number in range(len(columns.uuid)):
                 if not has_room(columns, number, request):
                     assert rises_on(columns, (number,), request) == [float("inf")]
@@ -117,27 +117,27 @@ def test_of_the_devices_that_nodes_would_give_the_one_where_f_rises_least_is_giv
     for columns in fleets(mix):
         for wanted in asks():
             request = wanted.requests[0]
-            ask = replace(wanted, device_policies=tuple(device or ()))
+            demand = replace(wanted, device_policies=tuple(device or ()))
             least, least_node = None, None
             for node in columns.nodes_with_devices():
                 name = columns.node_name[node]
-                number = would_give(columns, ask, name)
+                number = would_give(columns, demand, name)
                 if number is None:
                     continue
                 key = -score_of_rise(counted_rise(columns, number, request)), name
                 if least is None or key < least:
                     least, least_node = key, name
-            assert place(columns, ask).node == least_node
+            assert place(columns, demand).node == least_node
 
 
-def would_give(columns: Columns, ask: Ask, node: str) -> int | None:
+def would_give(columns: Columns, demand: Demand, node: str) -> int | None:
     """The device that a node alone gives, by counting where that is what it goes by."""
-    request = ask.requests[0]
+    request = demand.requests[0]
     number = columns.node_id(node)
     assert number is not None
-    own = ask.device_policies or columns.node_policies[number]
+    own = demand.device_policies or columns.node_policies[number]
     if own != ("Fragmentation",):
-        grants = place(columns, ask, [node]).grants
+        grants = place(columns, demand, [node]).grants
         return columns.number_of(grants[0].device) if grants else None
     fitting = [
         number for number in columns.node_devices[number] if has_room(columns, number, request)

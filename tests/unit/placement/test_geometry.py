@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_geometry, a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Budget, Columns, DeviceFacts, Plan, place
 from vgpu_operator.placement.geometry import Offer, geometry, slices_of, smallest
 
@@ -25,7 +25,7 @@ def a_cut_device(uuid: str = "GPU-0", **fields: Any) -> DeviceFacts:
     return device_facts(uuid, **{"mode": "MIG", "memory_mib": 40_960, "profiles": A100, **fields})
 
 
-def asking(**request: Any) -> Ask:
+def asking(**request: Any) -> Demand:
     return an_ask(a_request(**request))
 
 
@@ -141,11 +141,12 @@ def test_instances_and_shares_of_devices_serve_one_request_together():
 
 
 def test_requests_of_one_claim_do_not_lie_on_each_other():
-    ask = an_ask(
+    demand = an_ask(
         a_request(name="first", memory="15Gi"),
         a_request(name="second", memory="15Gi"),
     )
-    assert cut(place(some_columns(a_cut_device()), ask)) == ["GPU-0 3g.20gb@4", "GPU-0 3g.20gb@0"]
+    plan = place(some_columns(a_cut_device()), demand)
+    assert cut(plan) == ["GPU-0 3g.20gb@4", "GPU-0 3g.20gb@0"]
     third = an_ask(*(a_request(name=name, memory="15Gi") for name in "abc"))
     assert place(some_columns(a_cut_device()), third).text == "1/1 CardInsufficientMemory"
 
@@ -179,13 +180,13 @@ def test_a_quota_is_charged_the_instance(budget, fits):
 
 @pytest.mark.parametrize(("budget", "fits"), [(28, True), (27, False)])
 def test_a_quota_of_cores_is_charged_the_instances_part(budget, fits):
-    ask = asking(memory="4Gi", count=2)
-    assert place(some_columns(a_cut_device()), ask, budget=Budget(cores=budget)).refused != fits
+    demand = asking(memory="4Gi", count=2)
+    assert place(some_columns(a_cut_device()), demand, budget=Budget(cores=budget)).refused != fits
 
 
 def test_mutex_takes_one_part_of_an_unused_device():
-    ask = an_ask(a_request(memory="4Gi", count=2), device=["Mutex"])
-    refused = place(some_columns(a_cut_device()), ask).text
+    demand = an_ask(a_request(memory="4Gi", count=2), device=["Mutex"])
+    refused = place(some_columns(a_cut_device()), demand).text
     assert refused == "1/1 AllocatedCardsInsufficientRequest, 1/1 ExclusiveDeviceAllocateConflict"
 
 
@@ -206,8 +207,8 @@ def test_a_plan_leaves_the_slices_as_it_found_them():
         a_cut_device(), slices={"GPU-0": (0, 1)}, used={"GPU-0": Use(9856, 28, 1)}
     )
     before = columns.in_use(0), columns.kind[0]
-    for ask in (asking(memory="4Gi", count=3), asking(memory="4Gi", count=9)):
-        place(columns, ask)
+    for demand in (asking(memory="4Gi", count=3), asking(memory="4Gi", count=9)):
+        place(columns, demand)
         assert (columns.in_use(0), columns.kind[0]) == before
 
 
@@ -215,9 +216,9 @@ def test_a_plan_leaves_the_slices_as_it_found_them():
 def test_what_is_remembered_of_a_node_is_void_when_an_instance_comes_or_goes(policy):
     columns = some_columns(a_cut_device())
     give_mix(columns.mix, [(0.5, asking(memory="15Gi").requests[0])])
-    ask = an_ask(a_request(memory="15Gi"), node=policy, device=[policy])
+    demand = an_ask(a_request(memory="15Gi"), node=policy, device=[policy])
     for _ in range(2):
         columns.set_used(0, slots=1, cores=14, memory=4864, slices=1 << 1 | 1 << 4)
-        assert place(columns, ask).text == "1/1 CardMigTopologyInfeasible"
+        assert place(columns, demand).text == "1/1 CardMigTopologyInfeasible"
         columns.set_used(0, slots=1, cores=14, memory=4864, slices=1 << 4)
-        assert cut(place(columns, ask)) == ["GPU-0 3g.20gb@0"]
+        assert cut(place(columns, demand)) == ["GPU-0 3g.20gb@0"]

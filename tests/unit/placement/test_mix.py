@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from builders import a_request, an_ask, give_mix
-from vgpu_operator.ask import RequestAsk
+from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.mix import Mix, View, type_of
 
 VIEW = View(1.0, 0.0, ())
 
 
-def a_type(memory: str = "1Gi", *, cpu_milli: int = 0, **fields) -> RequestAsk:
-    ask = an_ask(a_request(memory=memory, **fields), cpu_milli=cpu_milli, node="Fragmentation")
-    return ask.requests[0]
+def a_type(memory: str = "1Gi", *, cpu_milli: int = 0, **fields) -> RequestDemand:
+    demand = an_ask(a_request(memory=memory, **fields), cpu_milli=cpu_milli, node="Fragmentation")
+    return demand.requests[0]
 
 
-def a_given_mix(*types: RequestAsk) -> Mix:
+def a_given_mix(*types: RequestDemand) -> Mix:
     mix = Mix()
     give_mix(mix, [(1.0 / len(types), kind) for kind in types])
     return mix
@@ -39,14 +39,14 @@ def test_free_cpu_counts_in_the_amounts_that_types_ask_for():
     mix = a_given_mix(a_type(cpu_milli=2000), a_type("2Gi", cpu_milli=500), a_type("3Gi"))
     assert mix.knows_cpu
     assert [mix.level(milli) for milli in (-1, 499, 500, 1999, 2000, 9000)] == [0, 0, 1, 1, 2, 2]
-    assert mix.needs == (2, 1, 0)
+    assert mix.cpu_levels == (2, 1, 0)
 
 
 def test_a_mix_that_asks_for_no_cpu_does_not_look_at_it():
     mix = a_given_mix(a_type())
     assert not mix.knows_cpu
     assert mix.level(10_000) == 0
-    assert mix.needs == (0,)
+    assert mix.cpu_levels == (0,)
 
 
 def test_of_many_claims_one_in_eight_is_looked_at():

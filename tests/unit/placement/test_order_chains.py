@@ -30,19 +30,19 @@ DEVICES = [
 def test_devices_stand_in_the_order_that_the_table_gives(chain: tuple[Any, ...], numa: Any) -> None:
     used = {device.uuid: USED[at % 3] for at, device in enumerate(DEVICES)}
     columns = some_columns(*DEVICES, used=used)
-    ask = an_ask(a_request(memory="1Gi", cores=10), device=list(chain), numa=numa)
+    demand = an_ask(a_request(memory="1Gi", cores=10), device=list(chain), numa=numa)
     ordered = in_order(
         columns,
         columns.node_devices[0],
-        request=ask.requests[0],
+        request=demand.requests[0],
         policies=chain,
         one_numa_node=numa == "Require",
-        weights=ask.weights,
+        weights=demand.weights,
     )
     in_use = {
         uuid: plain.Used(slots=use.slots, cores=use.cores, memory=use.memory_mib)
         for uuid, use in used.items()
     }
     fleet = plain.Fleet.of(DEVICES, in_use)
-    expected = plain.in_order(fleet, DEVICES, in_use, ask.requests[0], chain, ask)
+    expected = plain.in_order(fleet, DEVICES, in_use, demand.requests[0], chain, demand)
     assert [columns.uuid[device] for device in ordered] == [device.uuid for device in expected]

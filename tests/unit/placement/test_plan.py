@@ -275,8 +275,8 @@ def test_what_one_request_learned_of_kinds_of_devices_is_not_taken_for_anothers(
     columns = some_columns(*devices)
     for _ in range(2):
         for model, device in (("T4", "old"), ("A100", "new")):
-            ask = an_ask(a_request(memory="1Gi", selector={"models": [model]}))
-            assert [grant.uuid for grant in place(columns, ask).grants] == [device]
+            demand = an_ask(a_request(memory="1Gi", selector={"models": [model]}))
+            assert [grant.uuid for grant in place(columns, demand).grants] == [device]
 
 
 def test_a_refusal_allocates_nothing():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Budget, Columns, NodeFilter, place, refusals_on
 from vgpu_operator.placement.device import NodeState
 from vgpu_operator.placement.explaining import row_numbers
@@ -63,8 +63,8 @@ def test_a_candidate_that_only_the_quota_rules_out_says_so(mib, told):
 
 def test_a_claim_that_must_stay_in_one_numa_node_is_told_of_numa():
     columns = some_columns(device_facts("x"), device_facts("y", index=1, numa=1))
-    ask = an_ask(a_request(memory="1Gi", count=2), numa="Require")
-    (told,) = in_words(refusals_on(columns, ask, ["node-1"])).values()
+    demand = an_ask(a_request(memory="1Gi", count=2), numa="Require")
+    (told,) = in_words(refusals_on(columns, demand, ["node-1"])).values()
     assert "NumaNotFit" in told
     assert not refusals_on(columns, an_ask(a_request(memory="1Gi", count=2)), ["node-1"])
 
@@ -93,7 +93,7 @@ FLEET = a_mixed_fleet()
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "demand",
     [
         an_ask(a_request(memory="16Gi", count=2, cores=1), device=["Mutex"]),
         an_ask(a_request(memory="2Gi", count=3)),
@@ -105,12 +105,13 @@ FLEET = a_mixed_fleet()
     ],
     ids=range(7),
 )
-def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(ask: Ask):
+def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(demand: Demand):
     """What is found out of one device is held to be true of all like it: is it?"""
-    alone = refusals_on(FLEET, ask, [FLEET.node_name[node] for node in FLEET.nodes_with_devices()])
+    names = [FLEET.node_name[node] for node in FLEET.nodes_with_devices()]
+    alone = refusals_on(FLEET, demand, names)
     assert len(alone) > 500
-    assert place(FLEET, ask, alone).refusals == alone
-    assert place(FLEET, ask, alone).refusals == alone  # by what was remembered
+    assert place(FLEET, demand, alone).refusals == alone
+    assert place(FLEET, demand, alone).refusals == alone  # by what was remembered
 
 
 @given(

@@ -28,8 +28,8 @@ def a_node(scores: dict[tuple[int, int], int], count: int) -> Columns:
 
 
 def taken(columns: Columns, count: int) -> set[str]:
-    ask = an_ask(a_request(memory="1Gi", count=count), device=["Topology"])
-    return {grant.uuid for grant in place(columns, ask).grants}
+    demand = an_ask(a_request(memory="1Gi", count=count), device=["Topology"])
+    return {grant.uuid for grant in place(columns, demand).grants}
 
 
 def test_several_devices_are_those_that_are_connected_best():

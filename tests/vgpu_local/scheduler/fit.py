@@ -35,7 +35,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Demand:
     """What a pod asks of a node.
 
     Attributes:
@@ -84,13 +84,13 @@ def read_node(node: Mapping[str, Any]) -> NodeView:
     )
 
 
-def read_ask(pod: Mapping[str, Any]) -> Ask:
+def read_ask(pod: Mapping[str, Any]) -> Demand:
     """Read what a Pod object asks for."""
     spec = pod["spec"]
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     ) or {}
-    return Ask(
+    return Demand(
         requests=tuple(sorted(effective_requests(spec).items())),
         selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         terms=tuple(affinity.get("nodeSelectorTerms") or ()),
@@ -113,7 +113,9 @@ def effective_requests(spec: Mapping[str, Any]) -> Amounts:
     return {**most(peak, together), "pods": Fraction(1)}
 
 
-def refuse(ask: Ask, node: NodeView, used: Amounts, *, ignored: frozenset[str]) -> Refusal | None:
+def refuse(
+    ask: Demand, node: NodeView, used: Amounts, *, ignored: frozenset[str]
+) -> Refusal | None:
     """Say why a pod cannot go to a node; the first filter that refuses answers.
 
     Args:
@@ -141,7 +143,7 @@ def refuse(ask: Ask, node: NodeView, used: Amounts, *, ignored: frozenset[str]) 
     return Refusal(tuple(short), resolvable=True) if short else None
 
 
-def load(ask: Ask, node: NodeView, used: Amounts) -> Fraction:
+def load(ask: Demand, node: NodeView, used: Amounts) -> Fraction:
     """Return the mean share of CPU and memory in use once the pod is there; 0 is an idle node."""
     requests, allocatable = dict(ask.requests), dict(node.allocatable)
     shares = [
@@ -187,7 +189,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
     return toleration.get("key") == taint.key and (toleration.get("value") or "") == taint.value
 
 
-def _selected(ask: Ask, labels: Mapping[str, str], name: str) -> bool:
+def _selected(ask: Demand, labels: Mapping[str, str], name: str) -> bool:
     if any(labels.get(key) != value for key, value in ask.selector):
         return False
     return not ask.terms or any(_term_matches(term, labels, name) for term in ask.terms)

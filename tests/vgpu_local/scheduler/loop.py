@@ -18,7 +18,7 @@ from vgpu_client.transport import Object
 from vgpu_local.podwriter import PodWriter, merge_conditions, timestamp
 from vgpu_local.scheduler.extender import Extender, ExtenderConfig, ExtenderError
 from vgpu_local.scheduler.fit import (
-    Ask,
+    Demand,
     NodeView,
     Refusal,
     effective_requests,
@@ -118,7 +118,7 @@ class Scheduler:
         group.create_task(self._bind(pod, node))
 
     async def _filter(
-        self, pod: Object, ask: Ask, names: Sequence[str]
+        self, pod: Object, ask: Demand, names: Sequence[str]
     ) -> tuple[tuple[str, ...], Mapping[str, Refusal]]:
         asked = [extender for extender in self._extenders if extender.config.interested_in(pod)]
         ignored = frozenset[str]().union(*(e.config.ignored for e in self._extenders))

@@ -31,11 +31,11 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import amounts, impossible, place
 from vgpu_operator.placement.bounds import only
 
-TELL_AFTER_S = 1.0
+REPORT_AFTER_S = 1.0
 """A shorter refusal is not reported."""
-RETELL_S = 5.0
+REPORT_AGAIN_S = 5.0
 """A text is written again after so long at the earliest, and after twice as long each time."""
-RETELL_AT_MOST_S = 300.0
+REPORT_AGAIN_AT_MOST_S = 300.0
 _LOOK_AGAIN_S = 0.5
 _ACTION = "Scheduling"
 
@@ -47,12 +47,12 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
         return None
     pods = state.cache.pods_of(key)
     if _is_refused(key, pods, state):
-        desired = _tell(key, pods, claim, state)
+        desired = _report(key, pods, claim, state)
         allocated = claim.status.allocation is not None
         if desired is None or allocated or shows(claim, desired) or _is_anothers(claim, pods):
             return None
         return _write(claim, state, desired)
-    _stop_telling(key, state)
+    _stop_reporting(key, state)
     if pods or claim.status.allocation is not None or claim.status.state not in (None, "Pending"):
         return None
     if claim.spec.binding_mode == "Immediate":
@@ -70,11 +70,11 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
     """Report why a pod without its own claim gets nothing: the claim is made for that."""
     pods = state.cache.pods_of(key)
     if not _is_refused(key, pods, state):
-        _stop_telling(key, state)
+        _stop_reporting(key, state)
         return None
-    desired = _tell(key, pods, None, state)
+    desired = _report(key, pods, None, state)
     pod = pods[0]
-    spec = None if isinstance(pod.ask, BadInput) else pod.ask.spec
+    spec = None if isinstance(pod.demand, BadInput) else pod.demand.spec
     if desired is None or spec is None or not pod.owned:
         return None
     return WriteClaim(
@@ -85,8 +85,8 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
     )
 
 
-def _stop_telling(key: ClaimKey, state: State) -> None:
-    state.claims.told.pop(key, None)
+def _stop_reporting(key: ClaimKey, state: State) -> None:
+    state.claims.reported.pop(key, None)
     state.claims.turns.leave(key)
 
 
@@ -104,12 +104,12 @@ def _is_refused(key: ClaimKey, pods: list[GPUPod], state: State) -> bool:
     )
 
 
-def _tell(
+def _report(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> DesiredStatus | None:
     """The report for the claim, if it is time; the pods' events are recorded at once."""
-    told = state.claims.told.setdefault(key, ReportedRefusal(state.now))
-    due = max(told.since + TELL_AFTER_S, told.next)
+    reported = state.claims.reported.setdefault(key, ReportedRefusal(state.now))
+    due = max(reported.since + REPORT_AFTER_S, reported.next)
     if state.now < due:
         state.claims.timers.set(key, due)
         return None
@@ -130,10 +130,12 @@ def _tell(
                 nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
                 state.outbox.append(hami_events.filtering_failed(pod, nodes))
     refusal = found[0][1]
-    changed = told.reason != refusal.reason
-    told.interval_s = RETELL_S if changed else min(2 * told.interval_s, RETELL_AT_MOST_S)
-    told.reason, told.next = refusal.reason, state.now + told.interval_s
-    state.claims.timers.set(key, told.next)
+    changed = reported.reason != refusal.reason
+    reported.interval_s = (
+        REPORT_AGAIN_S if changed else min(2 * reported.interval_s, REPORT_AGAIN_AT_MOST_S)
+    )
+    reported.reason, reported.next = refusal.reason, state.now + reported.interval_s
+    state.claims.timers.set(key, reported.next)
     return DesiredStatus.refused(reason=refusal.reason, message=refusal.message)
 
 
@@ -174,13 +176,13 @@ def _explained(waiter: Waiter, state: State) -> Refusal | None:
         return None
     at, cursors, known = of_kind.explained
     # Its counts move with every change; who reads them does not.
-    return known if cursors == state.ledger.cursors or state.now - at < RETELL_S else None
+    return known if cursors == state.ledger.cursors or state.now - at < REPORT_AGAIN_S else None
 
 
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
     """Why no node serves a claim of this kind, in full; None if one does."""
     columns, request = state.ledger.columns, kind.request
-    nodes = state.ledger.nodes_for(kind.rules, kind.needs)
+    nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
     kept = KeptFrom(key, kind, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):

@@ -175,8 +175,8 @@ def expires_at(claim: VGPUClaim, cache: Cache) -> float | None:
     if ttl_s is None or since is None or claim.metadata.deletion_timestamp is not None:
         return None
     key = key_of(claim)
-    wanted = any(not pod.pod.is_terminal for pod in cache.pods_of(key))
+    desired = any(not pod.pod.is_terminal for pod in cache.pods_of(key))
     made_for_a_pod = any(owner.kind == "Pod" for owner in claim.metadata.owner_references)
-    if wanted or made_for_a_pod or cache.is_template(key):
+    if desired or made_for_a_pod or cache.is_template(key):
         return None
     return since + ttl_s

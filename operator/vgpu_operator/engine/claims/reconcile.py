@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from vgpu_api.init_part import (
     has_init_part,
-    init_part_wanted,
+    init_part_rerun,
     init_requests,
     without_init_part,
 )
 from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine.agents import absent_agent
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
@@ -68,8 +68,8 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
         effect = _make(key, state) or describe_missing(key, state)
     else:
         announce_violation(claim, state)
-        wanted = (step(claim, state) for step in CLAIM_STEPS)
-        effect = next((each for each in wanted if each is not None), None)
+        effects = (step(claim, state) for step in CLAIM_STEPS)
+        effect = next((each for each in effects if each is not None), None)
     if isinstance(effect, (WriteClaim, DeleteClaim)) and key not in state.claims.writing:
         state.claims.writing[key] = InFlight()
     return effect
@@ -184,7 +184,9 @@ def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
             state.pods.due[held.pod_uid] = None
         return None
     desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
-    write = _say(claim, state, desired, hold=FINALIZER_IN_USE not in claim.metadata.finalizers)
+    write = _say(
+        claim, state, desired, add_finalizer=FINALIZER_IN_USE not in claim.metadata.finalizers
+    )
     state.claims.writing[key_of(claim)] = InFlight(held.allocation, claim.spec, held.assumption)
     return write
 
@@ -245,7 +247,7 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
     allocation, key = claim.status.allocation, key_of(claim)
     if allocation is None or claim.metadata.deletion_timestamp is not None:
         return None
-    if not init_part_wanted(claim):
+    if not init_part_rerun(claim):
         state.claims.init_refused.pop(key, None)
         return None
     again = allocation.model_copy(update={"init_round": allocation.init_round + 1})
@@ -424,18 +426,20 @@ def _say(
     state: State,
     desired: DesiredStatus,
     *,
-    hold: bool = False,
+    add_finalizer: bool = False,
     let_go: bool = False,
 ) -> WriteClaim:
     status = status_with(claim, claim.spec, desired, unix=state.unix)
-    return _write(claim, status, hold=hold, let_go=let_go, is_news=is_news(claim, desired))
+    return _write(
+        claim, status, add_finalizer=add_finalizer, let_go=let_go, is_news=is_news(claim, desired)
+    )
 
 
 def _write(
     claim: VGPUClaim,
     status: VGPUClaimStatus,
     *,
-    hold: bool = False,
+    add_finalizer: bool = False,
     let_go: bool = False,
     is_news: bool = False,
 ) -> WriteClaim:
@@ -444,7 +448,7 @@ def _write(
         version=claim.metadata.resource_version,
         status=status,
         finalizers=tuple(claim.metadata.finalizers),
-        hold=hold,
+        add_finalizer=add_finalizer,
         let_go=let_go and FINALIZER_IN_USE in claim.metadata.finalizers,
         allocation_id="" if status.allocation is None else status.allocation.id,
         is_news=is_news,
@@ -463,7 +467,7 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
     node = columns.node_id(name)
     if node is None:
         return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
-    request = Ask.of(_pinned(claim.spec, allocation), state.config)
+    request = Demand.of(_pinned(claim.spec, allocation), state.config)
     kept = KeptFrom(key, None, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):

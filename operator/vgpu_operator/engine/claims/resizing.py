@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpu_api.effective import Use, effective_use
-from vgpu_api.resize import granted, is_settled, target, was_changed
+from vgpu_api.resize import granted, is_resized, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
-from vgpu_operator.ask import ALL_CORES
+from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.state import State
 
@@ -28,9 +28,9 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
         or state.reservations.of_claim(key_of(claim)) is not None
     ):
         return None
-    wanted = target(claim.spec, allocation)
-    may_shrink = claim.status.reserved_for is None or is_settled(claim)
-    devices = wanted if may_shrink else granted(wanted, allocation.devices)
+    desired = target(claim.spec, allocation)
+    may_shrink = claim.status.reserved_for is None or is_resized(claim)
+    devices = desired if may_shrink else granted(desired, allocation.devices)
     if devices == allocation.devices:
         return None
     return allocation.model_copy(update={"devices": list(devices)})

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from vgpu_api.init_part import init_part_wanted
+from vgpu_api.init_part import init_part_rerun
 from vgpu_api.resize import target, was_changed
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -90,7 +90,7 @@ def may_be_decided(claim: VGPUClaim, node: str) -> bool:
     if claim.spec.binding_mode != "Immediate" and node != allocation.node_name:
         return True
     is_resized = was_changed(claim) and target(claim.spec, allocation) != allocation.devices
-    return is_resized or init_part_wanted(claim)
+    return is_resized or init_part_rerun(claim)
 
 
 @dataclass(frozen=True, slots=True)

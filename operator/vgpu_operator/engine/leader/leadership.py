@@ -85,11 +85,11 @@ class Leadership:
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
         logger.info("everything seen; waiting for the lease")
         await self._elector.acquire()
-        holding = asyncio.create_task(self._elector.hold())
+        renewing = asyncio.create_task(self._elector.keep())
         leading = asyncio.create_task(self._lead())
         try:
-            await asyncio.wait({holding, leading}, return_when=asyncio.FIRST_COMPLETED)
-            for ended in (holding, leading):
+            await asyncio.wait({renewing, leading}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (renewing, leading):
                 if ended.done():
                     ended.result()  # neither ends but by what it raises
             raise AssertionError("a leader ends by an error or is cancelled")
@@ -97,9 +97,9 @@ class Leadership:
             raise LeadershipLost(str(error)) from error
         finally:
             self.resign()
-            for task in (holding, leading):
+            for task in (renewing, leading):
                 task.cancel()
-            await asyncio.gather(holding, leading, return_exceptions=True)
+            await asyncio.gather(renewing, leading, return_exceptions=True)
 
     async def _lead(self) -> NoReturn:
         await asyncio.gather(*(informer.follows.wait() for informer in self._informers))

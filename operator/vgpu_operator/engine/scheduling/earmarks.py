@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
+from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import ClaimKey
@@ -116,7 +116,9 @@ def is_sound(columns: Columns, earmark: Earmark) -> bool:
     )
 
 
-def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Mapping[str, str]:
+def explain(
+    columns: Columns, earmarks: Earmarks, key: ClaimKey, demand: Demand
+) -> Mapping[str, str]:
     """By node: how many devices only an earmark keeps from a claim.
 
     The claim that they are kept for is left out: it may be another tenant's.
@@ -130,7 +132,7 @@ def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Ma
                 request.least_mib
                 <= request.memory_on(columns.memory[number])
                 <= _free(columns, number)
-                for request in ask.requests
+                for request in demand.requests
             )
             for number in _numbers(columns, earmark).values()
         )
@@ -141,29 +143,29 @@ def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Ma
 
 def choose(
     columns: Columns,
-    ask: Ask,
+    demand: Demand,
     key: ClaimKey,
     nodes: NodeFilter,
     earmarks: Earmarks,
     promised: Collection[int] = (),
 ) -> Earmark | None:
-    """The devices that would serve `ask` soonest; None where no node ever could.
+    """The devices that would serve `demand` soonest; None where no node ever could.
 
     Args:
         columns: The state of all devices; left as it was.
-        ask: What is waited for.
+        demand: What is waited for.
         key: The claim.
         nodes: Those that its pod may use.
         earmarks: Devices that are kept already are kept for one claim only.
         promised: Numbers of devices that are left to others.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
-    for node, least in columns.arrays.closest(columns, ask, NODES_WEIGHED, within=nodes.allowed):
-        if best is not None and least >= best[0] and len(ask.requests) == 1:
+    for node, least in columns.arrays.closest(columns, demand, NODES_WEIGHED, within=nodes.allowed):
+        if best is not None and least >= best[0] and len(demand.requests) == 1:
             break  # no less must become free on the nodes that follow
         taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}
         taken.update(columns.name[device] for device in promised)
-        target = _on_node(columns, node, ask, taken)
+        target = _on_node(columns, node, demand, taken)
         if target is not None and (best is None or target < best):
             best = target
     if best is None:
@@ -174,7 +176,7 @@ def choose(
 
 
 def _on_node(
-    columns: Columns, node: int, ask: Ask, taken: set[str]
+    columns: Columns, node: int, demand: Demand, taken: set[str]
 ) -> tuple[float, str, tuple[str, ...]] | None:
     """What must still become free there, the node, and the devices that the claim would get."""
     usable = [
@@ -184,20 +186,22 @@ def _on_node(
     ]
     groups: dict[int, list[int]] = {}
     for device in usable:
-        numa = columns.numa[device] if ask.numa == "Require" else 0
+        numa = columns.numa[device] if demand.numa == "Require" else 0
         groups.setdefault(numa, []).append(device)
     best: tuple[float, str, tuple[str, ...]] | None = None
     for devices in groups.values():
-        chosen = _with_least_missing(columns, node, devices, ask)
-        chosen = _served_by(columns, node, ask, chosen) or _served_by(columns, node, ask, devices)
+        chosen = _with_least_missing(columns, node, devices, demand)
+        chosen = _served_by(columns, node, demand, chosen) or _served_by(
+            columns, node, demand, devices
+        )
         if chosen:
             names = tuple(sorted(columns.name[device] for device in chosen))
-            target = _missing(columns, node, ask, chosen), columns.node_name[node], names
+            target = _missing(columns, node, demand, chosen), columns.node_name[node], names
             best = target if best is None else min(best, target)
     return best
 
 
-def _served_by(columns: Columns, node: int, ask: Ask, devices: list[int]) -> list[int]:
+def _served_by(columns: Columns, node: int, demand: Demand, devices: list[int]) -> list[int]:
     """The devices that the whole claim gets if these are empty and the node's others full."""
     laid = lay(
         columns,
@@ -209,36 +213,38 @@ def _served_by(columns: Columns, node: int, ask: Ask, devices: list[int]) -> lis
             for device in columns.node_devices[node]
         ],
     )  # fmt: skip
-    plan = plan_on(columns, node, ask, ask.numa) if devices else ()
+    plan = plan_on(columns, node, demand, demand.numa) if devices else ()
     give_back(columns, laid)
     if not isinstance(plan, tuple):
         return []
     return sorted({columns.number_of(grant.device) for grant in plan})
 
 
-def _with_least_missing(columns: Columns, node: int, devices: list[int], ask: Ask) -> list[int]:
+def _with_least_missing(
+    columns: Columns, node: int, devices: list[int], demand: Demand
+) -> list[int]:
     """The devices where the least must become free, request by request; none if too few could."""
-    alone = "Mutex" in policies_on(columns, node, ask)
-    needs: dict[int, tuple[int, int]] = {}  # device → MiB, cores
-    for request in sorted(ask.requests, key=lambda request: request.phase == "Init"):
+    alone = "Mutex" in policies_on(columns, node, demand)
+    least: dict[int, tuple[int, int]] = {}  # device → MiB, cores
+    for request in sorted(demand.requests, key=lambda request: request.phase == "Init"):
 
-        def cost(device: int, request: RequestAsk = request) -> tuple[float, int, str]:
-            memory, cores = _with(needs.get(device, (0, 0)), request, columns.memory[device])
+        def cost(device: int, request: RequestDemand = request) -> tuple[float, int, str]:
+            memory, cores = _with(least.get(device, (0, 0)), request, columns.memory[device])
             lonely = alone or request.cores >= ALL_CORES
             missing = _lacks(columns, device, memory, cores, alone=lonely)
             return missing, columns.index[device], columns.name[device]
 
         for device in sorted(devices, key=cost)[: request.count]:
-            needs[device] = _with(needs.get(device, (0, 0)), request, columns.memory[device])
-    return sorted(needs)
+            least[device] = _with(least.get(device, (0, 0)), request, columns.memory[device])
+    return sorted(least)
 
 
-def _missing(columns: Columns, node: int, ask: Ask, devices: list[int]) -> float:
+def _missing(columns: Columns, node: int, demand: Demand, devices: list[int]) -> float:
     """What must become free of some devices, in devices: each amount as a part of its whole."""
     share = max(len(devices), 1)
-    alone = "Mutex" in policies_on(columns, node, ask)
-    alone = alone or any(request.cores >= ALL_CORES for request in ask.requests)
-    apps = [request for request in ask.requests if request.phase == "App"]
+    alone = "Mutex" in policies_on(columns, node, demand)
+    alone = alone or any(request.cores >= ALL_CORES for request in demand.requests)
+    apps = [request for request in demand.requests if request.phase == "App"]
     total = 0.0
     for device in devices:
         mib = columns.memory[device]
@@ -248,7 +254,7 @@ def _missing(columns: Columns, node: int, ask: Ask, devices: list[int]) -> float
     return total
 
 
-def _with(need: tuple[int, int], request: RequestAsk, total_mib: int) -> tuple[int, int]:
+def _with(need: tuple[int, int], request: RequestDemand, total_mib: int) -> tuple[int, int]:
     """A need and one request more, init containers last: they run before the others."""
     memory, cores = need
     more = request.memory_on(total_mib)

@@ -44,7 +44,7 @@ PREEMPTING_S = 60.0
 AVOID_S = 30.0
 """For so long the pods of its controller go elsewhere; twice as long each time."""
 AVOID_AT_MOST_S = 600.0
-TELL_EVERY_S = 300.0
+REPORT_EVERY_S = 300.0
 _REVIEW_EVERY_S = 1.0
 _AGAIN_S = 1.0
 _ACTION = "Scheduling"
@@ -124,7 +124,7 @@ def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
         return Reason.NODE_NOT_READY
     if not columns.node_schedulable[number]:
         return Reason.NODE_UNSCHEDULABLE
-    return state.ledger.why_not_on(number, pod.rules, pod.needs, pod.uid)
+    return state.ledger.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 
 def review_gates(state: State) -> None:
@@ -144,7 +144,7 @@ def review_gates(state: State) -> None:
     if is_on(state):
         for waiter in state.queue:  # a pod that comes or goes elsewhere may be what one waits for
             of_kind = state.queue.class_of(waiter.kind)
-            if of_kind is not None and waiter.kind.needs is not None:
+            if of_kind is not None and waiter.kind.host_demand is not None:
                 of_kind.cursor = UNKNOWN
 
 
@@ -210,7 +210,7 @@ def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
         if pod.uid not in work.stuck or not pod.wants_node:
             continue
         wait_s = PREEMPTING_S if pod.pod.status.nominated_node_name else STUCK_S
-        due = max(work.stuck[pod.uid] + wait_s, work.told.get(pod.uid, 0.0))
+        due = max(work.stuck[pod.uid] + wait_s, work.reported.get(pod.uid, 0.0))
         if state.now >= due:
             return _replaced(pod, state)
         state.claims.timers.set(key, due)
@@ -223,8 +223,8 @@ def _replaced(pod: GPUPod, state: State) -> Effect | None:
     why = f"it was tied to {node} for its devices, and kube-scheduler finds no room there"
     said = _refused_with(pod)
     if owner is None:
-        work.told[pod.uid] = state.now + TELL_EVERY_S
-        state.claims.timers.set(pod.claim, work.told[pod.uid])
+        work.reported[pod.uid] = state.now + REPORT_EVERY_S
+        state.claims.timers.set(pod.claim, work.reported[pod.uid])
         note = f"{why}: {said}; a pod cannot be moved: delete it and create it anew"
         state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodStuck", _ACTION, note))
         return None

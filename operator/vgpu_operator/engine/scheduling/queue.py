@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine.gpu_pod import Rank
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.ledger import ClaimKey, Needs, NodeRules
+from vgpu_operator.ledger import ClaimKey, HostDemand, NodeRules
 
 UNKNOWN = -1
 """The cursor of a class of which no node has been looked at."""
@@ -37,15 +37,15 @@ class EquivalenceClass(NamedTuple):
         node: The node that a bound pod has; empty: any.
         ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
             the pod.
-        needs: What else it asks of a node; None where kube-scheduler checks that.
+        host_demand: What else it asks of a node; None where kube-scheduler checks that.
     """
 
-    request: Ask
+    request: Demand
     rules: NodeRules
     namespace: str
     node: str = ""
     ruled_out: int = 0
-    needs: Needs | None = None
+    host_demand: HostDemand | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.gpu_pod import (
     GPUPod,
@@ -102,7 +102,7 @@ def offer_immediate(
     held = state.reservations.of_claim(key)
     if held is not None and not held.is_tentative:
         return held
-    request = Ask.of(claim.spec, state.config)
+    request = Demand.of(claim.spec, state.config)
     kept = KeptFrom(key, None, claim_priority(state, claim), Yielding.AS_IMPORTANT,
                     state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):
@@ -167,7 +167,7 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
         state.claims.look_at(held.key)
     spec = spec_for(state, pod)
     claim = state.cache.claim(pod.claim)
-    if isinstance(spec, Refusal) or _is_settled(state, claim, pod):
+    if isinstance(spec, Refusal) or _is_decided(state, claim, pod):
         state.pods.blocked[pod.uid] = refusal
         state.queue.remove(pod.claim)
         state.claims.look_at(pod.claim)
@@ -179,7 +179,7 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
     put_in_queue(state, pod, spec, ruled_out=missed)
 
 
-def _is_settled(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
+def _is_decided(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
     """Whether more room would not help the pod: its Binding is open, or its claim is decided."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.is_binding:
@@ -217,8 +217,10 @@ def put_in_queue(
         kind = EquivalenceClass(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
         standing = Standing.BOUND
     else:
-        needs = pod.needs if pod.is_gated else None
-        kind = EquivalenceClass(request, pod.rules, namespace, ruled_out=ruled_out, needs=needs)
+        host_demand = pod.host_demand if pod.is_gated else None
+        kind = EquivalenceClass(
+            request, pod.rules, namespace, ruled_out=ruled_out, host_demand=host_demand
+        )
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
 
@@ -227,7 +229,7 @@ def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
     """Let an Immediate claim wait for devices; on its pod's node, where a pod is bound already."""
     key = key_of(claim)
     on = {pod.pod.spec.node_name for pod in state.cache.pods_of(key) if pod.is_running}
-    request = Ask.of(claim.spec, state.config)
+    request = Demand.of(claim.spec, state.config)
     kind = EquivalenceClass(request, _ANY_NODE, key.namespace, node=min(on, default=""))
     standing = Standing.BOUND if on else Standing.WAITS
     created = claim.metadata.creation_timestamp
@@ -246,7 +248,7 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
 
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
-    nodes = state.ledger.nodes_for(kind.rules, kind.needs)
+    nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
     if not kind.ruled_out:
         return nodes
     return replace(nodes, selector=nodes.selector & ~kind.ruled_out)
@@ -259,8 +261,8 @@ def claim_priority(state: State, claim: VGPUClaim) -> int:
 
 def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
     """The spec of the claim that the pod has, or will have."""
-    if isinstance(pod.ask, BadInput):
-        return Refusal(Reason.POD_UNREADABLE, str(pod.ask))
+    if isinstance(pod.demand, BadInput):
+        return Refusal(Reason.POD_UNREADABLE, str(pod.demand))
     cache = state.cache
     claim = cache.claim(pod.claim)
     for key in (pod.claim, None if claim is not None else pod.template):
@@ -269,8 +271,8 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
             return Refusal(Reason.CLAIM_UNREADABLE, text)
     if claim is not None:
         return claim.spec
-    if pod.ask.spec is not None:
-        return pod.ask.spec
+    if pod.demand.spec is not None:
+        return pod.demand.spec
     if pod.template is not None:
         return _copy_for(state, pod, pod.template)
     text = f"claim {pod.claim.name} does not exist yet; the pod waits for it"
@@ -366,7 +368,7 @@ def _kept(state: State, pod: GPUPod, yielding: Yielding) -> KeptFrom:
                     state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
 
 
-def _notes(state: State, key: ClaimKey, request: Ask) -> Mapping[str, str]:
+def _notes(state: State, key: ClaimKey, request: Demand) -> Mapping[str, str]:
     if not len(state.earmarks):
         return {}
     return explain(state.ledger.columns, state.earmarks, key, request)

@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_request, a_spec, an_ask
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.ask import Ask
+from vgpu_operator.demand import Demand
 
 
 def config(**nvidia: int) -> ClusterConfig:
@@ -61,7 +61,7 @@ def test_a_silent_claim_leaves_the_device_policy_to_node_and_configuration():
 
 def test_models_are_trimmed_lower_case_and_never_empty():
     spec = a_spec([a_request(memory="1Gi", selector={"models": [" A100 ", " "]})])
-    assert Ask.of(spec, ClusterConfig()).requests[0].models == ("a100",)
+    assert Demand.of(spec, ClusterConfig()).requests[0].models == ("a100",)
 
 
 def test_equal_claims_are_the_same_request_class():

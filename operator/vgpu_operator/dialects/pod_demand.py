@@ -16,14 +16,14 @@ class NamedClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class PodAsk:
-    """One pod's ask: exactly one of `native` and `spec` is there.
+class PodDemand:
+    """One pod's demand: exactly one of `native` and `spec` is there.
 
-    `containers` are the asking containers: for a dialect those of `spec.requests`, in that order;
-    for a named claim those that admission recorded (empty before admission). `slotless` are those
-    of them that ask in words of which the kubelet counts nothing: admission gives each a slot.
-    `kinds` are those of `ack.node_kinds`, and `by_labels` is True if a node's labels select its
-    preferred devices (`follows_labels`).
+    `containers` are the requesting containers: for a dialect those of `spec.requests`, in that
+    order; for a named claim those that admission recorded (empty before admission). `slotless` are
+    those of them that ask in words of which the kubelet counts nothing: admission gives each a
+    slot. `kinds` are those of `ack.node_kinds`, and `by_labels` is True if a node's labels select
+    its preferred devices (`follows_labels`).
     """
 
     native: NamedClaim | None = None

@@ -1,7 +1,7 @@
 """What a claim asks for once every default has been filled in: the input of a decision.
 
 Claims, HAMi's resources and every other dialect end here, so that placement knows one language
-and equal requests are equal values: an `Ask` is hashable and serves as the key of a request class.
+and equal requests are equal values: a `Demand` is hashable: the key of a request class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_MEMORY_MIB = 1
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAsk:
+class RequestDemand:
     """What one container asks of each of `count` distinct devices.
 
     Exactly one of `memory_mib` (MiB per device; 0: it takes a slot and no memory, as in the
@@ -86,7 +86,7 @@ class RequestAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Demand:
     """All requests of a claim, decided together on one node, and how to choose among what fits.
 
     `device_policies` is empty where the claim has none: then the node's own policy holds, or
@@ -95,7 +95,7 @@ class Ask:
     device's score. `by_labels`: of a node's own policies it is those of its labels.
     """
 
-    requests: tuple[RequestAsk, ...]
+    requests: tuple[RequestDemand, ...]
     node_policy: NodePolicy
     node_may_choose: bool = False
     device_policies: tuple[DevicePolicy, ...] = ()
@@ -118,7 +118,7 @@ class Ask:
         *,
         cpu_milli: int = 0,
         by_labels: bool = False,
-    ) -> Ask:
+    ) -> Demand:
         """The claim's spec with the defaults that hold for every dialect.
 
         Source: HAMi v2.10.
@@ -127,7 +127,7 @@ class Ask:
             spec: The claim's.
             config: The defaults.
             cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
-                makes a difference, so that asks that are decided alike are equal.
+                makes a difference, so that demands that are decided alike are equal.
             by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which devices are
                 preferred is in the labels of each node.
         """
@@ -148,19 +148,19 @@ class Ask:
         )
 
 
-def _hash_of(value: RequestAsk | Ask) -> int:
-    """Computed once: asks are the keys of everything that is remembered for a class of them."""
+def _hash_of(value: RequestDemand | Demand) -> int:
+    """Computed once: demands are the keys of everything that is remembered for a class of them."""
     compared = (part.name for part in fields(value) if part.compare)
     return hash(tuple(getattr(value, name) for name in compared))
 
 
-def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestAsk:
+def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestDemand:
     selector = request.selector or DeviceSelector()
     vendor = request.vendor.lower()
     kind = None if vendor == "nvidia" else kind_of(vendor)
     is_counted = kind is not None and kind.counted
     memory_mib, memory_percent = (0, None) if is_counted else _memory(request, config)
-    return RequestAsk(
+    return RequestDemand(
         name=request.name,
         phase=request.phase,
         count=request.count,

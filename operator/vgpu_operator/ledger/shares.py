@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
-from vgpu_operator.ask import ALL_CORES
+from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.placement.geometry import slices_of
 
 
@@ -57,12 +57,12 @@ class DeviceShare:
             self.uncut or other.uncut,
         )
 
-    def contradicts(self, *, is_cut: bool) -> bool:
+    def contradicts(self, *, in_mig_mode: bool) -> bool:
         """Whether it is impossible on a device that is in MIG mode, or on one that is not.
 
         Then the use of the device is unknown.
         """
-        return self.uncut if is_cut else self.slices != 0
+        return self.uncut if in_mig_mode else self.slices != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ClaimShares:
 NOTHING = ClaimShares()
 
 
-def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
+def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
     """What an allocation made for `spec` holds. A device without a UUID fills its node."""
     if allocation is None:
         return NOTHING
@@ -134,22 +134,22 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
     return peak_of((named, _filled(known), ClaimShares(full_nodes=nodes)))
 
 
-def peak_of(holdings: Iterable[ClaimShares]) -> ClaimShares:
+def peak_of(possible: Iterable[ClaimShares]) -> ClaimShares:
     """The greatest of several possible truths, device by device."""
     devices: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
     count = 0
-    for holding in holdings:
-        nodes |= holding.full_nodes
-        count = max(count, holding.device_count)
-        for uuid, hold in holding.devices.items():
-            devices[uuid] = devices[uuid].peak(hold) if uuid in devices else hold
+    for shares in possible:
+        nodes |= shares.full_nodes
+        count = max(count, shares.device_count)
+        for uuid, share in shares.devices.items():
+            devices[uuid] = devices[uuid].peak(share) if uuid in devices else share
     return ClaimShares(devices, nodes, count)
 
 
 def _filled(known: ClaimShares) -> ClaimShares:
     return ClaimShares(
-        {uuid: replace(hold, full=True) for uuid, hold in known.devices.items()},
+        {uuid: replace(share, full=True) for uuid, share in known.devices.items()},
         known.full_nodes,
         known.device_count,
     )
