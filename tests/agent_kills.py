@@ -29,7 +29,7 @@ from typing import Any
 
 from agent_stage import Stage, a_stage, until
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_nodeagent.audit_socket import SOCKET, ask
+from vgpu_nodeagent.audit_socket import SOCKET, query
 
 DEVICES, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
@@ -249,7 +249,7 @@ async def _still_held(stage: Stage, name: str) -> tuple[str, ...]:
     """What there is to read of a claim that should have been released."""
     claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
     try:
-        answer = await ask(stage.state / SOCKET)
+        answer = await query(stage.state / SOCKET)
     except (OSError, ValueError) as error:
         answer = {"error": str(error)}
     phase = await stage.phase(int(name.rpartition("-")[2]))
@@ -279,7 +279,7 @@ async def _settles(stage: Stage, result: Result, claims: int) -> None:
 
 async def _wrong(stage: Stage, claims: int) -> Sequence[str]:
     try:
-        answer = await ask(stage.state / SOCKET)
+        answer = await query(stage.state / SOCKET)
     except (OSError, ValueError) as error:
         return (f"the agent does not answer: {error}",)
     if "error" in answer:

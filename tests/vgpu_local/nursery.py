@@ -36,7 +36,7 @@ _MODULES = (
     "vgpu_operator.cli",
     "vgpu_nodeagent",
 )
-_LAZY = ("vgpu_operator.cli.asking", "vgpu_operator.cli.live")
+_LAZY = ("vgpu_operator.cli.cluster_commands", "vgpu_operator.cli.live")
 """What a program imports only once it knows that it needs it."""
 _BIRTH_S = 60.0
 

@@ -257,7 +257,7 @@ async def test_a_container_without_the_library_is_known_where_its_device_is_not(
 ) -> None:
     """As after a restart whose driver does not show the device yet."""
     slot_allocation = await running(bench, held=[(T4_MIB, 100)])
-    monkeypatch.setattr(bench.node.inventory, "terms", dict)
+    monkeypatch.setattr(bench.node.inventory, "capacities", dict)
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
     assert page(bench, slot_allocation) == (T4_MIB, 100)
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
