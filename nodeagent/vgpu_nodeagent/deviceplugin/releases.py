@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
@@ -90,6 +91,8 @@ class Releases:
 
     async def run(self) -> None:
         """Sweep at every change that may end something, and every now and then."""
+        await self._node.view.wait_synced()
+        await self.look_for_lost_pods()
         while True:
             again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
             try:
@@ -294,8 +297,8 @@ class Releases:
     async def look_for_lost_pods(self) -> None:
         """Pods of claims that were never seen here: bound and deleted while the agent was away?
 
-        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim only time
-        distinguishes a pod that is gone from one that is not bound yet.
+        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim that was never
+        prepared, only time distinguishes a pod that is gone from one that is not bound yet.
         """
         missing: dict[str, float] = {}
         for claim, reserved in _reserved(self._node):
@@ -308,12 +311,23 @@ class Releases:
                 continue
             missing[uid] = self._missing.get(uid, self._now())
             is_old = self._now() - missing[uid] >= LOST_AFTER_S
-            if claim.metadata.deletion_timestamp is None and not is_old:
+            is_deleted = claim.metadata.deletion_timestamp is not None
+            if not (is_deleted or is_old or self._has_left(claim, uid)):
                 continue
             namespace = claim.metadata.namespace or ""
             if not await self._is_bound(namespace, reserved.pod_name, uid):
                 self._gone.add(uid)
         self._missing = missing
+
+    def _has_left(self, claim: VGPUClaim, pod_uid: str) -> bool:
+        """Whether a pod that is not seen was prepared here, and the kubelet has nothing of it.
+
+        `Prepared` ends with its allocation, so the pod was bound here. An agent that lost its
+        record while the pod went would otherwise wait, at each of its starts anew.
+        """
+        prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
+        was_here = prepared is not None and prepared.status == "True"
+        return was_here and not (self._kubelet_pods / pod_uid).exists()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

@@ -12,7 +12,7 @@ import pytest
 from agent_bench import Bench, Kubelet, a_bench, a_bound_pod, a_claim_for
 from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Condition, VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
@@ -237,6 +237,35 @@ async def test_a_users_claim_of_a_pod_never_seen_is_released_when_its_binding_ca
     await bench.releases.look_for_lost_pods()
     await sweep(bench)
     assert bench.said.released_claims == [("c", NAME)]
+
+
+@pytest.mark.parametrize("left", ["nothing", "a folder of the kubelet", "a pod bound here"])
+async def test_a_pod_that_was_prepared_and_went_unseen_is_released_at_once(
+    bench: Bench, left: str
+) -> None:
+    """As after a lost record: nothing is known here but the claim."""
+    pod = a_bound_pod()
+    claim = a_claim_for(pod)
+    claim.status.conditions.append(Condition(type="Prepared", status="True"))
+    bench.view.claims.added(claim)
+    if left == "a folder of the kubelet":
+        (bench.kubelet_pods / pod.metadata.uid).mkdir(parents=True)
+    elif left == "a pod bound here":
+        bench.bound_unseen.add(pod.metadata.uid)
+    await bench.releases.look_for_lost_pods()
+    await sweep(bench)
+    assert bench.said.released_claims == ([("c", NAME)] if left == "nothing" else [])
+
+
+async def test_a_claim_whose_container_was_refused_is_not_known_to_have_lost_its_pod(
+    bench: Bench,
+) -> None:
+    claim = a_claim_for(a_bound_pod())
+    claim.status.conditions.append(Condition(type="Prepared", status="False"))
+    bench.view.claims.added(claim)
+    await bench.releases.look_for_lost_pods()
+    await sweep(bench)
+    assert bench.said.released_claims == []
 
 
 async def test_the_time_of_a_pod_never_seen_begins_anew_with_another_pod(bench: Bench) -> None:
