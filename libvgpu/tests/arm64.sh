@@ -36,6 +36,15 @@ for test in "$@"; do
     esac
 done
 
+# What the agent's image takes of its own build of this folder: each file is arm64's.
+echo "nodeagent/Dockerfile"
+taken=$(sed -n 's/^COPY --from=native \(.*\) [^ ]*$/\1/p' "$(dirname "$0")/../../nodeagent/Dockerfile")
+[ -n "$taken" ] || { echo "  FAILED takes nothing"; failed=1; }
+for file in $taken; do
+    machine=$(aarch64-linux-gnu-readelf -h "$build/${file#/out/}" | sed -n 's/.*Machine: *//p')
+    [ "$machine" = AArch64 ] || { echo "  FAILED $file is for ${machine:-nothing}"; failed=1; }
+done
+
 echo "libvgpu.so"
 newest=$(aarch64-linux-gnu-objdump -T "$build/libvgpu.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
 [ "$newest" = GLIBC_2.17 ] || { echo "  FAILED needs $newest"; failed=1; }
