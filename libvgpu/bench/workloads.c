@@ -58,24 +58,24 @@ uint64_t workload_longest_ns(const struct workload *w)
     return w->pattern == PATTERN_GRAPH ? ns * w->batch : ns;
 }
 
-/* One container alone: every workload, at every share, on every card and lag in turn. */
+/* One container alone: every workload, at every share, on every device and lag in turn. */
 static int alone(unsigned i, struct scene *out)
 {
-    enum { CARDS = 3 };
+    enum { DEVICES = 3 };
     unsigned n = (unsigned)(sizeof shares / sizeof shares[0]);
-    if (i >= workload_count * n * CARDS) {
+    if (i >= workload_count * n * DEVICES) {
         return 0;
     }
-    unsigned which = i / (n * CARDS), share = i / CARDS % n, card = i % CARDS;
+    unsigned which = i / (n * DEVICES), share = i / DEVICES % n, device = i % DEVICES;
     out->family = workloads[which].pattern == PATTERN_GRAPH ? "graph" : "alone";
-    out->sms = multiprocessors[card];
-    out->lag_ns = lags[(card + which + share) % 3];
+    out->sms = multiprocessors[device];
+    out->lag_ns = lags[(device + which + share) % 3];
     out->count = 1;
     out->tenants[0] = (struct tenant){&workloads[which], shares[share]};
     return 1;
 }
 
-/* Equal neighbours with equal shares of the whole card. Kernels of seconds among sixteen would need an hour each. */
+/* Equal neighbours with equal shares of the whole device. Kernels of seconds among sixteen would need an hour each. */
 static int equal(unsigned i, struct scene *out)
 {
     static const unsigned kinds[] = {0, 1, 2, 3, 4, 8, 10, 12, 13, 15};
@@ -93,7 +93,7 @@ static int equal(unsigned i, struct scene *out)
     return 1;
 }
 
-/* Whoever comes along: shares and workloads drawn, in all at most the whole card. */
+/* Whoever comes along: shares and workloads drawn, in all at most the whole device. */
 static int mixed(unsigned i, struct scene *out)
 {
     static const unsigned kinds[] = {1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17};

@@ -1,4 +1,4 @@
-/* workloads.h - what the compute limit is measured on: programs and the cards they share.
+/* workloads.h - what the compute limit is measured on: programs and the devices they share.
  *
  * Fixed before the limiter, and the same for every limiter: a table of programs and a list of scenes made from it.
  * All chance comes from the seed of a scene.
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum pattern {
-    PATTERN_STREAM, /* launch after launch; the card is never without work while the limiter lets it */
+    PATTERN_STREAM, /* launch after launch; the device is never without work while the limiter lets it */
     PATTERN_SYNC,   /* wait for each kernel before the next */
     PATTERN_BURST,  /* `batch` launches, wait for them, then `gap_ns` on the host */
     PATTERN_GRAPH,  /* graphs of `batch` kernels, one after the other */
@@ -19,8 +19,8 @@ struct workload {
     const char *name;
     enum pattern pattern;
     uint64_t block_ns;   /* what one block takes: a kernel of one wave */
-    unsigned waves;      /* of the card the kernel has */
-    unsigned fill;       /* percent of the card a wave fills */
+    unsigned waves;      /* of the device the kernel has */
+    unsigned fill;       /* percent of the device a wave fills */
     unsigned jitter;     /* percent: kernels take block_ns +- this */
     unsigned outliers;   /* per thousand launches of the same function take ten times as long */
     unsigned batch;      /* kernels of a burst or graph */
@@ -54,7 +54,7 @@ int scene_at(unsigned index, uint64_t seed, struct scene *out);
 /* The chance of a scene: splitmix64. */
 uint64_t chance(uint64_t *state);
 
-/* What the next kernel of a workload takes on a whole card of `sms` multiprocessors, with its jitter. */
+/* What the next kernel of a workload takes on a whole device of `sms` multiprocessors, with its jitter. */
 uint64_t kernel_block_ns(const struct workload *w, uint64_t *state);
 
 /* Longest kernel (or graph) a workload may launch, ns. */

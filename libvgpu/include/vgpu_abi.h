@@ -3,7 +3,7 @@
  *   limit page     written by the agent, mapped read-only by every process of a container.
  *                  It is the authority: what it does not grant, the library denies.
  *   usage region   mapped read-write by every process of a container, read by the agent.
- *                  It holds the ledger: who holds how many bytes of which card.
+ *                  It holds the ledger: who holds how many bytes of which device.
  *
  * Both are files of a fixed size, little-endian, created zero-filled at full size before the
  * container starts and only ever changed in place (a rename would not reach a bind mount).
@@ -15,10 +15,10 @@
  * Reading it: copy while seq is even and the same before and after. A page that is all zero, odd for
  * longer than a reader cares to wait, of another magic, version or size, too short, or in any state
  * but GRANT grants nothing: allocations fail with CUDA_ERROR_OUT_OF_MEMORY and views show a total of 0.
- * A card whose UUID is not on a granting page has a limit of 0.
+ * A device whose UUID is not on a granting page has a limit of 0.
  *
  * The region needs no lock. A process claims a slot with one compare-and-swap of `owner`, and from then
- * on is the only one to change the words of that slot. The use of a card is the sum of one column over
+ * on is the only one to change the words of that slot. The use of a device is the sum of one column over
  * slots [0, slot_high), whoever owns them: words of free slots are zero. See src/ledger.h for the protocol.
  */
 #ifndef VGPU_ABI_H
@@ -44,20 +44,20 @@ enum vgpu_page_state {
 };
 
 enum vgpu_core_policy {
-    VGPU_CORES_DEFAULT = 0, /* limit compute while others are active on the card */
+    VGPU_CORES_DEFAULT = 0, /* limit compute while others are active on the device */
     VGPU_CORES_FORCE = 1,   /* limit always */
     VGPU_CORES_DISABLE = 2, /* never limit */
 };
 
 struct vgpu_page_device {
     char uuid[VGPU_UUID_BYTES];
-    uint64_t memory_limit_bytes; /* VGPU_UNLIMITED: the card's own memory is the limit */
+    uint64_t memory_limit_bytes; /* VGPU_UNLIMITED: the device's own memory is the limit */
     uint32_t cores_percent;      /* 1-100; 0: no limit */
     uint32_t core_policy;        /* enum vgpu_core_policy */
     uint32_t priority;           /* 0: highest */
     uint32_t flags;              /* none defined yet: 0 */
     uint64_t physical_bytes;     /* less than the limit: what is beyond becomes managed memory; 0: no oversubscription */
-    uint64_t context_bytes;      /* what a context is known to cost on this kind of card; 0: not known */
+    uint64_t context_bytes;      /* what a context is known to cost on this kind of device; 0: not known */
     uint32_t cores_ceiling;      /* for now no more than this percent, while more urgent neighbours work; 0: none */
     uint8_t reserved[84];
 };
@@ -88,7 +88,7 @@ struct vgpu_page {
 #define VGPU_EXPORTED_LARGE_UNIT UINT64_C(1073741824)
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
 
-/* GPU time of the container on one card (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
+/* GPU time of the container on one device (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
 struct vgpu_region_bucket {
     uint64_t paid_until_ns; /* what was taken is paid for until then, at the container's share */
     uint64_t raw_ns;        /* GPU time charged by estimates, ever */
@@ -98,15 +98,15 @@ struct vgpu_region_bucket {
     uint64_t factor;        /* what estimates are multiplied with, in parts of 65536; 0: not known */
     uint64_t debt_ns;       /* measured and not yet charged; signed */
     uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
-    uint64_t others_ns;     /* when somebody else was last seen active on the card */
+    uint64_t others_ns;     /* when somebody else was last seen active on the device */
     uint64_t waited_ns;     /* launches were held up for so long, all together */
-    uint32_t used_percent;  /* of the card, by the last comparison */
+    uint32_t used_percent;  /* of the device, by the last comparison */
     uint32_t blind;         /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
 };
 
-/* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
+/* One device of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
  * UUID's 36 characters after "GPU-" or "MIG-", in lower case, and is claimed by compare-and-swap (0: free); the
- * text, always the same bytes, is written right after it (readers match cards by the text). */
+ * text, always the same bytes, is written right after it (readers match devices by the text). */
 struct vgpu_region_column {
     uint64_t key;
     char uuid[VGPU_UUID_BYTES];
@@ -145,7 +145,7 @@ struct vgpu_region_slot {
     uint64_t used[VGPU_MAX_DEVICES]; /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES]; /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
-    uint32_t managed[VGPU_MAX_DEVICES]; /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
+    uint32_t managed[VGPU_MAX_DEVICES]; /* beside used: managed memory of an oversubscribed device, in units of 64 KiB */
     uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB, or of 1 GiB where
                                           * the highest bit is set. Its process being dead, it is charged for as long as anybody has anything open. */
 };

@@ -137,7 +137,7 @@ typedef struct {
 enum { NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230 };
 enum { NVML_VALUE_TYPE_UNSIGNED_INT = 1, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3 };
 
-/* Fields that count what passes through the whole card, by their numbers. */
+/* Fields that count what passes through the whole device, by their numbers. */
 enum {
     NVML_FI_NVLINK_BANDWIDTH_FIRST = 60,
     NVML_FI_NVLINK_BANDWIDTH_LAST = 73,

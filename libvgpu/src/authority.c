@@ -102,7 +102,7 @@ void vgpu_authority_open(struct vgpu_process *p)
 
 static struct vgpu_limits limits_of(struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    if (ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->cards[ordinal].uuid) {
+    if (ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->devices[ordinal].uuid) {
         return vgpu_page_limits_kept(p->page, uuid, &p->limits[ordinal]);
     }
     return vgpu_page_limits(p->page, uuid);

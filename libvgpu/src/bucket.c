@@ -7,7 +7,7 @@
 
 typedef _Atomic uint64_t word;
 
-/* For how long a share pays for so much of the card. */
+/* For how long a share pays for so much of the device. */
 static uint64_t worth(uint64_t gpu_ns, uint32_t percent)
 {
     uint64_t ns = gpu_ns * 100 / (percent ? percent : 1);
@@ -30,7 +30,7 @@ static uint64_t bounded(uint64_t paid_until, uint64_t now, uint32_t percent)
     return paid_until < least ? least : paid_until;
 }
 
-/* Wall time that `gpu_ns` of the card cost at this share; never more than a whole debt. */
+/* Wall time that `gpu_ns` of the device cost at this share; never more than a whole debt. */
 static uint64_t price(uint64_t gpu_ns, uint32_t percent)
 {
     percent = percent ? percent : 1;

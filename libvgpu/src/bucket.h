@@ -1,7 +1,7 @@
-/* bucket.h - the GPU time a container has of a card, in the usage region: one budget for all its processes.
+/* bucket.h - the GPU time a container has of a device, in the usage region: one budget for all its processes.
  *
  * The budget is a moment: the time until which everything that was taken is paid for, at the container's share. Taking
- * `ns` of the card moves it on by ns / share; who finds it in the future waits until then. So one word and one
+ * `ns` of the device moves it on by ns / share; who finds it in the future waits until then. So one word and one
  * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
  * wait for is known. A share that changes holds for what is taken from then on.
  *
@@ -10,8 +10,8 @@
  * each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
  * container) can write itself new bursts for ever; docs/limits.md says so.
  *
- * A burst is 200 ms of the share, or 50 ms of the card where that is more: a point of 5 s. A small share between busy
- * neighbours gets the card seldom, and has to use it then. A budget that is new has 10 ms of the card: nothing was saved yet,
+ * A burst is 200 ms of the share, or 50 ms of the device where that is more: a point of 5 s. A small share between busy
+ * neighbours gets the device seldom, and has to use it then. A budget that is new has 10 ms of the device: nothing was saved yet,
  * and what kernels cost is not known yet either (decision 69).
  */
 #ifndef VGPU_BUCKET_H
@@ -30,7 +30,7 @@
 /* For how long a share keeps what it does not use. */
 uint64_t vgpu_bucket_burst_ns(uint32_t percent);
 
-/* Take `gpu_ns` of the card at a share of `percent` (1-99). 0: taken; else when to ask again. */
+/* Take `gpu_ns` of the device at a share of `percent` (1-99). 0: taken; else when to ask again. */
 uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns);
 
 /* Something was taken of late, or is still owed. */
@@ -39,7 +39,7 @@ int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns
 /* What was taken turned out to be more, or (negative) less. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
 
-/* Others have been active on the card lately, or nobody can tell. An NVML that is asked seldom may say so ahead of time. */
+/* Others have been active on the device lately, or nobody can tell. An NVML that is asked seldom may say so ahead of time. */
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
 int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
 

@@ -1,6 +1,6 @@
 /* calibrate.h - charged against measured: the comparison that makes a share exact whatever the estimates.
  *
- * NVML says what a container used of a card over some time that has passed. What was charged for the same time is known
+ * NVML says what a container used of a device over some time that has passed. What was charged for the same time is known
  * from a history of the totals. Their difference is a debt (or credit) of the container, paid off over about a second,
  * and the ratio of both over a longer time is the factor that estimates are multiplied with from then on. Comparing like
  * with like, late figures do no harm: how late they are does not enter the loop.
@@ -14,13 +14,13 @@
 #define VGPU_TICK_NS UINT64_C(50000000)
 enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 12 };
 
-/* Newest word of NVML about a card. */
+/* Newest word of NVML about a device. */
 struct vgpu_measurement {
     uint64_t stamp_us; /* of its sample; any clock, but the same always */
     uint64_t end_ns;   /* the same moment by CLOCK_MONOTONIC */
-    uint32_t percent;  /* that the container used of the card in that sample */
-    int others;        /* somebody else used the card in it */
-    int neighbours;    /* somebody else has a context on the card, now */
+    uint32_t percent;  /* that the container used of the device in that sample */
+    int others;        /* somebody else used the device in it */
+    int neighbours;    /* somebody else has a context on the device, now */
     int others_known;  /* the last two are known, whatever is known of the container itself */
 };
 

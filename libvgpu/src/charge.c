@@ -1,6 +1,6 @@
 #include "charge.h"
 
-#include "cards.h"
+#include "devices.h"
 #include "exports.h"
 #include "ledger.h"
 #include "authority.h"
@@ -23,19 +23,19 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
         return CUDA_SUCCESS;
     }
     vgpu_overhead_look(p, cuda);
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
-    charge->slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+    charge->slot = device && device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!charge->slot) {
         return CUDA_ERROR_OUT_OF_MEMORY; /* what cannot be counted cannot be allowed */
     }
     charge->process = p;
     charge->ordinal = ordinal;
-    charge->column = card->column;
+    charge->column = device->column;
     charge->bytes = vgpu_ledger_rounded(bytes);
-    if (!take(charge, charge->bytes, card->uuid) &&
-        !((vgpu_exports_settle(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, card->uuid))) {
-        if (vgpu_budget(p, card->uuid, ordinal).total == VGPU_UNLIMITED) {
-            vgpu_ledger_denied(p->region, (unsigned)card->column); /* else there may be room beside the card */
+    if (!take(charge, charge->bytes, device->uuid) &&
+        !((vgpu_exports_settle(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, device->uuid))) {
+        if (vgpu_budget(p, device->uuid, ordinal).total == VGPU_UNLIMITED) {
+            vgpu_ledger_denied(p->region, (unsigned)device->column); /* else there may be room beside the device */
         }
         charge->process = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -78,7 +78,7 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
     }
     if (real < charge->bytes) {
         vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes - real);
-    } else if (!take(charge, real - charge->bytes, charge->process->cards[charge->ordinal].uuid)) {
+    } else if (!take(charge, real - charge->bytes, charge->process->devices[charge->ordinal].uuid)) {
         vgpu_ledger_denied(charge->process->region, (unsigned)charge->column);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -88,22 +88,22 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
 
 int vgpu_is_oversubscribed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal)
 {
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
-    return card && vgpu_budget(p, card->uuid, ordinal).total != VGPU_UNLIMITED;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+    return device && vgpu_budget(p, device->uuid, ordinal).total != VGPU_UNLIMITED;
 }
 
 CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal, CUdeviceptr *out,
                              uint64_t bytes, unsigned flags)
 {
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
-    struct vgpu_region_slot *slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+    struct vgpu_region_slot *slot = device && device->column >= 0 ? vgpu_process_slot(p) : NULL;
     uint64_t units = bytes > UINT64_MAX / 2 ? UINT64_MAX / 2 : (bytes + VGPU_MANAGED_UNIT - 1) / VGPU_MANAGED_UNIT;
     if (!slot || !cuda->cuMemAllocManaged || units > UINT32_MAX) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t charged = units * VGPU_MANAGED_UNIT;
-    unsigned column = (unsigned)card->column;
-    if (!vgpu_ledger_reserve_managed(p->region, slot, &p->self, column, charged, vgpu_budget(p, card->uuid, ordinal).total)) {
+    unsigned column = (unsigned)device->column;
+    if (!vgpu_ledger_reserve_managed(p->region, slot, &p->self, column, charged, vgpu_budget(p, device->uuid, ordinal).total)) {
         vgpu_ledger_denied(p->region, column);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -112,7 +112,7 @@ CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cud
         CUcontext context = NULL;
         cuda->cuCtxGetCurrent(&context);
         struct vgpu_object object = {
-            .handle = *out, .bytes = charged, .context = context, .column = card->column, .kind = VGPU_KIND_MANAGED};
+            .handle = *out, .bytes = charged, .context = context, .column = device->column, .kind = VGPU_KIND_MANAGED};
         if (vgpu_charge_remember(p, cuda, object) == 0) {
             return CUDA_SUCCESS;
         }

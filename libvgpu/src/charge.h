@@ -30,10 +30,10 @@ CUresult vgpu_charge_host(struct vgpu_charge *charge, const struct vgpu_cuda *cu
 /* The same for the device of the current context; with no context, the driver's error. */
 CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes);
 
-/* 1 when managed memory of this card lies beside its own, which is then less than the limit. */
+/* 1 when managed memory of this device lies beside its own, which is then less than the limit. */
 int vgpu_is_oversubscribed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
-/* Allocate managed memory beside an oversubscribed card. */
+/* Allocate managed memory beside an oversubscribed device. */
 CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal, CUdeviceptr *out,
                              uint64_t bytes, unsigned flags);
 

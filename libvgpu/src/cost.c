@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#define WAVE_NS UINT64_C(5000)           /* guess for one wave over the card */
+#define WAVE_NS UINT64_C(5000)           /* guess for one wave over the device */
 #define GUESS_NS UINT64_C(10000000)      /* no guess is above this */
 #define GRAPH_NS UINT64_C(100000)        /* guess for a graph */
 #define LONG_WAIT_NS UINT64_C(100000000) /* turns of neighbours explain a time up to here */

@@ -1,4 +1,4 @@
-/* cost.h - what kernels and graphs cost, ns of a whole card, as this process has learned it.
+/* cost.h - what kernels and graphs cost, ns of a whole device, as this process has learned it.
  *
  * An entry is a function launched with some number of blocks and threads, or a graph. One that was never measured costs
  * what its function costs a wave elsewhere, or else a guess by its geometry. Lock-free; entries are never removed.
@@ -31,7 +31,7 @@ struct vgpu_geometry {
     uint64_t function; /* handle of the function or graph */
     uint64_t blocks;   /* 0: a graph */
     uint32_t threads;  /* of a block */
-    uint32_t sms;      /* of the card */
+    uint32_t sms;      /* of the device */
 };
 
 /* Key of a launch, never 0. Cheap: each launch asks. */

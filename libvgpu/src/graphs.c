@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "authority.h"
-#include "cards.h"
+#include "devices.h"
 #include "ledger.h"
 #include "pools.h"
 
@@ -107,9 +107,9 @@ static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, co
 static void count_refusals(struct vgpu_process *p, const struct vgpu_cuda *cuda, const struct vgpu_graph *graph)
 {
     for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
-        const struct vgpu_card *card = graph->bytes[i] ? vgpu_card_of_ordinal(p, cuda, i) : NULL;
-        if (card && card->column >= 0 && p->region) {
-            vgpu_ledger_denied(p->region, (unsigned)card->column);
+        const struct vgpu_device *device = graph->bytes[i] ? vgpu_device_of_ordinal(p, cuda, i) : NULL;
+        if (device && device->column >= 0 && p->region) {
+            vgpu_ledger_denied(p->region, (unsigned)device->column);
         }
     }
 }

@@ -4,7 +4,7 @@
  * rounded up to whole tiles. An element of a format that is not known counts as the largest there is. Sparse arrays,
  * and those whose memory is mapped later, have no memory of their own.
  */
-#include "cards.h"
+#include "devices.h"
 #include "charge.h"
 
 enum { TILE_BYTES = 64, TILE_ROWS = 8, LARGEST_ELEMENT = 16 };

@@ -1,5 +1,5 @@
-/* hook_launch.c - every way to launch a kernel waits for the container's share of the card. Graphs: hook_graph.c. */
-#include "cards.h"
+/* hook_launch.c - every way to launch a kernel waits for the container's share of the device. Graphs: hook_graph.c. */
+#include "devices.h"
 #include "launch.h"
 
 /* What is paid for goes on to the driver by a jump, its arguments where they lie. */
@@ -64,7 +64,7 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
                                                : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* All cards pay before any of them starts: kernels that wait for each other must not be held up half-way. */
+/* All devices pay before any of them starts: kernels that wait for each other must not be held up half-way. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();

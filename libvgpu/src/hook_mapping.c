@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "backing.h"
-#include "cards.h"
+#include "devices.h"
 #include "charge.h"
 #include "exports.h"
 #include "ledger.h"

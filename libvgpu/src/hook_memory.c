@@ -1,10 +1,10 @@
-/* hook_memory.c - linear, pitched and managed memory. Of an oversubscribed card, what its own memory has no room for
+/* hook_memory.c - linear, pitched and managed memory. Of an oversubscribed device, what its own memory has no room for
  * becomes managed memory, and the program need not know. */
-#include "cards.h"
+#include "devices.h"
 #include "charge.h"
 #include "ledger.h"
 
-/* What to do about memory that the card's own had no room for: `refused`, or managed memory. */
+/* What to do about memory that the device's own had no room for: `refused`, or managed memory. */
 static CUresult beside(const struct vgpu_cuda *cuda, CUdeviceptr *out, uint64_t bytes, CUresult refused)
 {
     struct vgpu_process *p = vgpu_process();

@@ -289,7 +289,7 @@ nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
     return vgpu_process() ? NVML_ERROR_NO_PERMISSION : nvml->nvmlDeviceClearAccountingPids(device);
 }
 
-/* Of the window into the card no more is shown as used than the container has of the card. */
+/* Of the window into the device no more is shown as used than the container has of the device. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -326,7 +326,7 @@ static int counts_for_everybody(unsigned field)
     return 0;
 }
 
-/* Counters of traffic and stalls are of the whole card, and nobody knows whose: they are not supported here. */
+/* Counters of traffic and stalls are of the whole device, and nobody knows whose: they are not supported here. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -351,16 +351,16 @@ nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimi
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
     struct vgpu_process *p = vgpu_process();
-    nvmlMemory_t card;
+    nvmlMemory_t whole;
     if (!nvml || !nvml->nvmlDeviceGetMemoryLimits_v1 || !nvml->nvmlDeviceGetMemoryInfo) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
     if (!p || !out) {
         return nvml->nvmlDeviceGetMemoryLimits_v1(device, out);
     }
-    nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo(device, &card);
+    nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo(device, &whole);
     if (result == NVML_SUCCESS) {
-        struct vgpu_view view = vgpu_view_of_handle(p, nvml, device, card.total, card.free);
+        struct vgpu_view view = vgpu_view_of_handle(p, nvml, device, whole.total, whole.free);
         out->softLimit = out->hardLimit = view.total;
         out->currentUsed = view.used;
     }

@@ -20,7 +20,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
         known = memory;
         known.kind = VGPU_KIND_EXPORT;
         if (kind == VGPU_KIND_POOLED) { /* of which only the pool is charged */
-            known.column = p->cards[((struct vgpu_pool *)(uintptr_t)memory.context)->ordinal].column;
+            known.column = p->devices[((struct vgpu_pool *)(uintptr_t)memory.context)->ordinal].column;
             known.bytes = vgpu_ledger_rounded(bytes);
         }
         if (vgpu_objects_add(&p->objects, known) == 0) {

@@ -3,7 +3,7 @@
  * Charged is what the driver has reserved for a pool (pools.h). A pool may shrink when the device catches up, so the
  * functions that wait for that are here too.
  */
-#include "cards.h"
+#include "devices.h"
 #include "charge.h"
 #include "pools.h"
 

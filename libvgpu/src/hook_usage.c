@@ -19,7 +19,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     }
     nvmlReturn_t result = nvml->nvmlDeviceGetUtilizationRates(device, out);
     if (result != NVML_SUCCESS || !p || !nvml->nvmlDeviceGetProcessUtilization || !vgpu_usage_is_known(p)) {
-        return result; /* who cannot tell his own from the others' shows the card */
+        return result; /* who cannot tell his own from the others' shows the device */
     }
     nvmlProcessUtilizationSample_t samples[256];
     unsigned count = sizeof samples / sizeof samples[0], sum = 0, memory = 0;

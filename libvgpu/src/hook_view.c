@@ -1,5 +1,5 @@
 /* hook_view.c - what CUDA says about memory: the slice. */
-#include "cards.h"
+#include "devices.h"
 #include "exports.h"
 #include "overhead.h"
 #include "pools.h"
@@ -29,8 +29,8 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
     }
     struct vgpu_view view = {0};
     if (vgpu_current_ordinal(cuda, &ordinal) == CUDA_SUCCESS) {
-        const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
-        view = card ? vgpu_view_of(p, card->uuid, ordinal, real_total, real_free) : view;
+        const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+        view = device ? vgpu_view_of(p, device->uuid, ordinal, real_total, real_free) : view;
     }
     if (free_bytes) {
         *free_bytes = view.free;
@@ -67,10 +67,10 @@ CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
     return result;
 }
 
-static uint64_t slice_total(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice device, uint64_t total)
+static uint64_t slice_total(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t total)
 {
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, device);
-    return card ? vgpu_view_of(p, card->uuid, device, total, total).total : 0;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+    return device ? vgpu_view_of(p, device->uuid, ordinal, total, total).total : 0;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)

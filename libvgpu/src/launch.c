@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "authority.h"
-#include "cards.h"
+#include "devices.h"
 #include "usage.h"
 
 _Thread_local struct vgpu_hand vgpu_hand;
@@ -25,21 +25,21 @@ static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int 
 
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
 {
-    /* A page that grants nothing (any more) does not free the card: what ran goes on as before, what is new crawls. */
+    /* A page that grants nothing (any more) does not free the device: what ran goes on as before, what is new crawls. */
     struct vgpu_share otherwise = {.percent = 1, .always = 1};
     struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire);
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return otherwise;
     }
-    uint64_t last = throttle ? atomic_load_explicit(&throttle->cards[ordinal].last, memory_order_relaxed) : 0;
+    uint64_t last = throttle ? atomic_load_explicit(&throttle->devices[ordinal].last, memory_order_relaxed) : 0;
     if (last) {
         otherwise = (struct vgpu_share){.percent = (uint32_t)last & 0xff, .always = last >> 8 & 1};
     }
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
-    struct vgpu_share share = card ? share_by(p, card->uuid, ordinal, otherwise) : otherwise;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    struct vgpu_share share = device ? share_by(p, device->uuid, ordinal, otherwise) : otherwise;
     if (throttle) {
         uint64_t now = UINT64_C(1) << 9 | (uint64_t)(share.always != 0) << 8 | (share.percent & 0xff);
-        atomic_store_explicit(&throttle->cards[ordinal].last, now, memory_order_relaxed);
+        atomic_store_explicit(&throttle->devices[ordinal].last, now, memory_order_relaxed);
     }
     return share;
 }
@@ -69,24 +69,24 @@ static struct vgpu_share share_of(void *owner, int ordinal)
     return vgpu_share_of(owner, ordinal);
 }
 
-/* The bucket of a card lies in the region; where there is none, this process has one of its own. */
+/* The bucket of a device lies in the region; where there is none, this process has one of its own. */
 static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
     struct vgpu_process *p = owner;
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
-    if (card && card->column >= 0) {
-        return &p->region->columns[card->column].bucket;
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    if (device && device->column >= 0) {
+        return &p->region->columns[device->column].bucket;
     }
     return &atomic_load_explicit(&p->throttle, memory_order_acquire)->own[ordinal];
 }
 
-/* Whichever processes use them: the ranks of a job have a card each. */
+/* Whichever processes use them: the ranks of a job have a device each. */
 static struct vgpu_region_bucket *peer_of(void *owner, int ordinal, unsigned n)
 {
     struct vgpu_process *p = owner;
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
-    int listed = card && card->column >= 0;
-    unsigned at = n + (n >= (unsigned)(listed ? card->column : ordinal));
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    int listed = device && device->column >= 0;
+    unsigned at = n + (n >= (unsigned)(listed ? device->column : ordinal));
     if (at >= VGPU_MAX_DEVICES) {
         return NULL;
     }

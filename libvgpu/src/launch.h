@@ -35,7 +35,7 @@ static inline uint32_t vgpu_page_seq(const struct vgpu_process *p)
     return p->page ? atomic_load_explicit((const _Atomic uint32_t *)&p->page->seq, memory_order_relaxed) : 0;
 }
 
-/* 1: no card of this process has a share to keep, and hand->cuda is the driver. Looks at nothing but its own memory and
+/* 1: no device of this process has a share to keep, and hand->cuda is the driver. Looks at nothing but its own memory and
  * the page; in a forked child the process's word is gone. */
 static inline int vgpu_hand_is_free(const struct vgpu_hand *hand)
 {
@@ -93,13 +93,13 @@ void vgpu_launch_forget(CUgraphExec graph);
 /* Before the driver ends a context. */
 void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* What this container may use of a card, as the page says now. */
+/* What this container may use of a device, as the page says now. */
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 
 /* The same in percent of the device behind a handle of NVML; 0: no limit. */
 uint32_t vgpu_share_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device);
 
-/* A use of that device in percent of the card, as percent of the slice. */
+/* A use of that device in percent of the device, as percent of the slice. */
 unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned percent);
 
 #endif

@@ -1,6 +1,6 @@
-/* ledger.h - who holds how many bytes of which card: the sum-of-slots protocol of the usage region.
+/* ledger.h - who holds how many bytes of which device: the sum-of-slots protocol of the usage region.
  *
- * To charge n bytes of a card a process adds n to its own word, then sums that card's words over all slots. Over the
+ * To charge n bytes of a device a process adds n to its own word, then sums that device's words over all slots. Over the
  * limit: it takes its n back, and is refused. There is no lock and no shared counter, so a process may die between
  * any two instructions and corrupt nothing. And it cannot overshoot: suppose admitted charges together exceed the
  * limit; of those, the one added last saw all others when it summed, so its sum was over the limit and it was not
@@ -40,13 +40,13 @@ int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, c
 int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                        unsigned column, uint64_t bytes, uint64_t limit);
 
-/* What may be charged of a card: in its own memory, and together with managed memory beside it. Where the card is not
+/* What may be charged of a device: in its own memory, and together with managed memory beside it. Where the device is not
  * oversubscribed `total` is VGPU_UNLIMITED, and managed memory is charged like any other. */
 struct vgpu_budget {
     uint64_t device, total;
 };
 
-/* vgpu_ledger_try within a budget; and the same for managed memory of an oversubscribed card, in whole units. The
+/* vgpu_ledger_try within a budget; and the same for managed memory of an oversubscribed device, in whole units. The
  * argument above holds for the sum of both words too: each reservation is one addition to one of them. */
 int vgpu_ledger_reserve(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                         unsigned column, uint64_t bytes, struct vgpu_budget budget);

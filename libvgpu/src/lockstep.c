@@ -3,7 +3,7 @@
 #define LEAST_NS UINT64_C(50000)           /* of a wait that is worth it */
 #define FOR_NOW_NS UINT64_C(60000000000)   /* what was seen to wait will do so again */
 
-/* Is another card of the container limited and in use? */
+/* Is another device of the container limited and in use? */
 static int has_limited_peer(const struct vgpu_throttle *throttle, int ordinal, uint64_t now_ns)
 {
     const struct vgpu_region_bucket *peer;
@@ -41,7 +41,7 @@ void vgpu_lockstep_unsettle(struct vgpu_calibration *calibration, struct vgpu_re
 
 void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, uint64_t now_ns)
 {
-    struct vgpu_region_bucket *bucket = throttle->cards[hand->ordinal].bucket;
+    struct vgpu_region_bucket *bucket = throttle->devices[hand->ordinal].bucket;
     if (hand->left_ns <= 0 || !bucket) {
         return;
     }

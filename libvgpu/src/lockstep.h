@@ -1,9 +1,9 @@
-/* lockstep.h - a container with several cards.
+/* lockstep.h - a container with several devices.
  *
- * What programs run on several cards is often one kernel on each that ends on none before it has begun on all. Where one card
+ * What programs run on several devices is often one kernel on each that ends on none before it has begun on all. Where one device
  * is held back, such kernels spin on the others. Were that paid for, these would be held back for longer than they spun, and
- * the first would spin: below half of a card each round is longer than the one before. So what is seen to wait, in a container
- * with several cards in use, pays what it takes when it does not wait, as beside neighbours whose turns are in its time; and NVML,
+ * the first would spin: below half of a device each round is longer than the one before. So what is seen to wait, in a container
+ * with several devices in use, pays what it takes when it does not wait, as beside neighbours whose turns are in its time; and NVML,
  * which cannot tell spinning from work, is not compared with.
  */
 #ifndef VGPU_LOCKSTEP_H
@@ -18,7 +18,7 @@ int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, uint64_t now_ns);
 /* Instead of a comparison: what spinning was taken for is forgotten. */
 void vgpu_lockstep_unsettle(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns);
 
-/* The thread turns to another card: what it has in hand goes back to the one that it was taken of. */
+/* The thread turns to another device: what it has in hand goes back to the one that it was taken of. */
 void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, uint64_t now_ns);
 
 #endif

@@ -24,7 +24,7 @@ enum vgpu_kind {
     VGPU_KIND_GRAPHS = 9,  /* device; `context` is the struct vgpu_pool of its graphs' memory */
     VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
     VGPU_KIND_HOST = 11,   /* address of page-locked memory of the host */
-    VGPU_KIND_MANAGED = 12, /* address of managed memory beside an oversubscribed card */
+    VGPU_KIND_MANAGED = 12, /* address of managed memory beside an oversubscribed device */
     VGPU_KIND_EXPORT = 13, /* address of memory that others may have open; otherwise like the memory itself */
     VGPU_KIND_IMPORT = 14, /* address of another process's memory that we have open */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */

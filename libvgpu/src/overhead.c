@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "authority.h"
-#include "cards.h"
+#include "devices.h"
 #include "ledger.h"
 #include "pools.h"
 
@@ -30,32 +30,32 @@ static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
     if (!nvml || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetComputeRunningProcesses_v3) {
         return NULL;
     }
-    return vgpu_cards_start_nvml(p, nvml) ? nvml : NULL;
+    return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Bytes of a card that this process holds by NVML's word. 0 when it does not say. */
-static int figure_of(struct vgpu_process *p, const struct vgpu_card *card, uint32_t pid, uint64_t *out)
+/* Bytes of a device that this process holds by NVML's word. 0 when it does not say. */
+static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, uint32_t pid, uint64_t *out)
 {
     const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
     char uuid[VGPU_UUID_BYTES];
-    nvmlDevice_t device;
+    nvmlDevice_t handle;
     unsigned count = 0;
     int known = 0;
     *out = 0;
-    memcpy(uuid, card->uuid, sizeof uuid);
+    memcpy(uuid, device->uuid, sizeof uuid);
     if (!nvml) {
         return 0;
     }
-    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
         memcpy(uuid, "MIG", 3); /* an instance: CUDA's bytes do not tell which kind they name */
-        if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+        if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
             return 0;
         }
     }
-    nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL);
+    nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, NULL);
     count += 16; /* more may start meanwhile */
     nvmlProcessInfo_t *list = calloc(count, sizeof *list);
-    if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list) == NVML_SUCCESS) {
+    if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, list) == NVML_SUCCESS) {
         for (unsigned i = 0; i < count; i++) {
             if (list[i].pid == pid && list[i].usedGpuMemory != UINT64_MAX) {
                 *out += list[i].usedGpuMemory;
@@ -67,14 +67,14 @@ static int figure_of(struct vgpu_process *p, const struct vgpu_card *card, uint3
     return known;
 }
 
-/* Under the card's lock: what the overhead really is. 0 when that cannot be told. */
-static int measure(struct vgpu_process *p, const struct vgpu_card *card, struct vgpu_region_slot *slot,
+/* Under the device's lock: what the overhead really is. 0 when that cannot be told. */
+static int measure(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
                    const struct vgpu_overhead *over, uint64_t *out)
 {
-    const word *used = (const word *)&slot->used[card->column];
+    const word *used = (const word *)&slot->used[device->column];
     for (int tries = 0; tries < 3; tries++) {
         uint64_t before = atomic_load(used), figure;
-        if (!figure_of(p, card, host_pid(p, slot), &figure)) {
+        if (!figure_of(p, device, host_pid(p, slot), &figure)) {
             return 0;
         }
         /* Other threads at work change both; a figure that belongs to neither moment is of no use. */
@@ -87,45 +87,46 @@ static int measure(struct vgpu_process *p, const struct vgpu_card *card, struct 
     return 0;
 }
 
-static void book(const struct vgpu_card *card, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+static void book(const struct vgpu_device *device, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
 {
     over->charged = bytes;
-    atomic_store((word *)&slot->overhead[card->column], bytes);
+    atomic_store((word *)&slot->overhead[device->column], bytes);
 }
 
-static void lower_to(const struct vgpu_card *card, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+static void lower_to(const struct vgpu_device *device, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
 {
     if (bytes < over->charged) {
-        vgpu_ledger_release(slot, (unsigned)card->column, over->charged - bytes);
-        book(card, slot, over, bytes);
+        vgpu_ledger_release(slot, (unsigned)device->column, over->charged - bytes);
+        book(device, slot, over, bytes);
     }
 }
 
-static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_card *card,
+static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_device *device,
                     struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
 {
-    struct vgpu_budget budget = vgpu_budget(p, card->uuid, ordinal);
+    struct vgpu_budget budget = vgpu_budget(p, device->uuid, ordinal);
     uint64_t more = bytes > over->charged ? bytes - over->charged : 0;
-    if (more && !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget) &&
-        !(vgpu_pools_squeeze(p, cuda) && vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget))) {
-        vgpu_ledger_denied(p->region, (unsigned)card->column);
+    if (more && !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, more, budget) &&
+        !(vgpu_pools_squeeze(p, cuda) &&
+          vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, more, budget))) {
+        vgpu_ledger_denied(p->region, (unsigned)device->column);
         return 0;
     }
-    book(card, slot, over, over->charged + more);
+    book(device, slot, over, over->charged + more);
     return 1;
 }
 
 /* What a context costs, as far as anybody here has learned. */
-static uint64_t known_cost(struct vgpu_process *p, const struct vgpu_card *card, int ordinal)
+static uint64_t known_cost(struct vgpu_process *p, const struct vgpu_device *device, int ordinal)
 {
-    uint64_t seen = atomic_load((const word *)&p->region->columns[card->column].context_bytes);
-    uint64_t told = vgpu_context_hint(p, card->uuid, ordinal);
+    uint64_t seen = atomic_load((const word *)&p->region->columns[device->column].context_bytes);
+    uint64_t told = vgpu_context_hint(p, device->uuid, ordinal);
     return seen > told ? seen : told;
 }
 
-static void learn(struct vgpu_process *p, const struct vgpu_card *card, uint64_t bytes)
+static void learn(struct vgpu_process *p, const struct vgpu_device *device, uint64_t bytes)
 {
-    word *at = (word *)&p->region->columns[card->column].context_bytes;
+    word *at = (word *)&p->region->columns[device->column].context_bytes;
     uint64_t seen = atomic_load(at);
     while (seen < bytes && !atomic_compare_exchange_weak(at, &seen, bytes)) {
     }
@@ -138,19 +139,19 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     if (!p || vgpu_limits_nothing(p)) {
         return CUDA_SUCCESS;
     }
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
-    if (!card) {
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
+    if (!device) {
         return CUDA_SUCCESS; /* no such device: the driver's to say */
     }
-    struct vgpu_region_slot *slot = card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    struct vgpu_region_slot *slot = device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!slot) {
         return CUDA_SUCCESS; /* memory will be denied; a context by itself may be made, as where nothing is granted */
     }
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
     it->before = over->charged;
-    it->cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card, ordinal) : 0;
-    if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + it->cost)) {
+    it->cost = vgpu_limit(p, device->uuid, ordinal) ? known_cost(p, device, ordinal) : 0;
+    if (!raise_to(p, cuda, ordinal, device, slot, over, over->charged + it->cost)) {
         vgpu_calm_drop(&over->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -178,19 +179,19 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
         look_later(p);
         return CUDA_SUCCESS;
     }
-    const struct vgpu_card *card = &p->cards[it->ordinal];
+    const struct vgpu_device *device = &p->devices[it->ordinal];
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
     struct vgpu_overhead *over = &p->overheads[it->ordinal];
-    if (!measure(p, card, slot, over, &real)) {
+    if (!measure(p, device, slot, over, &real)) {
         vgpu_overhead_grew(p); /* later, when the agent has said who we are */
         return CUDA_SUCCESS;
     }
     if (!over->contexts) {
-        learn(p, card, real > it->before ? real - it->before : 0);
+        learn(p, device, real > it->before ? real - it->before : 0);
     }
     /* Never lowered by a figure: what other threads have reserved and not got yet would be taken for overhead that shrank. */
-    if (real > over->charged && vgpu_limit(p, card->uuid, it->ordinal) &&
-        !raise_to(p, cuda, it->ordinal, card, slot, over, real)) {
+    if (real > over->charged && vgpu_limit(p, device->uuid, it->ordinal) &&
+        !raise_to(p, cuda, it->ordinal, device, slot, over, real)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
@@ -206,7 +207,7 @@ void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
         it->charged = over->charged - it->before;
         over->contexts++;
     } else {
-        lower_to(&it->process->cards[it->ordinal], vgpu_process_slot(it->process), over, it->before);
+        lower_to(&it->process->devices[it->ordinal], vgpu_process_slot(it->process), over, it->before);
     }
     vgpu_calm_drop(&over->lock);
 }
@@ -216,13 +217,13 @@ void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int
     if (!p || ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return;
     }
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
-    if (over->contexts && card) {
+    if (over->contexts && device) {
         over->contexts--;
         uint64_t left = over->charged > charged ? over->charged - charged : 0;
-        lower_to(card, vgpu_process_slot(p), over, over->contexts ? left : 0);
+        lower_to(device, vgpu_process_slot(p), over, over->contexts ? left : 0);
     }
     vgpu_calm_drop(&over->lock);
 }
@@ -232,24 +233,24 @@ void vgpu_overhead_grew(struct vgpu_process *p)
     atomic_store_explicit(&p->overhead_due, 1, memory_order_relaxed);
 }
 
-/* One card: what is there is charged, whether it fits or not. */
+/* One device: what is there is charged, whether it fits or not. */
 static int look(struct vgpu_process *p, int ordinal)
 {
     struct vgpu_overhead *over = &p->overheads[ordinal];
-    const struct vgpu_card *card = &p->cards[ordinal];
+    const struct vgpu_device *device = &p->devices[ordinal];
     uint64_t real = 0;
     int known = 1;
     if (!vgpu_calm_try(&over->lock)) {
         return 0; /* a context is being made, which may take long: no allocation waits for that */
     }
-    if (over->contexts && atomic_load_explicit(&card->known, memory_order_acquire)) {
+    if (over->contexts && atomic_load_explicit(&device->known, memory_order_acquire)) {
         struct vgpu_region_slot *slot = vgpu_process_slot(p);
-        known = measure(p, card, slot, over, &real);
+        known = measure(p, device, slot, over, &real);
         if (known && real > over->charged) {
-            vgpu_ledger_add(slot, (unsigned)card->column, real - over->charged);
-            book(card, slot, over, real);
+            vgpu_ledger_add(slot, (unsigned)device->column, real - over->charged);
+            book(device, slot, over, real);
             if (over->contexts == 1) {
-                learn(p, card, real); /* the next process here will load the same modules, most likely */
+                learn(p, device, real); /* the next process here will load the same modules, most likely */
             }
         }
     }

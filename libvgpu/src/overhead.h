@@ -1,4 +1,4 @@
-/* overhead.h - what contexts, modules and local memory take of a card by themselves.
+/* overhead.h - what contexts, modules and local memory take of a device by themselves.
  *
  * Nobody says how much that will be, so it is learned: after a context was made, NVML's figure for this process minus
  * what the ledger knows of is what it cost, and from then on that much is reserved before any process of the container
@@ -13,7 +13,7 @@
 
 #include "process.h"
 
-/* A context about to be made. Holds the lock of its card from begin to end. */
+/* A context about to be made. Holds the lock of its device from begin to end. */
 struct vgpu_new_context {
     struct vgpu_process *process; /* NULL: nothing is counted */
     int ordinal;

@@ -21,7 +21,7 @@ int vgpu_uuid_same(const char *a, const char *b)
 
 /* What one stable read of the page says. */
 struct reading {
-    struct vgpu_limits limits; /* of the card asked for */
+    struct vgpu_limits limits; /* of the device asked for */
     uint64_t host_limit;
     int unlimited;
 };

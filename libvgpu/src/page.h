@@ -1,7 +1,7 @@
 /* page.h - reads the limit page.
  *
- * A look-up reads the live page under its seqlock. What it says of a card may be kept for as long as the page's sequence is
- * the same (struct vgpu_kept_limits), so a change holds from the next call on and a page of many cards costs no scan a call.
+ * A look-up reads the live page under its seqlock. What it says of a device may be kept for as long as the page's sequence is
+ * the same (struct vgpu_kept_limits), so a change holds from the next call on and a page of many devices costs no scan a call.
  */
 #ifndef VGPU_PAGE_H
 #define VGPU_PAGE_H
@@ -13,19 +13,19 @@
 /* Start of the part of a UUID text that identifies: after "GPU-" or "MIG-". */
 const char *vgpu_uuid_tail(const char *uuid);
 
-/* Same card? Prefix and case do not matter. */
+/* Same device? Prefix and case do not matter. */
 int vgpu_uuid_same(const char *a, const char *b);
 
-/* What the page says of one card; all zero for a card or page that grants nothing. */
+/* What the page says of one device; all zero for a device or page that grants nothing. */
 struct vgpu_limits {
     uint64_t limit;
-    uint64_t physical; /* of it in the card's own memory; 0: all */
+    uint64_t physical; /* of it in the device's own memory; 0: all */
     uint64_t context;  /* what a context is known to cost; 0: not known */
     uint32_t cores, policy, ceiling; /* as on the page */
 };
 struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uuid);
 
-/* What was read last of one card, by many threads. All zero at first. */
+/* What was read last of one device, by many threads. All zero at first. */
 struct vgpu_kept_limits {
     _Atomic uint32_t version; /* even: stable */
     _Atomic uint32_t page_seq; /* that it was read at; 0: nothing was */
@@ -38,11 +38,11 @@ struct vgpu_limits vgpu_page_limits_kept(const struct vgpu_page *page, const cha
 /* Bytes of page-locked host memory: VGPU_UNLIMITED, or 0 for a page that grants nothing. */
 uint64_t vgpu_page_host_limit(const struct vgpu_page *page);
 
-/* Bytes this page grants of a card: its limit, VGPU_UNLIMITED, or 0 for a card or page that grants nothing.
+/* Bytes this page grants of a device: its limit, VGPU_UNLIMITED, or 0 for a device or page that grants nothing.
  * Waits up to 20 ms for a page that is being written, then denies. */
 uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid);
 
-/* 1 when the page grants every one of its cards without a memory limit. */
+/* 1 when the page grants every one of its devices without a memory limit. */
 int vgpu_page_is_unlimited(const struct vgpu_page *page);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "authority.h"
-#include "cards.h"
+#include "devices.h"
 #include "ledger.h"
 
 /* The guess before anything is known. */
@@ -38,10 +38,10 @@ static void set_charged(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t
 /* Under the pool's lock: one try to charge up to `bytes` in all. */
 static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
-    struct vgpu_region_slot *slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
-    if (!slot || !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, bytes - pool->charged,
-                                      vgpu_budget(p, card->uuid, pool->ordinal))) {
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, pool->ordinal);
+    struct vgpu_region_slot *slot = device && device->column >= 0 ? vgpu_process_slot(p) : NULL;
+    if (!slot || !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, bytes - pool->charged,
+                                      vgpu_budget(p, device->uuid, pool->ordinal))) {
         return 0;
     }
     set_charged(p, pool, bytes);
@@ -51,7 +51,7 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct
 static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t bytes)
 {
     if (bytes < pool->charged) {
-        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)p->cards[pool->ordinal].column, pool->charged - bytes);
+        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)p->devices[pool->ordinal].column, pool->charged - bytes);
         set_charged(p, pool, bytes);
     }
 }
@@ -166,10 +166,10 @@ int vgpu_pool_expect(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
 void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     if (!is_covered(p, cuda, pool)) {
-        const struct vgpu_card *card = &p->cards[pool->ordinal];
+        const struct vgpu_device *device = &p->devices[pool->ordinal];
         uint64_t reserved = 0;
         if (ask(cuda, pool, RESERVED_CURRENT, &reserved) && reserved > pool->charged) {
-            vgpu_ledger_add(vgpu_process_slot(p), (unsigned)card->column, reserved - pool->charged);
+            vgpu_ledger_add(vgpu_process_slot(p), (unsigned)device->column, reserved - pool->charged);
             set_charged(p, pool, reserved);
         }
     }
@@ -232,9 +232,9 @@ CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda
     if (result == CUDA_ERROR_OUT_OF_MEMORY && vgpu_pools_squeeze(p, cuda)) {
         result = try_allocate(p, cuda, pool, request, out);
     }
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && p->region && card && card->column >= 0) {
-        vgpu_ledger_denied(p->region, (unsigned)card->column);
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, pool->ordinal);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && p->region && device && device->column >= 0) {
+        vgpu_ledger_denied(p->region, (unsigned)device->column);
     }
     return result;
 }

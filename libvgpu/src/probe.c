@@ -5,7 +5,7 @@
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define FIRST_COST_NS UINT64_C(20000000)
-#define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared card */
+#define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared device */
 #define PRIOR 0.65                        /* its part of what events say */
 #define BLIND_NS UINT64_C(2000000000)      /* until NVML has been heard */
 #define SHORT_NS UINT64_C(1000000)          /* such kernels are seen without others' turns often enough */
@@ -60,7 +60,7 @@ static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struc
     return NULL;
 }
 
-/* Under the lock: is anything measured on its way to the card? */
+/* Under the lock: is anything measured on its way to the device? */
 static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
@@ -73,24 +73,24 @@ static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 }
 
 /* NVML has not been heard yet. */
-static int is_blind(const struct vgpu_throttle_card *card, uint64_t now)
+static int is_blind(const struct vgpu_throttle_device *device, uint64_t now)
 {
-    return now - atomic_load_explicit(&card->first_ns, memory_order_relaxed) < BLIND_NS;
+    return now - atomic_load_explicit(&device->first_ns, memory_order_relaxed) < BLIND_NS;
 }
 
 /* Under the lock: until NVML is heard, of launches that follow each other in different streams some are measured both. */
 static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, int is_second,
                  uint64_t now)
 {
-    struct vgpu_throttle_card *card = &throttle->cards[l->ordinal];
-    int wants_second = !is_second && is_blind(card, now);
+    struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
+    int wants_second = !is_second && is_blind(device, now);
     struct vgpu_probe *single = throttle->single;
     probe->stream = (uintptr_t)l->stream;
     probe->is_second = is_second;
     probe->before = is_second && single && single->context == probe->context && single->ordinal == l->ordinal ? single : NULL;
     probe->before_turn = probe->before ? single->turn : 0;
     if (!is_second) {
-        vgpu_overlap_launched(&card->overlap, (uintptr_t)l->stream);
+        vgpu_overlap_launched(&device->overlap, (uintptr_t)l->stream);
         throttle->single = probe;
     }
     atomic_store_explicit(&throttle->single_stream, wants_second ? (uintptr_t)l->stream + 1 : 0, memory_order_relaxed);
@@ -151,9 +151,9 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             release(throttle, probe);
         }
     }
-    vgpu_overlap_charged(&throttle->cards[l->ordinal].overlap, (uint64_t)charge->raw_ns);
+    vgpu_overlap_charged(&throttle->devices[l->ordinal].overlap, (uint64_t)charge->raw_ns);
     if (!ticket->probe || !charge->alone) {
-        vgpu_bucket_count(throttle->cards[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
+        vgpu_bucket_count(throttle->devices[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
     }
 }
 
@@ -172,12 +172,12 @@ uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, 
 }
 
 /* Under the lock: a launch of that moment has run. */
-static void caught_up(struct vgpu_throttle_card *card, uint64_t launched_ns)
+static void caught_up(struct vgpu_throttle_device *device, uint64_t launched_ns)
 {
-    uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
+    uint64_t freed = atomic_load_explicit(&device->freed_ns, memory_order_relaxed);
     if (freed && launched_ns >= freed) {
-        atomic_store_explicit(&card->freed_ns, 0, memory_order_relaxed);
-        card->calibration.count = card->calibration.held_count = card->calibration.studied = 0;
+        atomic_store_explicit(&device->freed_ns, 0, memory_order_relaxed);
+        device->calibration.count = device->calibration.held_count = device->calibration.studied = 0;
     }
 }
 
@@ -193,7 +193,7 @@ static void drop(struct vgpu_probe *probe)
 static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
     if (probe->alone) {
-        vgpu_bucket_count(throttle->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+        vgpu_bucket_count(throttle->devices[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
     }
     drop(probe);
 }
@@ -205,11 +205,11 @@ static int is_watched(const struct vgpu_cost *cost)
 
 /* Is it to be watched which part of a kernel's time is its own? The first ones of a kind that is longer than a turn may
  * be, and some later on. */
-static int is_worth_watching(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost)
+static int is_worth_watching(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
     uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
-    if (!card->crowded || (samples && atomic_load_explicit(&cost->ns, memory_order_relaxed) < SHORT_NS)) {
+    if (!device->crowded || (samples && atomic_load_explicit(&cost->ns, memory_order_relaxed) < SHORT_NS)) {
         return 0;
     }
     return (watched < SURE && samples < 4 * SURE) || samples % AGAIN == 0;
@@ -217,12 +217,12 @@ static int is_worth_watching(const struct vgpu_throttle_card *card, const struct
 
 /* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
  * rest to the comparison with NVML. */
-uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost,
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost,
                              const struct vgpu_geometry *what, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
-    ns = card->crowded ? vgpu_overlap_of(&card->overlap, ns, vgpu_cost_fit(what)) : ns;
-    return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
+    ns = device->crowded ? vgpu_overlap_of(&device->overlap, ns, vgpu_cost_fit(what)) : ns;
+    return device->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
                    ns > part
                ? part
                : ns;
@@ -230,11 +230,11 @@ uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct
 
 /* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
  * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
-double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
+double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
 {
-    double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
-    uint64_t first = atomic_load_explicit(&card->first_ns, memory_order_relaxed);
-    return factor > PRIOR && card->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
+    double factor = (double)vgpu_bucket_factor(device->bucket) / (double)VGPU_FACTOR_ONE;
+    uint64_t first = atomic_load_explicit(&device->first_ns, memory_order_relaxed);
+    return factor > PRIOR && device->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
 }
 
 static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
@@ -244,9 +244,9 @@ static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from
 }
 
 /* What has run beside what. */
-static void compare_times(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe)
+static void compare_times(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe)
 {
-    const struct vgpu_probe *first = probe->is_second ? probe->before : card->origin;
+    const struct vgpu_probe *first = probe->is_second ? probe->before : device->origin;
     float ms = 0;
     if (!first || first->context != probe->context || (probe->is_second && first->turn != probe->before_turn) ||
         (first->state != VGPU_PROBE_FREE && first->state != VGPU_PROBE_KEPT) ||
@@ -256,46 +256,47 @@ static void compare_times(struct vgpu_throttle_card *card, const struct vgpu_cud
     struct vgpu_overlap_run run = run_of(probe, ms);
     if (probe->is_second) {
         struct vgpu_overlap_run before = run_of(first, 0);
-        vgpu_overlap_pair(&card->overlap, &before, &run);
+        vgpu_overlap_pair(&device->overlap, &before, &run);
     } else {
-        vgpu_overlap_single(&card->overlap, &run);
+        vgpu_overlap_single(&device->overlap, &run);
     }
 }
 
-static void drop_origin(struct vgpu_throttle_card *card)
+static void drop_origin(struct vgpu_throttle_device *device)
 {
-    if (card->origin) {
-        card->origin->state = VGPU_PROBE_FREE;
+    if (device->origin) {
+        device->origin->state = VGPU_PROBE_FREE;
     }
-    card->origin = NULL;
+    device->origin = NULL;
 }
 
 /* Under the lock: one that has run shows what runs side by side. From when NVML is heard on it shows that, too, and what
  * events showed fades: to follow both makes a share swing. */
-static void learn_overlap(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
+                          uint64_t now)
 {
-    if (!is_blind(card, now)) {
-        drop_origin(card);
-        vgpu_overlap_fade(&card->overlap, now);
+    if (!is_blind(device, now)) {
+        drop_origin(device);
+        vgpu_overlap_fade(&device->overlap, now);
         return;
     }
-    if (!probe->is_second && (!card->origin || card->origin->context != probe->context)) {
-        drop_origin(card);
+    if (!probe->is_second && (!device->origin || device->origin->context != probe->context)) {
+        drop_origin(device);
         probe->state = VGPU_PROBE_KEPT;
-        card->origin = probe;
-        vgpu_overlap_restart(&card->overlap);
+        device->origin = probe;
+        vgpu_overlap_restart(&device->overlap);
     }
-    compare_times(card, cuda, probe);
+    compare_times(device, cuda, probe);
 }
 
 static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
-    struct vgpu_throttle_card *card = &throttle->cards[probe->ordinal];
+    struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     uint64_t took = ns;
-    double part = probe->runs_ns ? vgpu_timeslice_part(&card->timeslice, probe->looks, probe->ours) : 0;
-    enum vgpu_telling telling = !card->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
+    double part = probe->runs_ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
+    enum vgpu_telling telling = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = telling == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
-    caught_up(card, probe->launched_ns);
+    caught_up(device, probe->launched_ns);
     if (vgpu_lockstep_ran(throttle, probe, took, now)) {
         telling = VGPU_WITH_WAITS;
         ns = took;
@@ -305,33 +306,33 @@ static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *prob
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }
-    ns = vgpu_probe_believed(card, probe->cost, &probe->what, ns);
+    ns = vgpu_probe_believed(device, probe->cost, &probe->what, ns);
     if (probe->alone) {
-        double factor = vgpu_probe_factor(card, probe->cost, ns, now);
+        double factor = vgpu_probe_factor(device, probe->cost, ns, now);
         int beside = telling == VGPU_WATCHED || telling == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
         int64_t charged = beside ? (int64_t)((double)ns * factor)
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
-        vgpu_bucket_count(card->bucket, (int64_t)ns, charged);
+        vgpu_bucket_count(device->bucket, (int64_t)ns, charged);
         uint64_t from = now - (took < now ? took : now); /* at the latest */
         from = probe->is_first && probe->launched_ns < from ? probe->launched_ns : from;
-        vgpu_calibrate_ran(&card->calibration, from, from + took, (int64_t)ns, charged);
-        if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(card->bucket, now))) {
-            vgpu_bucket_correct(card->bucket, now, share.percent, charged - probe->charged_ns);
+        vgpu_calibrate_ran(&device->calibration, from, from + took, (int64_t)ns, charged);
+        if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(device->bucket, now))) {
+            vgpu_bucket_correct(device->bucket, now, share.percent, charged - probe->charged_ns);
         }
     }
     if (ns > (uint64_t)VGPU_CHUNK_NS * 50) {
-        vgpu_calibrate_lump(&card->calibration, (uint64_t)((double)ns * vgpu_probe_factor(card, probe->cost, ns, now)));
+        vgpu_calibrate_lump(&device->calibration, (uint64_t)((double)ns * vgpu_probe_factor(device, probe->cost, ns, now)));
     }
 }
 
-static void note_start(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static void note_start(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
 {
     uint64_t never = 0;
     if (!probe->runs_ns && cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
         probe->runs_ns = now;
-        probe->looks = card->timeslice.looks;
-        probe->ours = card->timeslice.ours;
+        probe->looks = device->timeslice.looks;
+        probe->ours = device->timeslice.ours;
         atomic_compare_exchange_strong(&probe->cost->running_ns, &never, now);
     }
 }
@@ -354,11 +355,11 @@ static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struc
 /* 1: it has come, or never will. */
 static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
 {
-    struct vgpu_throttle_card *card = &throttle->cards[probe->ordinal];
+    struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     float ms = 0;
     CUresult result = cuda->cuEventQuery(probe->end);
     if (result == CUDA_ERROR_NOT_READY && now - probe->launched_ns <= LOST_NS) {
-        note_start(card, cuda, probe, now);
+        note_start(device, cuda, probe, now);
         return 0;
     }
     int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
@@ -366,7 +367,7 @@ static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *c
         probe->took_ns = (uint64_t)((double)ms * 1e6);
         settle_probe(throttle, probe, probe->took_ns, now);
         drop(probe);
-        learn_overlap(card, cuda, probe, now);
+        learn_overlap(device, cuda, probe, now);
     } else {
         probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
         lose(throttle, probe);
@@ -377,19 +378,19 @@ static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *c
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now)
 {
     const struct vgpu_cuda *cuda = l->cuda;
-    struct vgpu_throttle_card *card = &throttle->cards[l->ordinal];
+    struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
     struct vgpu_probe *probe = next_probe(throttle, NULL);
     int mode = vgpu_capture_relax(cuda), missing = 0, watched = 0;
     for (; probe && missing < MOST_ASKED; probe = next_probe(throttle, probe)) {
         if (!harvest_one(throttle, cuda, probe, now)) {
             missing++;
-            watched |= probe->ordinal == l->ordinal && is_worth_watching(card, probe->cost);
+            watched |= probe->ordinal == l->ordinal && is_worth_watching(device, probe->cost);
         }
     }
     watched = watched && vgpu_timeslice_can(cuda);
-    atomic_store_explicit(&card->watched, watched, memory_order_relaxed);
-    if (watched && now - card->timeslice.looked_ns >= LOOK_NS) {
-        vgpu_timeslice_look(&card->timeslice, cuda, now);
+    atomic_store_explicit(&device->watched, watched, memory_order_relaxed);
+    if (watched && now - device->timeslice.looked_ns >= LOOK_NS) {
+        vgpu_timeslice_look(&device->timeslice, cuda, now);
     }
     vgpu_capture_restore(cuda, mode);
 }
@@ -415,12 +416,12 @@ void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cu
             cuda->cuEventDestroy_v2(probe->end);
         }
         probe->state = VGPU_PROBE_FREE;
-        if (throttle->cards[probe->ordinal].origin == probe) {
-            throttle->cards[probe->ordinal].origin = NULL;
+        if (throttle->devices[probe->ordinal].origin == probe) {
+            throttle->devices[probe->ordinal].origin = NULL;
         }
     }
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
-        vgpu_timeslice_end_context(&throttle->cards[i].timeslice, cuda, context);
+        vgpu_timeslice_end_context(&throttle->devices[i].timeslice, cuda, context);
     }
     vgpu_calm_drop(&throttle->lock);
 }
@@ -441,7 +442,7 @@ void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *l,
     vgpu_capture_restore(l->cuda, mode);
     if (!recorded) {
         if (probe->alone) {
-            vgpu_bucket_count(throttle->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+            vgpu_bucket_count(throttle->devices[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
         }
         release(throttle, probe);
         return;

@@ -25,7 +25,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
 /* After the launch that `probe` was claimed for, with its result. */
 void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_probe *probe, CUresult result);
 
-/* Under the lock: whatever of this card's kernels ran before then is in the totals. */
+/* Under the lock: whatever of this device's kernels ran before then is in the totals. */
 uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now);
 
 /* Under the lock, by who is about to launch: take in what has come, and look whose turn it is where that matters. */
@@ -36,8 +36,8 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
-uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost,
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost,
                              const struct vgpu_geometry *what, uint64_t ns);
-double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
+double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
 
 #endif

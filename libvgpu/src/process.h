@@ -18,7 +18,7 @@ enum vgpu_authority {
     VGPU_ENV,     /* stand-alone settings in the environment */
 };
 
-struct vgpu_card {
+struct vgpu_device {
     _Atomic uint32_t known;
     int column; /* of the region, or VGPU_NOWHERE */
     char uuid[VGPU_UUID_BYTES];
@@ -27,7 +27,7 @@ struct vgpu_card {
 struct vgpu_pool;
 struct vgpu_throttle;
 
-/* What contexts of this process take of a card by themselves (overhead.h). */
+/* What contexts of this process take of a device by themselves (overhead.h). */
 struct vgpu_overhead {
     struct vgpu_calm_lock lock;
     uint32_t contexts;
@@ -58,8 +58,8 @@ struct vgpu_process {
     struct vgpu_calm_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;
-    struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
-    struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these cards, as the page said last */
+    struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
+    struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these devices, as the page said last */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     _Atomic uint64_t overhead_ns;  /* when the next look may be */
     _Atomic uint64_t overhead_wait_ns;

@@ -14,107 +14,107 @@
 #define BACKLOG_NS UINT64_C(10000000000)  /* longer than what a program has launched ahead takes */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)
 
-static struct vgpu_throttle_card *card_of(struct vgpu_throttle *throttle, int ordinal)
+static struct vgpu_throttle_device *device_of(struct vgpu_throttle *throttle, int ordinal)
 {
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return NULL;
     }
-    struct vgpu_throttle_card *card = &throttle->cards[ordinal];
-    if (!atomic_load_explicit(&card->known, memory_order_acquire)) {
+    struct vgpu_throttle_device *device = &throttle->devices[ordinal];
+    if (!atomic_load_explicit(&device->known, memory_order_acquire)) {
         vgpu_calm_take(&throttle->lock);
-        if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
-            card->bucket = throttle->bucket(throttle->owner, ordinal);
-            card->sms = throttle->sms(throttle->owner, ordinal);
-            atomic_store_explicit(&card->known, card->bucket ? 1 : 0, memory_order_release);
+        if (!atomic_load_explicit(&device->known, memory_order_relaxed)) {
+            device->bucket = throttle->bucket(throttle->owner, ordinal);
+            device->sms = throttle->sms(throttle->owner, ordinal);
+            atomic_store_explicit(&device->known, device->bucket ? 1 : 0, memory_order_release);
         }
         vgpu_calm_drop(&throttle->lock);
     }
-    return card->bucket ? card : NULL;
+    return device->bucket ? device : NULL;
 }
 
 /* What was launched unheld is not owed: until the first launch after it has run, NVML's figures say nothing of what
  * was charged. */
-static int is_catching_up(struct vgpu_throttle_card *card, uint64_t now)
+static int is_catching_up(struct vgpu_throttle_device *device, uint64_t now)
 {
-    uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
+    uint64_t freed = atomic_load_explicit(&device->freed_ns, memory_order_relaxed);
     return freed && now - freed < BACKLOG_NS;
 }
 
 /* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
-static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_card *card, int ordinal, uint32_t percent, uint64_t now,
-                    uint64_t since_ns)
+static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, int ordinal, uint32_t percent,
+                    uint64_t now, uint64_t since_ns)
 {
     struct vgpu_measurement seen = {0};
-    uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&card->bucket->calibrated_us, memory_order_relaxed);
+    uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&device->bucket->calibrated_us, memory_order_relaxed);
     int known = throttle->measure && throttle->measure(throttle->owner, ordinal, since, &seen);
     if (known && seen.stamp_us < since) { /* the clock of NVML was set back: begin anew */
-        atomic_store_explicit((_Atomic uint64_t *)&card->bucket->calibrated_us, seen.stamp_us, memory_order_relaxed);
-        vgpu_calibrate_miss(card->bucket);
+        atomic_store_explicit((_Atomic uint64_t *)&device->bucket->calibrated_us, seen.stamp_us, memory_order_relaxed);
+        vgpu_calibrate_miss(device->bucket);
         known = 0;
     }
     uint64_t end = vgpu_world->now_ns(), pause = end - now > SLOW_NS ? (end - now) * SLOW_TIMES : 0;
     pause = pause > VGPU_OTHERS_AHEAD_NS ? VGPU_OTHERS_AHEAD_NS : pause;
     if (pause) {
-        vgpu_calibrate_pause(card->bucket, end + pause);
+        vgpu_calibrate_pause(device->bucket, end + pause);
     }
     if (!throttle->measure) {
         seen.others = seen.neighbours = seen.others_known = 1; /* whoever cannot see neighbours must reckon with them */
     }
     if (seen.others_known) {
-        card->crowded = seen.neighbours;
+        device->crowded = seen.neighbours;
         if (seen.others) {
-            atomic_store_explicit((_Atomic uint64_t *)&card->bucket->others_ns, end + pause, memory_order_relaxed);
+            atomic_store_explicit((_Atomic uint64_t *)&device->bucket->others_ns, end + pause, memory_order_relaxed);
         }
     }
     vgpu_calm_take(&throttle->lock);
-    vgpu_calibrate_asked(&card->calibration, card->bucket, since_ns);
+    vgpu_calibrate_asked(&device->calibration, device->bucket, since_ns);
     if (vgpu_lockstep_waits(throttle, end)) {
-        vgpu_lockstep_unsettle(&card->calibration, card->bucket, end);
+        vgpu_lockstep_unsettle(&device->calibration, device->bucket, end);
         vgpu_calm_drop(&throttle->lock);
         return;
     }
-    if (is_catching_up(card, end)) {
-        vgpu_calibrate_miss(card->bucket);
+    if (is_catching_up(device, end)) {
+        vgpu_calibrate_miss(device->bucket);
     }
-    vgpu_calibrate_pay(&card->calibration, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
-    vgpu_calibrate(&card->calibration, card->bucket, end, percent, vgpu_probe_known_ns(throttle, ordinal, end),
+    vgpu_calibrate_pay(&device->calibration, device->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
+    vgpu_calibrate(&device->calibration, device->bucket, end, percent, vgpu_probe_known_ns(throttle, ordinal, end),
                    known ? &seen : NULL);
     vgpu_calm_drop(&throttle->lock);
 }
 
 /* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
-static void tend(struct vgpu_throttle *throttle, struct vgpu_throttle_card *card, const struct vgpu_launch *l, uint32_t percent,
-                 uint64_t now, int eager)
+static void tend(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, const struct vgpu_launch *l,
+                 uint32_t percent, uint64_t now, int eager)
 {
     uint64_t since_ns;
     if (!vgpu_calm_try(&throttle->lock)) {
         return;
     }
-    vgpu_calibrate_note(&card->calibration, card->bucket, now);
+    vgpu_calibrate_note(&device->calibration, device->bucket, now);
     uint64_t last = atomic_load_explicit(&throttle->harvested_ns, memory_order_relaxed);
-    eager = eager || atomic_load_explicit(&card->watched, memory_order_relaxed);
+    eager = eager || atomic_load_explicit(&device->watched, memory_order_relaxed);
     if ((eager || now - last >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
         atomic_store_explicit(&throttle->harvested_ns, now, memory_order_relaxed);
         vgpu_probe_harvest(throttle, l, now);
     }
     vgpu_calm_drop(&throttle->lock);
     if (!atomic_exchange(&throttle->comparing, 1)) {
-        if (vgpu_calibrate_due(card->bucket, now, &since_ns)) {
-            compare(throttle, card, l->ordinal, percent, now, since_ns);
+        if (vgpu_calibrate_due(device->bucket, now, &since_ns)) {
+            compare(throttle, device, l->ordinal, percent, now, since_ns);
         }
         atomic_store(&throttle->comparing, 0);
     }
 }
 
-static void wait_until(struct vgpu_throttle_card *card, uint64_t now, uint64_t until)
+static void wait_until(struct vgpu_throttle_device *device, uint64_t now, uint64_t until)
 {
     uint64_t ns = until > now ? until - now : 0, most = SLICE_NS;
-    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+    if (atomic_load_explicit(&device->watched, memory_order_relaxed)) {
         most = WATCH_NS + now / 1024 * 40503 % WATCH_NS; /* out of step with turns */
     }
     ns = ns < NAP_NS ? NAP_NS : ns > most ? most : ns;
     vgpu_world->sleep_ns(ns);
-    atomic_fetch_add_explicit((_Atomic uint64_t *)&card->bucket->waited_ns, ns, memory_order_relaxed);
+    atomic_fetch_add_explicit((_Atomic uint64_t *)&device->bucket->waited_ns, ns, memory_order_relaxed);
 }
 
 /* What the launch costs goes into the hand, with what else of a chunk is left. */
@@ -147,7 +147,7 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
 }
 
 /* What is known to the process and only new to this hand, since its last chunk, is paid out of the hand. */
-static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_card *card, struct vgpu_hand *hand,
+static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_device *device, struct vgpu_hand *hand,
                  const struct vgpu_launch *l, const struct vgpu_geometry *what, uint64_t now)
 {
     int learned;
@@ -155,8 +155,8 @@ static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_card
     if (!cost) {
         return 0;
     }
-    uint64_t raw = vgpu_probe_believed(card, cost, what, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
-    int64_t price = (int64_t)((double)raw * vgpu_probe_factor(card, cost, raw, now)) + 1;
+    uint64_t raw = vgpu_probe_believed(device, cost, what, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
+    int64_t price = (int64_t)((double)raw * vgpu_probe_factor(device, cost, raw, now)) + 1;
     if (!learned || price > hand->left_ns) {
         return 0;
     }
@@ -167,26 +167,26 @@ static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_card
 void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand, const struct vgpu_launch *l,
                          struct vgpu_ticket *ticket)
 {
-    struct vgpu_throttle_card *card = card_of(throttle, l->ordinal);
+    struct vgpu_throttle_device *device = device_of(throttle, l->ordinal);
     struct vgpu_geometry what = {.function = l->function, .blocks = l->blocks, .threads = l->threads};
     struct vgpu_share share = throttle->share(throttle->owner, l->ordinal);
     uint64_t began = vgpu_world->now_ns(), now = began, nap = NAP_NS;
     int taken = 0, probing = 0;
-    if (!card || !vgpu_share_is_limited(&share)) {
+    if (!device || !vgpu_share_is_limited(&share)) {
         empty(hand, l, 1);
         return;
     }
     if (hand->process == l->process && (hand->all_unlimited || (hand->unlimited && hand->ordinal == l->ordinal))) {
-        atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
+        atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
     }
     if (hand->process == l->process && hand->page == l->page && hand->ordinal != l->ordinal) {
         vgpu_lockstep_return(throttle, hand, now);
     }
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
-        empty(hand, l, 0); /* a chunk of another card, share or life */
+        empty(hand, l, 0); /* a chunk of another device, share or life */
     }
-    what.sms = card->sms;
-    if (renew(throttle, card, hand, l, &what, began)) {
+    what.sms = device->sms;
+    if (renew(throttle, device, hand, l, &what, began)) {
         return;
     }
     switch (vgpu_capture_of(l)) {
@@ -199,25 +199,25 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         break;
     }
     uint64_t never = 0;
-    atomic_compare_exchange_strong_explicit(&card->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
+    atomic_compare_exchange_strong_explicit(&device->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&throttle->costs, &what);
     for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS;
          now = vgpu_world->now_ns(), share = throttle->share(throttle->owner, l->ordinal)) {
-        int learned, held = share.always || vgpu_bucket_has_company(card->bucket, now);
-        tend(throttle, card, l, held ? share.percent : 0, now, nap > NAP_NS);
-        held = share.always || vgpu_bucket_has_company(card->bucket, now);
-        if (held && atomic_exchange_explicit(&card->ran_free, 0, memory_order_relaxed)) {
-            atomic_store_explicit(&card->freed_ns, now, memory_order_relaxed);
+        int learned, held = share.always || vgpu_bucket_has_company(device->bucket, now);
+        tend(throttle, device, l, held ? share.percent : 0, now, nap > NAP_NS);
+        held = share.always || vgpu_bucket_has_company(device->bucket, now);
+        if (held && atomic_exchange_explicit(&device->ran_free, 0, memory_order_relaxed)) {
+            atomic_store_explicit(&device->freed_ns, now, memory_order_relaxed);
         } else if (!held) {
-            atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
+            atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
         }
-        uint64_t raw = vgpu_probe_believed(card, cost, &what, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
+        uint64_t raw = vgpu_probe_believed(device, cost, &what, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
         if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
-            wait_until(card, now, now + nap); /* the first of its kind is still on its way */
+            wait_until(device, now, now + nap); /* the first of its kind is still on its way */
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;
             continue;
         }
-        double factor = vgpu_probe_factor(card, cost, raw, now);
+        double factor = vgpu_probe_factor(device, cost, raw, now);
         int64_t price = (int64_t)((double)raw * factor) + 1;
         if (learned && price <= hand->left_ns) {
             fill(hand, l, 0, price); /* known to the process, new to this hand */
@@ -227,9 +227,9 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
         chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
         uint64_t want = (uint64_t)(alone ? price : chunk);
-        uint64_t until = held ? vgpu_bucket_take(card->bucket, now, share.percent, want) : 0;
+        uint64_t until = held ? vgpu_bucket_take(device->bucket, now, share.percent, want) : 0;
         if (until) {
-            wait_until(card, now, until);
+            wait_until(device, now, until);
             continue;
         }
         struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),

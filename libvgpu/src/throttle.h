@@ -1,4 +1,4 @@
-/* throttle.h - holds launches up until the container's share of the card pays for them.
+/* throttle.h - holds launches up until the container's share of the device pays for them.
  *
  *     struct vgpu_ticket ticket = {0};
  *     vgpu_throttle_begin(throttle, &mine, &launch, &ticket);     // waits here

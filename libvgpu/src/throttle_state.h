@@ -17,10 +17,10 @@
 #define VGPU_CHUNK_MOST_NS INT64_C(400000)
 enum { VGPU_HAND_COSTS = 32, VGPU_PROBES = 64 };
 
-/* What a container may use of a card, now. */
+/* What a container may use of a device, now. */
 struct vgpu_share {
     uint32_t percent; /* 0, or 100 and more: all of it */
-    int always;       /* 0: only while others are active on the card */
+    int always;       /* 0: only while others are active on the device */
 };
 
 static inline int vgpu_share_is_limited(const struct vgpu_share *share)
@@ -42,7 +42,7 @@ struct vgpu_probe {
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
     uint64_t launched_ns;
-    int is_first; /* nothing else was on its way to the card then: it began to run when it was launched */
+    int is_first; /* nothing else was on its way to the device then: it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
     uint32_t looks, ours; /* of timeslice.h, then */
@@ -54,15 +54,15 @@ struct vgpu_probe {
     uint32_t before_turn;
 };
 
-/* A card as this process sees it. */
-struct vgpu_throttle_card {
+/* A device as this process sees it. */
+struct vgpu_throttle_device {
     _Atomic uint32_t known;
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* for `share` to remember */
     _Atomic uint64_t first_ns; /* of the first launch that was held or charged */
     _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
-    _Atomic int ran_free; /* launches went by unheld, of which the card may still have many to run */
+    _Atomic int ran_free; /* launches went by unheld, of which the device may still have many to run */
     _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
     struct vgpu_calibration calibration;
     struct vgpu_timeslice timeslice;
@@ -78,14 +78,15 @@ struct vgpu_throttle {
     struct vgpu_region_bucket *(*bucket)(void *owner, int ordinal);
     uint32_t (*sms)(void *owner, int ordinal);
     vgpu_measure measure; /* NULL: there is nothing to compare with */
-    struct vgpu_region_bucket *(*peer)(void *owner, int ordinal, unsigned n); /* of the container's other cards; NULL: no more */
-    struct vgpu_throttle_card cards[VGPU_MAX_DEVICES];
+    struct vgpu_region_bucket *(*peer)(void *owner, int ordinal,
+                                       unsigned n); /* of the container's other devices; NULL: no more */
+    struct vgpu_throttle_device devices[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic uint64_t probed_ns, harvested_ns;
     struct vgpu_probe *single; /* newest that is no second of a pair */
     _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
-    _Atomic uint64_t waited_ns; /* last a kernel was seen to wait for another card's */
+    _Atomic uint64_t waited_ns; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;
     struct vgpu_probe probes[VGPU_PROBES];
     struct vgpu_costs costs;
@@ -101,7 +102,7 @@ struct vgpu_hand {
     uint32_t page; /* sequence of the page that it holds for */
     int32_t ordinal;
     uint32_t generation;
-    int unlimited; /* this card has no share to keep */
+    int unlimited; /* this device has no share to keep */
     int all_unlimited; /* nor has any other */
     int64_t left_ns;
     struct {

@@ -1,6 +1,6 @@
-/* timeslice.h - whose turn it is on a shared card: seen by marks in a stream of our own, known at once and without NVML.
+/* timeslice.h - whose turn it is on a shared device: seen by marks in a stream of our own, known at once and without NVML.
  *
- * Contexts take turns on a card, and what two events have between them holds the turns of others. An event in a stream
+ * Contexts take turns on a device, and what two events have between them holds the turns of others. An event in a stream
  * that has nothing else to do gets its time as soon as its context has a turn; so the time between putting such a mark
  * there and its own says whether the turn was ours at that moment. Looks at many moments while a kernel runs tell which
  * part of its time was its own.
@@ -14,7 +14,7 @@
 
 #include "drivers.h"
 
-/* Of a card. All zero at first. */
+/* Of a device. All zero at first. */
 struct vgpu_timeslice {
     CUcontext context; /* of the stream and the marks; NULL: not made, or lost */
     CUstream stream;

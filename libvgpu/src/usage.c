@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cards.h"
+#include "devices.h"
 #include "ledger.h"
 
 enum { SAMPLES = 256 };
@@ -69,10 +69,10 @@ static const struct vgpu_nvml *started(struct vgpu_process *p)
     if (!nvml || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetProcessUtilization) {
         return NULL;
     }
-    return vgpu_cards_start_nvml(p, nvml) ? nvml : NULL;
+    return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Does anybody else have a context on the card? Also when NVML does not even show ours. */
+/* Does anybody else have a context on the device? Also when NVML does not even show ours. */
 static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device)
 {
     nvmlProcessInfo_t list[64];
@@ -117,28 +117,28 @@ static uint64_t by_our_clock(uint64_t stamp_us)
 int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
     struct vgpu_process *p = owner;
-    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    const struct vgpu_device *device = vgpu_device_of_ordinal(p, vgpu_world->cuda(), ordinal);
     const struct vgpu_nvml *nvml;
     nvmlProcessUtilizationSample_t samples[SAMPLES];
     char uuid[VGPU_UUID_BYTES];
-    nvmlDevice_t device;
+    nvmlDevice_t handle;
     unsigned count = SAMPLES;
     *out = (struct vgpu_measurement){.others = 1, .neighbours = 1, .others_known = 1}; /* until the contrary is known */
-    if (!card || !vgpu_process_slot(p) || !vgpu_usage_is_known(p) || !(nvml = started(p))) {
+    if (!device || !vgpu_process_slot(p) || !vgpu_usage_is_known(p) || !(nvml = started(p))) {
         return 0;
     }
-    memcpy(uuid, card->uuid, sizeof uuid);
-    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+    memcpy(uuid, device->uuid, sizeof uuid);
+    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
         return 0;
     }
     uint64_t after_us = is_ahead(since_us) ? 0 : since_us;
-    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(device, samples, &count, after_us);
+    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(handle, samples, &count, after_us);
     if (result != NVML_SUCCESS && result != NVML_ERROR_NOT_FOUND) {
         return 0;
     }
     count = result == NVML_SUCCESS ? count : 0;
     out->others = 0;
-    out->neighbours = has_neighbours(p, nvml, device);
+    out->neighbours = has_neighbours(p, nvml, handle);
     for (unsigned i = 0; i < count && i < SAMPLES; i++) {
         if (vgpu_usage_slot(p, samples[i].pid) >= 0) {
             out->percent += samples[i].smUtil <= 100 ? samples[i].smUtil : 0;

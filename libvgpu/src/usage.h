@@ -1,4 +1,4 @@
-/* usage.h - what NVML says of the use of a card: by this container, and by anybody else.
+/* usage.h - what NVML says of the use of a device: by this container, and by anybody else.
  *
  * NVML counts processes by their PIDs on the host. The agent writes them into the slots of the region; where there is
  * none, a PID of the first namespace is one already.

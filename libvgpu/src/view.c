@@ -27,8 +27,8 @@ struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordi
         return (struct vgpu_view){.total = total, .used = total - (free < total ? free : total), .free = free};
     }
     reap_sometimes(p);
-    int listed = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->cards[ordinal].uuid;
-    int column = listed ? p->cards[ordinal].column : vgpu_region_column(p->region, uuid);
+    int listed = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->devices[ordinal].uuid;
+    int column = listed ? p->devices[ordinal].column : vgpu_region_column(p->region, uuid);
     view.total = limit < total || oversubscribed ? limit : total;
     view.used = column >= 0 ? vgpu_ledger_used(p->region, (unsigned)column) : 0;
     view.used += column >= 0 ? vgpu_ledger_managed(p->region, (unsigned)column) : 0;

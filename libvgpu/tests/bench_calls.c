@@ -401,7 +401,7 @@ static struct paced one_by_one(launch_function launch)
     return (struct paced){.mean = sum / PACED_KEPT, .p99 = each[PACED - PACED / 100], .calls = (double)(calls - before) / PACED};
 }
 
-/* What a held launch takes more than a direct one, for kernels of some length at half of the card. */
+/* What a held launch takes more than a direct one, for kernels of some length at half of the device. */
 static struct paced paced(uint64_t ns, launch_function direct, launch_function held)
 {
     kernel_ns = ns;
@@ -411,7 +411,7 @@ static struct paced paced(uint64_t ns, launch_function direct, launch_function h
     return (struct paced){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
 }
 
-/* So many cards on the page, ours the last. */
+/* So many devices on the page, ours the last. */
 static void cards(unsigned count)
 {
     page.seq++;

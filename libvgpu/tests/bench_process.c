@@ -1,5 +1,5 @@
 /* bench_process.c - what the library adds to a process's start, how soon a killed one's memory is free again, and
- * whether many together exceed the limit, on the simulated card. Prints one JSON object. */
+ * whether many together exceed the limit, on the simulated device. Prints one JSON object. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
     starts(argv[0], 0, TOGETHER, together);
     double alone = median(together, TOGETHER);
     starts(argv[0], 1, TOGETHER, together);
-    uint64_t over = overshoot(); /* before this process has a card: its children must be able to open one */
+    uint64_t over = overshoot(); /* before this process has a device: its children must be able to open one */
     open_card();
     for (int i = 0; i < KILLS; i++) {
         kills[i] = one_kill();

@@ -1,5 +1,5 @@
 /* fuzz.c - pages, regions and settings of any content: whatever the bytes, reading them ends, touches nothing outside
- * them, and never grants more than some card of the page was given.
+ * them, and never grants more than some device of the page was given.
  *
  *   fuzz SECONDS [SEED]
  *

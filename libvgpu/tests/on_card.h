@@ -1,6 +1,6 @@
-/* on_card.h - how most tests on the simulated card begin, and what they ask most: the ledger, and the card's own word. */
-#ifndef VGPU_ON_CARD_H
-#define VGPU_ON_CARD_H
+/* on_device.h - how most tests on the simulated device begin, and what they ask most: the ledger, and the device's own word. */
+#ifndef VGPU_ON_DEVICE_H
+#define VGPU_ON_DEVICE_H
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "stage.h"
 #include "t.h"
 
-/* Make the first card's primary context current. */
+/* Make the first device's primary context current. */
 static inline void use_card(void)
 {
     CUcontext context;
@@ -35,7 +35,7 @@ static inline void until_ledger_is(uint64_t bytes)
     CHECK_EQ(stage_ledger_sum(), bytes);
 }
 
-/* So much is held, by the ledger and by the card. */
+/* So much is held, by the ledger and by the device. */
 static inline void check_both(uint64_t bytes)
 {
     CHECK_EQ(stage_ledger_sum(), bytes);

@@ -10,7 +10,7 @@
 
 #define STAGE_CARD_BYTES (UINT64_C(16384) << 20)
 
-extern const char *const stage_uuid[2]; /* of the machine's two cards */
+extern const char *const stage_uuid[2]; /* of the machine's two devices */
 
 /* Folder of the build where the second life finds the driver; "fake" unless set before. */
 extern const char *stage_libraries;
@@ -22,14 +22,14 @@ void stage_enter(char **argv, const char *machine);
 struct vgpu_page *stage_page(void);
 struct vgpu_region *stage_region(void);
 
-/* Grant exactly this for the first card (and nothing else), as the agent would. */
+/* Grant exactly this for the first device (and nothing else), as the agent would. */
 void stage_grant(uint64_t limit_bytes);
 void stage_state(enum vgpu_page_state state);
 
-/* What the usage region says all processes hold of the first card. */
+/* What the usage region says all processes hold of the first device. */
 uint64_t stage_ledger_sum(void);
 
-/* The oracle: what the simulated card has seen. */
+/* The oracle: what the simulated device has seen. */
 uint64_t stage_card_used(void);
 uint64_t stage_card_peak(void);
 void stage_card_reset_peak(void);

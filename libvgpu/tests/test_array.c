@@ -1,4 +1,4 @@
-/* test_array.c - arrays and mipmapped arrays, on the simulated card, through the library as it is shipped. */
+/* test_array.c - arrays and mipmapped arrays, on the simulated device, through the library as it is shipped. */
 #include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -27,7 +27,7 @@ TEST(flat_arrays_count_and_come_back)
     CHECK_EQ(stage_ledger_sum(), 0);
 }
 
-TEST(the_ledger_never_holds_less_than_the_card_whatever_the_shape)
+TEST(the_ledger_never_holds_less_than_the_device_whatever_the_shape)
 {
     static const int formats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_HALF, CU_AD_FORMAT_SIGNED_INT32};
     static const size_t sizes[] = {0, 1, 7, 64, 100};

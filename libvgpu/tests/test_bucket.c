@@ -23,7 +23,7 @@ TEST(what_is_taken_is_paid_for_in_time_at_the_share)
     CHECK_EQ(vgpu_bucket_take(&b, 10 * S + 40 * MS, 25, 10 * MS), 0);
 }
 
-TEST(a_new_budget_has_10_ms_of_the_card_whatever_the_share)
+TEST(a_new_budget_has_10_ms_of_the_device_whatever_the_share)
 {
     static const uint32_t percents[] = {99, 50, 10, 2};
     for (size_t i = 0; i < sizeof percents / sizeof percents[0]; i++) {
@@ -46,7 +46,7 @@ TEST(time_that_was_not_used_is_kept_for_a_burst_and_no_longer)
     CHECK_EQ(taken, 101 * MS); /* half of 200 ms, and the one that began at the edge */
 }
 
-TEST(a_small_share_keeps_50_ms_of_the_card_and_what_it_did_not_use_for_a_second_at_most)
+TEST(a_small_share_keeps_50_ms_of_the_device_and_what_it_did_not_use_for_a_second_at_most)
 {
     static const struct {
         uint32_t percent;
@@ -224,7 +224,7 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 3 * S, &learned), 2 * S);
 }
 
-/* Half of the card for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
+/* Half of the device for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
 static int64_t debt_after_exact_samples(int64_t before)
 {
     static struct vgpu_calibration calibration;
@@ -275,7 +275,7 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     CHECK_EQ(calibration.held_count, 0);
 }
 
-/* Half of the card, charged as twice that; NVML is asked each 100 ms at first, then each 250. */
+/* Half of the device, charged as twice that; NVML is asked each 100 ms at first, then each 250. */
 TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
 {
     static struct vgpu_calibration calibration;

@@ -66,7 +66,7 @@ TEST(processes_take_turns_so_a_small_kernel_beside_a_large_one_waits_one_slice)
     CHECK_EQ(e->busy_ns, 50 * MS);
 }
 
-TEST(busy_processes_get_equal_parts_of_the_card)
+TEST(busy_processes_get_equal_parts_of_the_device)
 {
     fresh();
     for (int i = 0; i < 4; i++) {

@@ -72,7 +72,7 @@ static CUresult current_pool(CUmemoryPool *out, CUmemLocation *location)
     return cuMemGetMemPool(out, location, 1);
 }
 
-TEST(a_pool_found_by_its_location_is_charged_to_its_card)
+TEST(a_pool_found_by_its_location_is_charged_to_its_device)
 {
     static CUresult (*const forms[])(CUmemoryPool *, CUmemLocation *) = {default_pool, current_pool};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {

@@ -105,7 +105,7 @@ static void *launches(void *argument)
     return NULL;
 }
 
-/* Percent of the card that all threads have taken together, launching for `ms`. */
+/* Percent of the device that all threads have taken together, launching for `ms`. */
 static double share_of_all(unsigned ms)
 {
     pthread_t threads[THREADS];

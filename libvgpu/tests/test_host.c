@@ -99,7 +99,7 @@ TEST(physical_memory_of_the_host_counts_until_its_last_handle_is_gone)
     CHECK_EQ(ledger(), 0);
 }
 
-TEST(host_memory_and_the_cards_memory_are_budgets_of_their_own)
+TEST(host_memory_and_the_devices_memory_are_budgets_of_their_own)
 {
     void *host;
     CUdeviceptr device;

@@ -84,7 +84,7 @@ TEST(something_else_is_not_taken_for_a_region)
     CHECK(vgpu_region_prepare(region) != 0);
 }
 
-TEST(cards_have_columns_of_their_own)
+TEST(devices_have_columns_of_their_own)
 {
     struct vgpu_region *region = fresh();
     CHECK_EQ(vgpu_region_column(region, CARD_A), 0);

@@ -1,4 +1,4 @@
-/* test_limit.c - what a container may hold and see, on the simulated card, through the library as it is shipped. */
+/* test_limit.c - what a container may hold and see, on the simulated device, through the library as it is shipped. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -252,7 +252,7 @@ TEST(denying_closed_torn_and_erased_pages_deny_and_a_good_one_grants_again)
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
 }
 
-TEST(a_card_that_is_not_on_the_page_is_denied)
+TEST(a_device_that_is_not_on_the_page_is_denied)
 {
     CUcontext second;
     start_under(LIMIT);
@@ -272,7 +272,7 @@ TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
     CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE); /* the driver's own word */
 }
 
-TEST(an_unlimited_card_is_counted_and_not_limited)
+TEST(an_unlimited_device_is_counted_and_not_limited)
 {
     CUdeviceptr out = 0;
     size_t total = 0;

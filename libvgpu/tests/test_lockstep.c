@@ -1,4 +1,4 @@
-/* Programs on several cards in step: where one card is held back the others wait for it and spin. */
+/* Programs on several devices in step: where one device is held back the others wait for it and spin. */
 #include "many_cards.h"
 #include "t.h"
 
@@ -6,7 +6,7 @@
 #define MS UINT64_C(1000000)
 #define S UINT64_C(1000000000)
 
-/* Percent of the speed that the program would have with the cards to itself, in the long run. */
+/* Percent of the speed that the program would have with the devices to itself, in the long run. */
 static double speed(const struct many_cards *s)
 {
     many_cards_begin(s);
@@ -45,7 +45,7 @@ static struct many_cards steps(unsigned kind, int owner, int blind)
     return s;
 }
 
-TEST(a_thread_that_turns_from_card_to_card_keeps_what_it_has_paid_for)
+TEST(a_thread_that_turns_from_device_to_device_keeps_what_it_has_paid_for)
 {
     for (int blind = 0; blind < 2; blind++) {
         struct many_cards s = {
@@ -54,7 +54,7 @@ TEST(a_thread_that_turns_from_card_to_card_keeps_what_it_has_paid_for)
     }
 }
 
-TEST(cards_that_wait_for_each_other_keep_their_share_whoever_launches)
+TEST(devices_that_wait_for_each_other_keep_their_share_whoever_launches)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
         for (int owner = 0; owner < 3; owner++) {
@@ -86,7 +86,7 @@ TEST(of_different_shares_the_least_is_kept)
     }
 }
 
-TEST(cards_that_do_not_wait_for_each_other_have_each_its_own_share)
+TEST(devices_that_do_not_wait_for_each_other_have_each_its_own_share)
 {
     struct many_cards s = {.cards = 2, .percent = {60, 30}, .kernels = 1, .kernel_ns = 2 * MS, .lag_ns = 200 * MS, .threads = 1};
     many_cards_begin(&s);

@@ -1,4 +1,4 @@
-/* test_mapping.c - physical memory and its mappings, on the simulated card, through the library as it is shipped. */
+/* test_mapping.c - physical memory and its mappings, on the simulated device, through the library as it is shipped. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +124,7 @@ TEST(a_failed_binding_keeps_nothing)
     check_both(before);
 }
 
-TEST(memory_goes_to_the_card_that_was_asked_for_not_to_the_current_one)
+TEST(memory_goes_to_the_device_that_was_asked_for_not_to_the_current_one)
 {
     CUmemAllocationProp second = on_card, host = on_card;
     CUmemGenericAllocationHandle handle = 0;

@@ -215,7 +215,7 @@ TEST(accounting_knows_nobody_else_and_cannot_be_cleared)
     CHECK_EQ(nvmlDeviceClearAccountingPids(device), NVML_ERROR_NO_PERMISSION);
 }
 
-TEST(the_window_and_counters_of_the_card_tell_nothing_of_others)
+TEST(the_window_and_counters_of_the_device_tell_nothing_of_others)
 {
     enum { MEMORY_TEMP = 82, POWER = 186 };
     nvmlBAR1Memory_t window;

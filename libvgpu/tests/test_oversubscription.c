@@ -1,4 +1,4 @@
-/* test_oversubscription.c - a limit above the share of the card's own memory: what is beyond becomes managed memory. */
+/* test_oversubscription.c - a limit above the share of the device's own memory: what is beyond becomes managed memory. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +95,7 @@ TEST(what_cannot_be_managed_stays_within_the_share)
     CHECK_EQ(stage_ledger_sum(), 0);
 }
 
-TEST(views_show_the_whole_slice_even_where_it_is_more_than_the_card)
+TEST(views_show_the_whole_slice_even_where_it_is_more_than_the_device)
 {
     CUdeviceptr on_card, beside;
     size_t free_bytes, total;

@@ -42,7 +42,7 @@ static struct vgpu_page *granting(uint64_t limit)
     return &page;
 }
 
-TEST(a_granting_page_says_the_limit_of_its_card_only)
+TEST(a_granting_page_says_the_limit_of_its_device_only)
 {
     struct vgpu_page *page = granting(4096);
     CHECK_EQ(vgpu_page_limit(page, CARD), 4096);
@@ -100,7 +100,7 @@ TEST(a_page_whose_writer_never_ends_denies_after_a_short_wait)
     CHECK(clock_ns - before <= UINT64_C(50000000));
 }
 
-TEST(unlimited_needs_every_card_unlimited)
+TEST(unlimited_needs_every_device_unlimited)
 {
     struct vgpu_page *page = granting(VGPU_UNLIMITED);
     CHECK(vgpu_page_is_unlimited(page));
@@ -120,7 +120,7 @@ TEST(garbage_never_grants)
             garbage.bytes[i] = (unsigned char)rand();
         }
         CHECK_EQ(vgpu_page_limit(&garbage.page, CARD), 0);
-        garbage.page.magic = VGPU_PAGE_MAGIC; /* a right head on a body of garbage, the name of no card in it */
+        garbage.page.magic = VGPU_PAGE_MAGIC; /* a right head on a body of garbage, the name of no device in it */
         garbage.page.abi_version = VGPU_ABI_VERSION;
         garbage.page.size = VGPU_PAGE_BYTES;
         garbage.page.seq &= ~1u;

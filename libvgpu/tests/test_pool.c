@@ -1,4 +1,4 @@
-/* test_pool.c - pools that grow by chunks and keep what is freed to them, on the simulated card. */
+/* test_pool.c - pools that grow by chunks and keep what is freed to them, on the simulated device. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -234,7 +234,7 @@ static void *churn(void *argument)
     return cuMemPoolDestroy(pool) == CUDA_SUCCESS ? NULL : argument;
 }
 
-TEST(threads_that_churn_pools_leave_nothing_and_the_ledger_covers_the_card)
+TEST(threads_that_churn_pools_leave_nothing_and_the_ledger_covers_the_device)
 {
     pthread_t threads[4];
     start_under(LIMIT);

@@ -217,7 +217,7 @@ TEST(a_new_share_holds_at_once)
     CHECK(near(use(&s, 0, 3, 5), 25, 3) && near(use(&s, 0, 5, 6), 75, 5) && near(use(&s, 0, 6, 10), 75, 3));
 }
 
-TEST(by_default_the_card_is_ones_own_until_somebody_else_is_active)
+TEST(by_default_the_device_is_ones_own_until_somebody_else_is_active)
 {
     struct simulation s = scene(10, 100 * MS);
     s.by_default = 1;

@@ -2,8 +2,8 @@
  * all of the library but what finds the driver, linked onto the simulated one so that sanitizers see every module. First, races of
  * two threads, each brought about for certain: the second runs inside a call that the first makes to the driver.
  *
- * Threads of the first kind share a card and its primary context; each of the second has a card of its own and resets it. In the end
- * all is given back, and the card has never held more than the limit.
+ * Threads of the first kind share a device and its primary context; each of the second has a device of its own and resets it. In the end
+ * all is given back, and the device has never held more than the limit.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -380,7 +380,7 @@ static void end(struct life *l)
     NOTE(cuDevicePrimaryCtxRelease_v2(l->device));
 }
 
-/* All of the card's contexts, memory and events at once; what was held is gone with them. */
+/* All of the device's contexts, memory and events at once; what was held is gone with them. */
 static void reset(struct life *l)
 {
     for (int i = 0; i < HELD; i++) {
@@ -441,7 +441,7 @@ static CUresult destroy_context(CUcontext context)
     return result;
 }
 
-/* One that takes a MiB of each of these cards. */
+/* One that takes a MiB of each of these devices. */
 static void run_a_graph(struct life *l, CUdevice first, CUdevice last)
 {
     CUgraph graph;
@@ -474,12 +474,12 @@ static void trim_in_another_thread(struct life *l)
     l->failed += pthread_create(&thread, NULL, trim_graphs, l) || pthread_join(thread, NULL);
 }
 
-/* What graphs keep of card `trimmed` is given back by another thread, while this one learns what they keep of card `asked`. */
+/* What graphs keep of device `trimmed` is given back by another thread, while this one learns what they keep of device `asked`. */
 static void check_trim_while_asked(CUdevice asked, CUdevice trimmed)
 {
     struct life lives[2] = {{.number = 0, .device = 0}, {.number = 1, .device = 1}};
     real_graph_attribute = cuda_table.cuDeviceGetGraphMemAttribute;
-    for (unsigned i = 0; i < 2; i++) { /* the younger card's comes first when all are looked at */
+    for (unsigned i = 0; i < 2; i++) { /* the younger device's comes first when all are looked at */
         begin(&lives[i]);
         run_a_graph(&lives[i], lives[i].device, lives[i].device);
         CHECK_EQ(vgpu_ledger_used(region, i), MIB);
@@ -512,7 +512,7 @@ TEST(what_a_pool_gives_back_while_another_thread_asks_about_the_next_is_not_char
     check_trim_while_asked(0, 1);
 }
 
-TEST(a_graph_of_two_cards_leaves_its_thread_as_cancellable_as_it_was)
+TEST(a_graph_of_two_devices_leaves_its_thread_as_cancellable_as_it_was)
 {
     struct life l = {.device = 0};
     int state;

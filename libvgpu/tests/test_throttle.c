@@ -1,4 +1,4 @@
-/* The compute limit from the hooks to the simulated card, in virtual time: what the oracle says a process has had. */
+/* The compute limit from the hooks to the simulated device, in virtual time: what the oracle says a process has had. */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void grant(unsigned cores, enum vgpu_core_policy policy, unsigned ceiling
     __atomic_store_n(&page->seq, page->seq + 1, __ATOMIC_SEQ_CST);
 }
 
-/* Percent of the card that `launch` gets of this process, launching for `ms`. */
+/* Percent of the device that `launch` gets of this process, launching for `ms`. */
 static double share_of(CUresult (*launch)(void *), void *argument, unsigned ms)
 {
     uint64_t busy = work_busy_ns(), start = work_now_ns();
@@ -56,7 +56,7 @@ static CUresult plain(void *name)
         }                                                                    \
     } while (0)
 
-TEST(without_a_limit_a_process_has_the_card)
+TEST(without_a_limit_a_process_has_the_device)
 {
     work_begin();
     grant(0, VGPU_CORES_DEFAULT, 0);
@@ -229,7 +229,7 @@ TEST(a_container_sees_its_own_use_in_parts_of_its_slice)
     CHECK_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
     CHECK_SHARE(share_of(plain, "busy_2ms", 5000), 23, 27);
     CHECK_EQ(nvmlDeviceGetUtilizationRates(device, &seen), NVML_SUCCESS);
-    CHECK(seen.gpu > 50); /* of the card it would be 25 */
+    CHECK(seen.gpu > 50); /* of the device it would be 25 */
 }
 
 static void slow_nvml(struct state *s, void *argument)

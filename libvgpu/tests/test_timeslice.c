@@ -1,4 +1,4 @@
-/* Whose turn it is, by marks on a simulated card: its clock drifts from ours, and turns come round as we say. */
+/* Whose turn it is, by marks on a simulated device: its clock drifts from ours, and turns come round as we say. */
 #include "timeslice.h"
 
 #include <stdlib.h>
@@ -109,7 +109,7 @@ TEST(marks_tell_which_part_of_the_time_was_ours)
     }
 }
 
-TEST(who_has_the_card_alone_has_all_turns)
+TEST(who_has_the_device_alone_has_all_turns)
 {
     struct vgpu_timeslice timeslice = {0};
     stage(8 * MS, 8 * MS, 5e-5);

@@ -1,4 +1,4 @@
-/* work.h - kernels for tests: the card, a stream, and functions whose blocks take as long as their name says. */
+/* work.h - kernels for tests: the device, a stream, and functions whose blocks take as long as their name says. */
 #ifndef VGPU_WORK_H
 #define VGPU_WORK_H
 
@@ -60,7 +60,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out, unsigned *count,
                                              unsigned long long since);
 
-/* Use the first card. */
+/* Use the first device. */
 void work_begin(void);
 
 /* The kernel of this name. */
@@ -78,11 +78,11 @@ uint64_t work_now_ns(void);
 /* Tell the container's processes how NVML knows them, as the agent does. */
 void work_name_processes(void);
 
-/* The first card's engine, locked at the present. */
+/* The first device's engine, locked at the present. */
 struct engine *work_engine(int *mine);
 void work_engine_leave(void);
 
-/* GPU time this process has had of the first card, by the oracle. */
+/* GPU time this process has had of the first device, by the oracle. */
 uint64_t work_busy_ns(void);
 
 #endif

@@ -1,12 +1,12 @@
-/* spin.c - vgpu-spin: work for a card that can be measured, on whatever driver there is.
+/* spin.c - vgpu-spin: work for a device that can be measured, on whatever driver there is.
  *
  * Its kernel counts rounds of one multiplication that waits for the one before: the same work whatever the clocks do and
- * whoever interrupts it, so that what a limit leaves of a card is the rate of kernels under it beside the rate without.
+ * whoever interrupts it, so that what a limit leaves of a device is the rate of kernels under it beside the rate without.
  *
- *   vgpu-spin calibrate US [--device N]                 how many rounds take about so long on the idle card
+ *   vgpu-spin calibrate US [--device N]                 how many rounds take about so long on the idle device
  *   vgpu-spin run SECONDS --rounds N [--us US] [--warm SECONDS] [--graph COUNT] [--gate 1] [--device N]
- *                                                       launch all the time; the rate by the card's own clock
- *   vgpu-spin watch SECONDS [--device N]                what NVML says meanwhile of the use of the card
+ *                                                       launch all the time; the rate by the device's own clock
+ *   vgpu-spin watch SECONDS [--device N]                what NVML says meanwhile of the use of the device
  *   vgpu-spin reset SECONDS --rounds N [--us US]        the same as run in a new context each second, reset with work on its way
  *   vgpu-spin lag SECONDS --rounds N [--us US]          how late NVML's samples by process are, how long, and by which clock
  *   vgpu-spin turns SECONDS [--gate 1] [--device N]     of marks in a stream of their own, how many are late: turns of others
@@ -28,7 +28,7 @@ enum { BATCH_US = 5000, THREADS = 256, BLOCKS_PER_SM = 4, WARM_UP_MS = 300, WATC
 #define MARK_EVERY_US 500
 #define LATE_MS 0.05 /* as timeslice.c sees it */
 
-/* PTX of an old generation: a driver translates it for any card since. The simulated driver goes by
+/* PTX of an old generation: a driver translates it for any device since. The simulated driver goes by
  * the name: a round is 4 ns. */
 static const char kernel_text[] = ".version 6.0\n"
                                   ".target sm_50\n"
@@ -111,7 +111,7 @@ static int capture(void)
     return 0;
 }
 
-/* What one of `count` kernels in a row takes, by the card's clock. */
+/* What one of `count` kernels in a row takes, by the device's clock. */
 static int time_us(unsigned count, double *us)
 {
     static CUevent start, end;
@@ -141,7 +141,7 @@ static int calibrate(void)
         return 1;
     }
     spin.rounds = 10000;
-    /* The first times are those of a card that wakes up. */
+    /* The first times are those of a device that wakes up. */
     for (int tries = 0; tries < 3 || spent_ms < WARM_UP_MS; tries++) {
         if (time_us(count, &us)) {
             return 1;
@@ -182,7 +182,7 @@ static void wait_for_the_others(void)
     }
 }
 
-/* Two batches are on their way at any time, so that the card waits for nobody but the limit. */
+/* Two batches are on their way at any time, so that the device waits for nobody but the limit. */
 static int run(void)
 {
     CUevent origin, ends[2];
@@ -340,7 +340,7 @@ static int lag(void)
     return 0;
 }
 
-/* The marks of timeslice.h, from outside: the time between two by the card's clock beside the host's. */
+/* The marks of timeslice.h, from outside: the time between two by the device's clock beside the host's. */
 static int turns(void)
 {
     CUevent marks[2];

@@ -1,4 +1,4 @@
-/* The compute limit of a process on two cards, from the hooks to the simulated ones, in virtual time. */
+/* The compute limit of a process on two devices, from the hooks to the simulated ones, in virtual time. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -53,7 +53,7 @@ static uint64_t busy_ns(int card)
     return busy;
 }
 
-/* One launch on each card in turn for so long; percent that each was busy. */
+/* One launch on each device in turn for so long; percent that each was busy. */
 static void in_turn(uint64_t ns, double share[CARDS])
 {
     uint64_t start = work_now_ns(), before[CARDS];
@@ -72,7 +72,7 @@ static void in_turn(uint64_t ns, double share[CARDS])
     }
 }
 
-TEST(a_thread_that_turns_from_card_to_card_gets_its_share_of_each)
+TEST(a_thread_that_turns_from_device_to_device_gets_its_share_of_each)
 {
     double share[CARDS];
     begin("busy_20us");

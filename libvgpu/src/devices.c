@@ -1,4 +1,4 @@
-#include "cards.h"
+#include "devices.h"
 
 #include <stdio.h>
 
@@ -23,27 +23,27 @@ static int ask_uuid(const struct vgpu_cuda *cuda, CUdevice ordinal, char text[VG
     return 0;
 }
 
-const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal)
+const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal)
 {
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return NULL;
     }
-    struct vgpu_card *card = &p->cards[ordinal];
-    if (atomic_load_explicit(&card->known, memory_order_acquire)) {
-        return card;
+    struct vgpu_device *device = &p->devices[ordinal];
+    if (atomic_load_explicit(&device->known, memory_order_acquire)) {
+        return device;
     }
     char uuid[VGPU_UUID_BYTES];
     if (ask_uuid(cuda, ordinal, uuid)) {
         return NULL;
     }
     vgpu_calm_take(&p->lock);
-    if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
-        snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
-        card->column = p->region ? vgpu_region_column(p->region, uuid) : VGPU_NOWHERE;
-        atomic_store_explicit(&card->known, 1, memory_order_release);
+    if (!atomic_load_explicit(&device->known, memory_order_relaxed)) {
+        snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
+        device->column = p->region ? vgpu_region_column(p->region, uuid) : VGPU_NOWHERE;
+        atomic_store_explicit(&device->known, 1, memory_order_release);
     }
     vgpu_calm_drop(&p->lock);
-    return card;
+    return device;
 }
 
 CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal)
@@ -88,7 +88,7 @@ CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUde
     return result;
 }
 
-int vgpu_cards_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml)
+int vgpu_devices_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml)
 {
     if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
         if (!nvml->nvmlInit_v2 || nvml->nvmlInit_v2() != NVML_SUCCESS) {

@@ -1,11 +1,11 @@
-/* cards.h - which card a call is about: by UUID, never by index. */
-#ifndef VGPU_CARDS_H
-#define VGPU_CARDS_H
+/* devices.h - which device a call is about: by UUID, never by index. */
+#ifndef VGPU_DEVICES_H
+#define VGPU_DEVICES_H
 
 #include "process.h"
 
-/* The card of a CUDA ordinal, its UUID asked for once; NULL when the driver does not say. */
-const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
+/* The device of a CUDA ordinal, its UUID asked for once; NULL when the driver does not say. */
+const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
 /* Ordinal of the current context's device; returns the driver's error. */
 CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal);
@@ -18,6 +18,6 @@ CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, C
 CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal);
 
 /* Start NVML for this process, once. 0 when there is none that starts. */
-int vgpu_cards_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml);
+int vgpu_devices_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml);
 
 #endif
