@@ -119,7 +119,6 @@ class Operator:
 
     def begin(self) -> None:
         """Decide from now on."""
-        keep_passes_short()
         self.engine.lead()
 
     def leads(self) -> bool:
@@ -128,6 +127,7 @@ class Operator:
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Start every task; `failed` is called with the error of each that fails."""
+        keep_passes_short()
         REGISTRY.register(self._claim_metrics)
         identity = self._certificates.extender
         work: list[Coroutine[Any, Any, Any]] = [

@@ -1,4 +1,4 @@
-"""The garbage collector looks at new objects only, once the operator leads."""
+"""The garbage collector looks at new objects only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from vgpu_operator import collector
 
 
 @pytest.fixture
-def leading() -> Iterator[None]:
-    """As after the start of a leader; the collector is as it was afterwards."""
+def restored() -> Iterator[None]:
+    """The collector is as it was afterwards."""
     before, thresholds = list(gc.callbacks), gc.get_threshold()
-    collector.keep_passes_short()
     yield
     gc.callbacks[:] = before
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+
+
+@pytest.fixture
+def leading(restored: None) -> None:
+    """As after the start of the operator."""
+    collector.keep_passes_short()
 
 
 def looked_at(thing: object) -> bool:
@@ -55,3 +60,14 @@ def test_cycles_among_new_objects_are_found(leading: None) -> None:
 def test_to_lead_twice_freezes_once_for_each_pass(leading: None) -> None:
     collector.keep_passes_short()
     assert gc.callbacks.count(collector._freeze) == 1
+
+
+def test_an_object_of_a_request_is_looked_at_however_many_passes_it_survives(
+    restored: None,
+) -> None:
+    imported: list[list[int]] = [[]]
+    collector.set_aside()
+    request: list[list[int]] = [[]]
+    gc.collect()
+    assert not looked_at(imported)
+    assert looked_at(request)
