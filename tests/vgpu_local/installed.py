@@ -192,7 +192,7 @@ class InstalledCluster(Started):
                 lambda: self.objects(resource, namespace),
                 name,
                 holds,
-                check=self._check,
+                check=self.check,
                 limit=limit,
             )
         except TimeoutError as error:
@@ -208,12 +208,17 @@ class InstalledCluster(Started):
         """
         deadline = time.monotonic() + limit
         while not holds():
-            self._check()
+            self.check()
             if time.monotonic() > deadline:
                 raise NotInTime(f"after {limit:g} s: {otherwise()}")
             time.sleep(0.05)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Make sure that every process runs.
+
+        Raises:
+            DaemonDied: one has ended; with the end of its log.
+        """
         self._daemons.check()
         self._plane.check()
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from perf.cluster_bench.paper import DEVICES_PER_NODE, SLOTS
-from perf.cluster_bench.stage import CLAIMS_S, Load, Stage
+from perf.cluster_bench.stage import CLAIMS_S, LEASE_S, Load, Stage
 from vgpu_local.assembly import leave_on_terminate
 
 OUT = Path("build/bench")
 
 
 def main() -> None:
-    """Measure, and write build/bench/cluster.json after each number of nodes."""
+    """Measure, and write build/bench/cluster.json after each number of nodes, failed or not."""
     parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 5_000])
     parser.add_argument("--pods", type=int, default=2_000)
@@ -28,6 +28,9 @@ def main() -> None:
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
     parser.add_argument("--gate", action="store_true", help="and the same pods by overlays/gate")
+    parser.add_argument(
+        "--lease", type=int, default=LEASE_S, help="seconds; longer on a machine with neighbours"
+    )
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path, default=OUT / "cluster.json")
     options = parser.parse_args()
@@ -55,41 +58,48 @@ def main() -> None:
         for nodes in options.sizes:
             profile = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
             load = Load(
-                options.pods, options.limit, profile, options.claims, failover=options.failover
+                options.pods,
+                options.limit,
+                profile,
+                options.claims,
+                failover=options.failover,
+                lease_s=options.lease,
             )
-            found = report["sizes"][str(nodes)] = measure(nodes, load)
-            if options.gate:
-                found["gate"] = measure_gate(nodes, load)
-            options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+            found: dict[str, Any] = {}
+            report["sizes"][str(nodes)] = found
+            try:
+                measure(nodes, load, found)
+                if options.gate:
+                    measure_gate(nodes, load, found)
+            finally:  # what was measured before something failed stays
+                options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
 
 
-def measure(nodes: int, load: Load) -> dict[str, Any]:
-    """Both loads on one control plane with so many nodes."""
-    found: dict[str, Any] = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "load_average": os.getloadavg(),
-    }
+def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
+    """Both loads on one control plane with so many nodes; figures go to `found` as they come."""
+    found["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    found["load_average"] = os.getloadavg()
     with Stage(nodes) as stage:
         say(f"{nodes} nodes")
         found["plain"] = stage.plain(load)
         say(f"{nodes} nodes, plain: {brief(found['plain'])}")
-        found["ours"] = stage.ours(load)
-        say(f"{nodes} nodes, ours: {brief(found['ours'])}")
-        if claims := found["ours"].get("claims"):
+        ours = found["ours"] = {}
+        stage.ours(load, ours)
+        say(f"{nodes} nodes, ours: {brief(ours)}")
+        if claims := ours.get("claims"):
             times = claims["create_to_allocated_s"]
             say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
-        if failover := found["ours"].get("failover"):
+        if failover := ours.get("failover"):
             say(f"{nodes} nodes, leader killed: no pod bound for {failover['failover_s']} s")
-    return found
 
 
-def measure_gate(nodes: int, load: Load) -> dict[str, Any]:
+def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:
     """The pods with devices once more, on a control plane that asks no extender."""
     with Stage(nodes) as stage:
-        found = stage.ours(load, overlay="gate")
-        say(f"{nodes} nodes, gate: {brief(found)}")
-    return found
+        gate = found["gate"] = {}
+        stage.ours(load, gate, overlay="gate")
+        say(f"{nodes} nodes, gate: {brief(gate)}")
 
 
 def brief(found: dict[str, Any]) -> str:

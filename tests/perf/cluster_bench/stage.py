@@ -61,6 +61,7 @@ class Load:
         profile: Where the API server's CPU profile under our load goes; None: it is not taken.
         claims_per_s: Immediate claims a second, after the pods; 0: none.
         failover: The same pods again after that, and the leader killed under them.
+        lease_s: The operator's Lease.
     """
 
     pods: int
@@ -68,6 +69,7 @@ class Load:
     profile: Path | None = None
     claims_per_s: float = 0.0
     failover: bool = False
+    lease_s: int = LEASE_S
 
 
 class Stage(Started):
@@ -104,39 +106,55 @@ class Stage(Started):
         self._plane.stop_scheduler()
         return found
 
-    def ours(self, load: Load, *, overlay: str = "default") -> dict[str, Any]:
-        """The pods with devices through the project as an overlay of manifests/ installs it."""
+    def ours(
+        self, load: Load, found: dict[str, Any], *, overlay: str = "default"
+    ) -> dict[str, Any]:
+        """The pods with devices through the project as an overlay of manifests/ installs it.
+
+        Args:
+            load: What is asked.
+            found: Gets the figures, each as soon as it is known.
+            overlay: Of manifests/overlays.
+
+        Raises:
+            DaemonDied: A process of ours ended; with the end of its log.
+        """
         apply(self._plane, ROOT / "crds")
         self._loop.run(kinds_are_served(self._api))
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
             [],
-            lease_s=LEASE_S,
+            lease_s=load.lease_s,
             ready_s=_READY_LIMIT_S,
             plane=self._plane,
             scheduler_client=SCHEDULER_CLIENT,
             overlay=overlay,
         ) as cluster:
-            leads_after = time.monotonic() - began
-            settle(self._plane.pids() | cluster.pids())
-            quiet_after = time.monotonic() - began
-            with self._child("agent") as agent:
-                pids = self._plane.pids() | cluster.pids() | {"played agent": agent.pid}
-                self._measure("warm", Load(1, 60.0), pids, ("--with-devices",))
-                found = self._measure("ours", load, pids, ("--with-devices",))
-                found["leader"] = cluster.leader().name
-                if load.claims_per_s:
-                    found["claims"] = self._measure_claims(load.claims_per_s, pids)
-                if load.failover:
-                    took_s = found["bound"] / found["pods_per_s"]
-                    found["failover"] = self._measure_failover(load, cluster, took_s / 3)
-        found["start"] = {
-            "leads_after_s": round(leads_after, 1),
-            "quiet_after_s": round(quiet_after, 1),
-        }
+            start = found["start"] = {"leads_after_s": round(time.monotonic() - began, 1)}
+            try:
+                settle(self._plane.pids() | cluster.pids())
+                start["quiet_after_s"] = round(time.monotonic() - began, 1)
+                with self._child("agent") as agent:
+                    self._measure_ours(load, found, cluster, agent.pid)
+            except Exception:
+                cluster.check()
+                raise
         found["promises"] = self._loop.run(promises(self._api))
         return found
+
+    def _measure_ours(
+        self, load: Load, found: dict[str, Any], cluster: InstalledCluster, agent: int
+    ) -> None:
+        pids = self._plane.pids() | cluster.pids() | {"played agent": agent}
+        self._measure("warm", Load(1, 60.0), pids, ("--with-devices",))
+        found |= self._measure("ours", load, pids, ("--with-devices",))
+        found["leader"] = cluster.leader().name
+        if load.claims_per_s:
+            found["claims"] = self._measure_claims(load.claims_per_s, pids)
+        if load.failover:
+            took_s = found["bound"] / found["pods_per_s"]
+            found["failover"] = self._measure_failover(load, cluster, took_s / 3)
 
     def _measure(
         self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str] = ()
