@@ -56,6 +56,7 @@ REPORTING = (
 Words: TypeAlias = dict[str, str]
 """A word, and where the code has it."""
 
+_OF_CRD_RULES = "FieldValue"
 _CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
 _CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
 _METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
@@ -124,7 +125,8 @@ def condition_reasons() -> Words:
     """Reasons of conditions, beside those of `reasons`, `refusals` and `event_reasons`.
 
     Taken from the syntax: CamelCase strings in the rooms that report, but for what is compared
-    with, names of condition types, aliases of fields, exported names, keys, metrics and findings.
+    with, names of condition types, aliases of fields, exported names, keys, metrics, findings and
+    what the API server calls a refusal by a rule of a CRD.
     """
     others = {**reasons(), **refusals(), **event_reasons(), **findings()}
     fields = _reason_fields()
@@ -136,12 +138,14 @@ def condition_reasons() -> Words:
             word = _text(node)
             if word is None or node in left_out:
                 continue
-            if _CAMEL.fullmatch(word):
+            if _CAMEL.fullmatch(word) and not word.startswith(_OF_CRD_RULES):
                 found.setdefault(word, _at(file, node))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             for argument in _reasons_given(call, fields):
                 word = _text(argument)
-                if word and _CAPITAL.fullmatch(word) and word not in _STATUSES:
+                if not word or word in _STATUSES or word.startswith(_OF_CRD_RULES):
+                    continue
+                if _CAPITAL.fullmatch(word):
                     found.setdefault(word, _at(file, call))
     return {word: at for word, at in found.items() if word not in others}
 

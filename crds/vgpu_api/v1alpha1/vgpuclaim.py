@@ -76,7 +76,6 @@ REQUEST_RULES: list[dict[str, str]] = [
         "rule": "self.size() == 1 || self.all(r, has(r.name) && "
         "self.exists_one(o, has(o.name) && o.name == r.name))",
         "message": "two requests have the same name",
-        "reason": "FieldValueDuplicate",
     },
 ]
 """Names are the keys of the list, and it is no map of them all the same: decision 50."""

@@ -90,6 +90,20 @@ async def prepare(admin: Api) -> None:
         await admin.create(NODES, {"metadata": {"name": node}})
     await admin.create(SERVICE_ACCOUNTS, {"metadata": {"namespace": "default", "name": "tenant"}})
     await bind(admin, "edit")
+    await policies_in_force(admin)
+
+
+async def policies_in_force(admin: Api) -> None:
+    """The API server reads new policies a moment later."""
+    await admin.create(VGPU_CLAIMS, a_claim("early", {"memory": "1Gi"}))
+    for _ in range(100):
+        try:
+            await change(admin, VGPU_CLAIMS, "early", {"status": {"state": "Pending"}}, "status")
+        except Invalid:
+            await admin.delete(VGPU_CLAIMS, "early", namespace="default")
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the policies refuse nothing")
 
 
 async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:

@@ -71,9 +71,9 @@ class Cluster(MemoryApi):
             self.vanish(VGPU_CLAIMS, metadata["name"], namespace=metadata["namespace"])
 
     async def list(
-        self, resource: Resource, *, namespace: str | None = None, label_selector: str = ""
+        self, resource: Resource, *, namespace: str | None = None, label_selector: str | None = None
     ) -> Any:
-        wanted = dict(part.split("=") for part in label_selector.split(",") if part)
+        wanted = dict(part.split("=") for part in (label_selector or "").split(",") if part)
         found = [
             copy.deepcopy(obj)
             for (plural, space, _), obj in self.objects.items()
