@@ -18,7 +18,7 @@ from vgpu_operator.ledger import ClaimKey
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 20_000
+_REMEMBERED = 10_000
 _ENDS = {RELEASED: "released", RESERVATION_EXPIRED: "expired"}
 _NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE)
 
