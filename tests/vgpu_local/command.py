@@ -79,7 +79,7 @@ def in_terminal(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        preexec_fn=_of_a_terminal,
+        preexec_fn=of_a_terminal,
     )
     os.close(theirs)
     written, deadline, typed = b"", time.monotonic() + _LIMIT_S, False
@@ -107,7 +107,7 @@ def in_terminal(
         os.close(ours)
 
 
-def _of_a_terminal() -> None:
+def of_a_terminal() -> None:
     """A shell in the background ignores Ctrl-C, and so would its children."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

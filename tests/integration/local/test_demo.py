@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_local.command import of_a_terminal
 from vgpu_local.kubectl import Kubectl
 
 pytestmark = pytest.mark.timeout(180)
@@ -26,7 +27,12 @@ def kept(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "vgpu_local.demo", "--keep"]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        preexec_fn=of_a_terminal,
     )
     try:
         printed = ""

@@ -62,7 +62,7 @@ async def until(api: Api, resource: Any, name: str, holds: Callable[[Json], bool
             async for event in events:
                 item = event["object"]
                 named = item["metadata"].get("name") == name and event["type"] != "BOOKMARK"
-                if named and holds({"deleted": event["type"] == "DELETED", **item}):
+                if named and holds(item):
                     return item
     raise AssertionError("the watch ended")
 
@@ -314,9 +314,13 @@ async def test_a_stopped_plugin_leaves_capacity_but_nothing_to_allocate_and_star
 
 
 async def gone(api: Api, name: str) -> None:
-    await until(api, PODS, name, lambda pod: bool(pod.get("deleted")))
-    with pytest.raises(NotFound):
-        await api.get(PODS, name, namespace="default")
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await api.get(PODS, name, namespace="default")
+            except NotFound:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def test_a_deleted_pod_gets_its_grace_and_then_its_object_goes(
@@ -326,9 +330,8 @@ async def test_a_deleted_pod_gets_its_grace_and_then_its_object_goes(
     await create_pod(api, "p", a_container(script=script), terminationGracePeriodSeconds=20)
     await pod_is(api, "p", "Running")
     await eventually(lambda: "up" in kubelet.logs("default", "p", "main"))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(gone(api, "p"))
-        await api.delete(PODS, "p", namespace="default")
+    await api.delete(PODS, "p", namespace="default")
+    await gone(api, "p")
     assert kubelet.logs("default", "p", "main") == "up\nbye\n"
 
 
@@ -344,9 +347,8 @@ async def test_a_pods_object_goes_though_its_removal_met_a_conflict_first(
     await api.delete(PODS, "p", namespace="default")
     conflict = Fault(action="status", verb="delete", resource="pods", code=409)
     number = server.faults.add(conflict)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(gone(api, "p"))
-        may_end.touch()
+    may_end.touch()
+    await gone(api, "p")
     assert server.faults.count(number) == 1
 
 
@@ -376,9 +378,8 @@ async def test_nothing_of_a_container_survives_it(
         await kubelet.stop()
     else:
         grace = 0 if how == "force" else None
-        async with asyncio.TaskGroup() as group:
-            group.create_task(gone(api, "p"))
-            await api.delete(PODS, "p", namespace="default", grace_s=grace)
+        await api.delete(PODS, "p", namespace="default", grace_s=grace)
+        await gone(api, "p")
     await eventually(lambda: not any(alive(pid) for pid in pids))
 
 
@@ -408,9 +409,8 @@ async def test_a_pod_deleted_while_its_prestart_hangs_goes_without_having_run(
     plugin.gate = asyncio.Event()
     await create_pod(api, "p", a_container(script="echo started"))
     await eventually(lambda: len(plugin.started) == 1)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(gone(api, "p"))
-        await api.delete(PODS, "p", namespace="default")
+    await api.delete(PODS, "p", namespace="default")
+    await gone(api, "p")
     assert not list((kubelet.folders.root / "logs").rglob("*.log"))
 
 

@@ -404,5 +404,5 @@ class Injector:
     def _in(self, seconds: float, what: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, what)
         timer.daemon = True
-        self._later.append(timer)
         timer.start()
+        self._later.append(timer)  # `end` joins what is here, from another thread
