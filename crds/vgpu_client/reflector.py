@@ -228,9 +228,8 @@ class Reflector(Generic[T]):
                         self._failures += 1
                         await self._sleep(self._retry_s())
             except Gone as error:
-                self._quorum_required = (
-                    True  # the cache that served the list may be behind for ever
-                )
+                # The cache that served the list may be behind for ever.
+                self._quorum_required = True
                 await self._start_over("gone", error)
             except ClientError as error:
                 await self._start_over("broken", error)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from manual.words import ROOT, metrics
+from promtool import rule_file, run_cases
 
 RECORDS = ROOT / "manifests" / "components" / "hami-records" / "records.yaml"
 PAGE = ROOT / "docs" / "operations" / "monitoring.md"
@@ -72,21 +72,6 @@ def labels_of(name: str, uuid: str, index: str) -> str:
     return ",".join(f'{key}="{value}"' for key, value in {**found, "zone": "vGPU"}.items())
 
 
-def promtool(folder: Path, *, tests: object) -> None:
-    rules = folder / "rules.yaml"
-    rules.write_text(yaml.safe_dump(yaml.safe_load(RECORDS.read_text())["spec"]))
-    cases = folder / "cases.yaml"
-    cases.write_text(
-        yaml.safe_dump(
-            {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests},
-        )
-    )
-    done = subprocess.run(
-        ["promtool", "test", "rules", str(cases)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("name", VALUES)
 def test_a_record_has_the_labels_and_the_value_that_hami_gives(tmp_path: Path, name: str) -> None:
     shared, free = VALUES[name]
@@ -97,7 +82,8 @@ def test_a_record_has_the_labels_and_the_value_that_hami_gives(tmp_path: Path, n
     given = [{"series": series, "values": f"{value}x5"} for series, value in SERIES.items()]
     asked = [{"expr": name, "eval_time": "5m", "exp_samples": samples}]
     case = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
-    promtool(tmp_path, tests=[case])
+    rule = yaml.safe_load(RECORDS.read_text())
+    run_cases(tmp_path, [rule_file(tmp_path, rule)], [case])
 
 
 def test_what_hamis_dashboard_asks_for_is_recorded_or_exposed() -> None:
