@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -68,3 +70,37 @@ async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_w
         before = len(looked_at)
     assert len(looked_at) == 20
     assert max(sizes) == 1
+
+
+async def test_a_call_is_answered_between_two_slices(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its connection to its answer it takes several turns of the loop, not one in each gap."""
+    slices = 0
+    answered_after: list[int] = []
+
+    async def call() -> None:
+        """As many turns as an HTTP request by TLS has been seen to take."""
+        began = slices
+        for _ in range(4):
+            await asyncio.sleep(0)
+        answered_after.append(slices - began)
+
+    def long_round() -> Iterator[tuple[()]]:
+        nonlocal slices
+        for slices in range(1, 41):
+            if slices % 10 == 0:
+                calls.append(asyncio.create_task(call()))
+            yield ()
+        done.set()
+
+    calls: list[asyncio.Task[None]] = []
+    done = asyncio.Event()
+    monkeypatch.setattr(engine_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(replica.engine, "round", long_round)
+    loop = asyncio.create_task(replica.engine.run())
+    replica.news.node_changed(a_node("node-1"))  # something to do
+    await done.wait()
+    loop.cancel()
+    await asyncio.gather(*calls, loop, return_exceptions=True)
+    assert answered_after == [0, 0, 0, 0]
