@@ -366,6 +366,7 @@ def _(event: events.DeviceObserved, state: State) -> None:
 def _(event: events.DeviceDeleted, state: State) -> None:
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
+    state.device_views.pop(event.name, None)
     state.device_writes.pop(event.name, None)
     if state.register_writes.pop(event.name, None) is not None and node is not None:
         state.registers[node] = None

@@ -18,7 +18,7 @@ from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
-from vgpu_operator.engine.state import DeviceWrite, State
+from vgpu_operator.engine.state import DeviceView, DeviceWrite, State
 from vgpu_operator.ledger import Holder
 from vgpu_operator.ledger.device_facts import is_healthy
 
@@ -64,12 +64,30 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
                 marked = shown.get("conditions") or [_duplicate(device, state)]
                 status["conditions"] = marked
             if status == shown or _is_unused(status, shown):
+                state.device_views.pop(name, None)
                 continue
-            if written is not None and state.now < written.at + REWRITTEN_AFTER_S:
+            is_due = written is None or state.now >= written.at + REWRITTEN_AFTER_S
+            if not (is_due and _is_settled(name, status, state)):
                 state.devices[node] = None
                 continue
             state.device_writes[name] = DeviceWrite(status, state.now)
             yield WriteDevice(name, node, status)
+
+
+def _is_settled(name: str, status: dict[str, Any], state: State) -> bool:
+    """Whether a view is the one of the look before, or has not come to rest for long enough.
+
+    Pods of a burst fill a device within moments: one write shows them all.
+    """
+    before = state.device_views.get(name)
+    if before is None:
+        state.device_views[name] = DeviceView(status, state.now)
+    elif before.status == status or state.now >= before.since + REWRITTEN_AFTER_S:
+        del state.device_views[name]
+        return True
+    else:
+        before.status = status
+    return "conditions" in status
 
 
 def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:

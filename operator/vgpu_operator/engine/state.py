@@ -307,6 +307,19 @@ class GateWork:
 
 
 @dataclass(slots=True)
+class DeviceView:
+    """What a device's status is to show, while that still changes.
+
+    Attributes:
+        status: As it was at the last look.
+        since: When it began to differ from what is shown.
+    """
+
+    status: dict[str, Any]
+    since: float
+
+
+@dataclass(slots=True)
 class DeviceWrite:
     """What the operator wrote of a device last.
 
@@ -340,6 +353,7 @@ class State:
         pods: What is to be done about pods.
         gates: Work on those behind our gate.
         devices: Nodes whose devices' statuses are to be looked at.
+        device_views: By device: what is to be written once it has come to rest.
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
         register_writes: By device: what was written last of what its node registers.
@@ -370,6 +384,7 @@ class State:
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
     devices: dict[str, None] = field(default_factory=dict)
+    device_views: dict[str, DeviceView] = field(default_factory=dict)
     device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
     registers: dict[str, None] = field(default_factory=dict)
     register_writes: dict[str, DeviceWrite] = field(default_factory=dict)
