@@ -132,11 +132,14 @@ arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
 gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
 	@$(MAKE) -C libvgpu gpu-check
 
-# Some 1.1 GB of packages, in a virtual environment of the cache.
-userland: native $(VGPU_CACHE)/userland/.ready  ## numba, cuda.core, nvitop … on the simulated driver -> build/userland.json
-	@$(PYTHON) libvgpu/tools/userland.py build/userland.json $(VGPU_CACHE)/userland/bin/python
+# Some 1.1 GB of packages, in a virtual environment of the cache; PyTorch has one of its own, of 5.3 GB.
+userland: native $(VGPU_CACHE)/userland/.ready $(if $(PYTORCH),$(VGPU_CACHE)/userland-torch/.ready)  ## numba, cuda.core, nvitop, … (PYTORCH=1: PyTorch) on the simulated driver -> build/userland.json
+	@$(PYTHON) libvgpu/tools/userland.py build/userland.json $(VGPU_CACHE)/userland/bin/python \
+	  $(if $(PYTORCH),$(VGPU_CACHE)/userland-torch/bin/python)
 
 $(VGPU_CACHE)/userland/.ready: libvgpu/userland/requirements.lock
+$(VGPU_CACHE)/userland-torch/.ready: libvgpu/userland/torch.lock
+$(VGPU_CACHE)/userland/.ready $(VGPU_CACHE)/userland-torch/.ready:
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
@@ -199,6 +202,9 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 	  -o libvgpu/userland/requirements.lock libvgpu/userland/requirements.in
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
+	  -o libvgpu/userland/torch.lock libvgpu/userland/torch.in
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe -c requirements.lock \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in

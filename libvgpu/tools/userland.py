@@ -1,6 +1,8 @@
 """Runs programs of the CUDA world on the simulated driver under the library; a row for each.
 
-    userland.py OUT PYTHON    PYTHON has userland/requirements.in installed
+    userland.py OUT PYTHON [WITH_PYTORCH]
+
+PYTHON has userland/requirements.in installed, WITH_PYTORCH userland/torch.in.
 
 A row says what ran, what it saw, what it should have seen, and which of the driver's functions it
 asked for that are not simulated. Fails when a program sees anything but its slice.
@@ -55,18 +57,29 @@ WANTED: dict[str, dict[str, Any]] = {
     "nvitop": {"total_mib": 1024, "used_mib": 0, "processes": 0, "screen": True},
     "libcudart": {"loads": True},
     "CuPy": {"driver": 13000},
+    "PyTorch": {
+        "cards_by_nvml": 2,
+        "cards": 2,
+        "total_mib": 1024,
+        "used_mib": 0,
+        "processes": ["no processes are running"],
+    },
 }
+
+
 _NO_RUNTIME = (
     "stands on libcudart, whose first call fails (error 500): cuGetExportTable gives it no private "
     "table, by which it checks that the driver is NVIDIA's; what it looks up before is replayed "
 )
 #: Why a program that runs comes no further than its figure `answer`.
-STOPS = {"CuPy": f"{_NO_RUNTIME}below"}
+STOPS = {
+    "CuPy": f"{_NO_RUNTIME}below",
+    "PyTorch": f"{_NO_RUNTIME}below; make gpu-check runs the rest on a real driver",
+}
 #: What cannot be run here, and what runs it instead.
 ELSEWHERE = {
-    "PyTorch": f"{_NO_RUNTIME}below; make gpu-check runs it on a real driver",
     "nvidia-smi": "comes with NVIDIA's driver alone; test_nvidia_smi.py makes its queries of NVML",
-    "DCGM": "its library comes from NVIDIA's own repositories alone",
+    "DCGM": "its library comes from NVIDIA's own repositories alone, not from PyPI or Debian",
 }
 
 
@@ -134,6 +147,14 @@ def differences(saw: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
+def pytorch(python: list[str]) -> dict[str, Any]:
+    """PyTorch's row, by the Python that has it, if there is one."""
+    if not python:
+        why = "not installed: make userland PYTORCH=1 installs and runs it"
+        return {"program": "PyTorch", "ran": False, "why": why}
+    return run("PyTorch", python[0])
+
+
 def replayed(found: dict[str, Any]) -> dict[str, Any]:
     """The row of a runtime library whose look-ups were replayed (lookups.py)."""
     saw = {key: found[key] for key in ("answer", "looked_up", "classes", "not_found")}
@@ -143,7 +164,8 @@ def replayed(found: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Run all, print and write the rows; 1 when one of them is wrong."""
     out, python = Path(sys.argv[1]), sys.argv[2]
-    rows = [run(name, python) for name in WANTED]
+    rows = [run(name, python) for name in WANTED if name != "PyTorch"]
+    rows.append(pytorch(sys.argv[3:]))
     rows += [{"program": name, "ran": False, "why": why} for name, why in ELSEWHERE.items()]
     rows += [replayed(found) for found in lookups.report(coverage.default_cache())]
     text = json.dumps({"rows": rows}, indent=1)

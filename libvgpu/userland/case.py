@@ -158,6 +158,26 @@ def cupy() -> dict[str, Any]:
     return {"version": c.__version__, "driver": runtime.driverGetVersion(), "answer": answer}
 
 
+def pytorch() -> dict[str, Any]:
+    """PyTorch: imported, its view by NVML, and the first call that needs a device."""
+    t = importlib.import_module("torch")
+    n = importlib.import_module("pynvml")
+    memory = n.nvmlDeviceGetMemoryInfo(t.cuda._get_pynvml_handler(0))
+    seen = {
+        "version": t.__version__,
+        "cards_by_nvml": t.cuda._device_count_nvml(),
+        "cards": t.cuda.device_count(),
+        "total_mib": memory.total // MIB,
+        "used_mib": memory.used // MIB,
+        "processes": t.cuda.list_gpu_processes(0).splitlines()[1:],
+    }
+    try:
+        answer = str(t.cuda.mem_get_info(0))
+    except RuntimeError as error:
+        answer = str(error)
+    return {**seen, "answer": answer}
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "nvidia-ml-py": nvml,
     "cuda-bindings": bindings,
@@ -167,6 +187,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "nvitop": nvitop,
     "libcudart": cudart,
     "CuPy": cupy,
+    "PyTorch": pytorch,
 }
 
 if __name__ == "__main__":

@@ -57,6 +57,22 @@ def test_a_program_that_stops_at_the_runtime_library_says_why(
     assert row["why"] == "it needs a driver"
 
 
+def test_pytorch_that_is_not_installed_is_named_with_what_installs_it(userland: ModuleType) -> None:
+    row = userland.pytorch([])
+    assert not row["ran"]
+    assert "PYTORCH=1" in row["why"]
+
+
+def test_pytorch_is_run_by_the_python_that_has_it(
+    userland: ModuleType, case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.write_text(_TOTAL)
+    monkeypatch.setattr(userland, "WANTED", {"PyTorch": {"total_mib": 1024}})
+    row = userland.pytorch([sys.executable])
+    assert (row["program"], row["ran"], row["wrong"]) == ("PyTorch", True, [])
+    assert "libcudart" in row["why"]
+
+
 def test_a_program_that_sees_more_than_its_slice_is_wrong(userland: ModuleType, case: Path) -> None:
     case.write_text(_TOTAL.replace("total.value >> 20", "16384"))
     row = userland.run("cuda-bindings", sys.executable)
