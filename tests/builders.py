@@ -265,6 +265,7 @@ def a_pod(
     overhead: Mapping[str, str] | None = None,
     affinity: Affinity | None = None,
     priority: int | None = None,
+    volumes: Iterable[Mapping[str, Any]] = (),
 ) -> Pod:
     """A pod that waits for a node; one container without a GPU unless containers are given."""
     return Pod(
@@ -289,6 +290,7 @@ def a_pod(
             overhead=dict(overhead or {}),
             affinity=affinity,
             priority=priority,
+            volumes=[dict(volume) for volume in volumes],
         ),
         status=PodStatus(phase=phase),
     )

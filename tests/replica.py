@@ -24,7 +24,7 @@ from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
-from vgpu_operator.ledger import ClaimKey, Ledger
+from vgpu_operator.ledger import ClaimKey, Ledger, StorageObject
 
 CONFIG = ClusterConfig()
 
@@ -84,6 +84,12 @@ class News:
 
     def quota_gone(self, namespace: str, name: str) -> None:
         self._observe(events.QuotaDeleted(namespace, name))
+
+    def storage_changed(self, obj: StorageObject) -> None:
+        self._observe(events.StorageObserved(obj))
+
+    def storage_gone(self, kind: type[StorageObject], name: str, namespace: str = "") -> None:
+        self._observe(events.StorageDeleted(kind, namespace, name))
 
     def _observe(self, event: events.Event) -> None:
         self._replica.engine.observe(event)

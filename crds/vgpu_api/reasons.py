@@ -42,6 +42,10 @@ class Reason(StrEnum):
     """Of what a pod asks besides devices; checked in mode Gate, where kube-scheduler cannot."""
     NODE_POD_RULES_MISMATCH = "NodePodRulesMismatch"
     """Affinity, anti-affinity or spread of pods; checked likewise."""
+    NODE_VOLUME_MISMATCH = "NodeVolumeMismatch"
+    """A volume of the pod is not there and cannot be made there; checked likewise."""
+    NODE_VOLUME_LIMIT = "NodeVolumeLimit"
+    """Its CSI drivers attach no more volumes; checked likewise."""
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
@@ -53,6 +57,9 @@ class Reason(StrEnum):
     ALLOCATION_UNUSABLE = "AllocationUnusable"
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
+    VOLUME_CLAIM_NOT_READY = "VolumeClaimNotReady"
+    """A PersistentVolumeClaim of the pod is missing, going, or has to be bound first."""
+    VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
     WAITING_FOR_POD = "WaitingForPod"
     GATED = "Gated"  # behind our scheduling gate, in a cluster that lifts none

@@ -405,6 +405,19 @@ def _(event: events.QuotaDeleted, state: State) -> None:
     state.ledger.remove_quota(event.namespace, event.name)
 
 
+# Volumes, in mode Gate.
+
+
+@apply.register
+def _(event: events.StorageObserved, state: State) -> None:
+    state.ledger.volumes.observe(event.obj)
+
+
+@apply.register
+def _(event: events.StorageDeleted, state: State) -> None:
+    state.ledger.volumes.remove(event.kind, event.namespace, event.name)
+
+
 def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> None:
     for key in state.cache.claims_on(node):
         claim = state.cache.claim(key)

@@ -20,7 +20,7 @@ from vgpu_operator.engine.effects import (
     WriteClaim,
     WriteDevice,
 )
-from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.ledger import ClaimKey, StorageObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,22 @@ class QuotaObserved:
 class QuotaDeleted:
     """A quota is gone."""
 
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorageObserved:
+    """A version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
+
+    obj: StorageObject
+
+
+@dataclass(frozen=True, slots=True)
+class StorageDeleted:
+    """One of these is gone; the namespace is a claim's."""
+
+    kind: type[StorageObject]
     namespace: str
     name: str
 
@@ -263,6 +279,8 @@ Event: TypeAlias = (
     | AgentObserved
     | AgentDeleted
     | AgentsListed
+    | StorageObserved
+    | StorageDeleted
     | ClaimWritten
     | ClaimDeletionEnded
     | DeviceWritten

@@ -1,6 +1,6 @@
 """One reflector a kind: what the API server has becomes events of the engine.
 
-The table below has every kind that decisions rest on. A leader trusts its
+The tables below have every kind that decisions rest on. A leader trusts its
 cache only after all of them have been listed anew (`leader/leadership.py`).
 """
 
@@ -15,12 +15,22 @@ from pydantic import ValidationError
 
 from vgpu_api import names
 from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core.storage import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from vgpu_api.resources import (
+    CSI_NODES,
     GPU_DEVICES,
     LEASES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_QUOTAS,
+    STORAGE_CLASSES,
     VGPU_CLAIMS,
     Resource,
 )
@@ -30,7 +40,8 @@ from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
-from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.ledger import ClaimKey, StorageObject
+from vgpu_operator.ledger.storage import NodeDrivers, Volume, VolumeClaim, VolumeClass
 from vgpu_operator.metrics import WATCH_RESTARTS
 
 logger = logging.getLogger(__name__)
@@ -110,14 +121,52 @@ _KINDS: tuple[_Kind[Any], ...] = (
 )
 
 
+def _storage(
+    resource: Resource, kind: type[StorageObject], decode: Callable[[Object], StorageObject]
+) -> _Kind[StorageObject]:
+    return _Kind(
+        resource,
+        decode,
+        events.StorageObserved,
+        lambda gone: events.StorageDeleted(kind, gone.namespace, gone.name),
+    )
+
+
+_STORAGE_KINDS: tuple[_Kind[Any], ...] = (
+    _storage(
+        STORAGE_CLASSES,
+        VolumeClass,
+        lambda raw: VolumeClass.of(StorageClass.model_validate(raw)),
+    ),
+    _storage(CSI_NODES, NodeDrivers, lambda raw: NodeDrivers.of(CSINode.model_validate(raw))),
+    _storage(
+        PERSISTENT_VOLUMES, Volume, lambda raw: Volume.of(PersistentVolume.model_validate(raw))
+    ),
+    _storage(
+        PERSISTENT_VOLUME_CLAIMS,
+        VolumeClaim,
+        lambda raw: VolumeClaim.of(PersistentVolumeClaim.model_validate(raw)),
+    ),
+)
+
+
 def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
-    """All of them.
+    """All that decisions rest on in every mode.
 
     Args:
         api: Where from.
         observe: Takes the events.
     """
     return [_informer(api, _Handler(kind, observe)) for kind in _KINDS]
+
+
+def storage_informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
+    """Those that decisions in mode Gate rest on besides: volumes, their claims and classes.
+
+    Where kube-scheduler asks an extender it has checked volumes before; there the operator has
+    neither the right to read them nor the memory to spare.
+    """
+    return [_informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
 
 
 async def current_events(api: Api) -> list[Event]:

@@ -285,6 +285,8 @@ class GateWork:
         reported: When pods without a controller may be reported again.
         avoided: By controller and node: where its pods found no room.
         waiting: Pods that are judged again every second: they wait for a node, or for a time.
+        with_volumes: Pods behind the gate that bring volumes: judged again when any change.
+        volumes_version: Of the volumes that they were judged by last.
         review_at: When that is due.
     """
 
@@ -295,6 +297,8 @@ class GateWork:
     reported: dict[str, float] = field(default_factory=dict)
     avoided: dict[str, dict[str, Avoided]] = field(default_factory=dict)
     waiting: dict[str, None] = field(default_factory=dict)
+    with_volumes: dict[str, None] = field(default_factory=dict)
+    volumes_version: int = 0
     review_at: float = 0.0
 
     def forget(self, uid: str) -> None:
@@ -302,6 +306,7 @@ class GateWork:
         self.lifting.discard(uid)
         self.backoffs.pop(uid, None)
         self.waiting.pop(uid, None)
+        self.with_volumes.pop(uid, None)
         for times in (self.not_before, self.stuck, self.reported):
             times.pop(uid, None)
 

@@ -35,6 +35,7 @@ from vgpu_operator.ledger.shares import (
     shares_of,
     shares_of_unreadable,
 )
+from vgpu_operator.ledger.volumes import Volumes
 from vgpu_operator.placement.bounds import ALL, Budget, NodeFilter
 
 
@@ -65,6 +66,7 @@ class Ledger:
         hosts: What is free of the nodes' CPU; fed with pods.
         node_filters: Which nodes take which pods.
         room: What is free on nodes besides devices, in mode Gate; fed with pods.
+        volumes: Where pods' volumes are or can be, in mode Gate; fed with pods and with volumes.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -75,6 +77,7 @@ class Ledger:
         self.node_filters = NodeFilters()
         self.room = Room(self.columns) if config.scheduling.mode == "Gate" else None
         self._peers = Peers(self.columns, self.node_filters.domains)
+        self.volumes = Volumes(self.columns, self.node_filters)
         self._config = config
         self._records = ClaimRecords()
         self._numbers = 0
@@ -117,20 +120,27 @@ class Ledger:
         if self.room is not None:
             self._has_grown(self.room.put(pod, node))
             self._peers.put(pod, node)
+            self.volumes.put(pod, node)
 
     def forget_pod(self, uid: str) -> None:
         """A pod takes nothing of any node any more."""
         if self.room is not None:
             self._has_grown(self.room.remove(uid))
             self._peers.remove(uid)
+            self.volumes.remove_pod(uid)
 
     def nodes_for(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
         """The nodes that a pod may use and, where its needs are given, that have room for them."""
         found = self.node_filters.of(rules)
         if host_demand is None or self.room is None:
             return found
+        volumes = self.volumes.of(host_demand.volumes)
         return replace(
-            found, room=self.room.of(host_demand), peers=self._beside(found, host_demand)
+            found,
+            room=self.room.of(host_demand),
+            peers=self._beside(found, host_demand),
+            volumes=volumes.reached,
+            attachable=volumes.attachable,
         )
 
     def why_not_on(
@@ -140,7 +150,14 @@ class Ledger:
         found = self.node_filters.of(rules)
         if self.room is not None:
             room = ALL if self.room.has(uid, host_demand, number) else 0
-            found = replace(found, room=room, peers=self._beside(found, host_demand, without=uid))
+            volumes = self.volumes.of(host_demand.volumes, without=uid)
+            found = replace(
+                found,
+                room=room,
+                peers=self._beside(found, host_demand, without=uid),
+                volumes=volumes.reached,
+                attachable=volumes.attachable,
+            )
         return None if number in found else found.refusal(number)
 
     def _beside(self, found: NodeFilter, host_demand: HostDemand, *, without: str = "") -> int:

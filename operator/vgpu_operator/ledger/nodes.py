@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vgpu_api.core import Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint
+from vgpu_api.core.pod import NodeSelector
 from vgpu_api.errors import BadInput
 from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of
 from vgpu_api.names import ACK_NODE_SCHEDULE
@@ -80,7 +81,7 @@ class NodeRules:
                 len(t.match_expressions) + len(t.match_fields) for t in required.terms
             )
             if max(requirements, len(required.terms)) <= REQUIREMENTS_READ:
-                terms = tuple(_term(number, term) for number, term in enumerate(required.terms))
+                terms = terms_of(required, _AFFINITY)
         return cls(
             tuple(sorted(spec.node_selector.items())),
             terms,
@@ -124,7 +125,7 @@ class NodeFilters:
             return known[1]
         made = NodeFilter(
             selector=self._by_selector(rules),
-            affinity=ALL if rules.terms is None else self._by_terms(rules.terms),
+            affinity=ALL if rules.terms is None else self.by_terms(rules.terms),
             taints=self._by_taints(rules.tolerations),
         )
         if known is None and len(self._filters) >= FILTERS_KEPT:
@@ -136,6 +137,25 @@ class NodeFilters:
         """By value of a label: bits of the nodes that have it."""
         return self._labels.get(key, {})
 
+    def by_terms(self, terms: Iterable[tuple[Requirement, ...]]) -> int:
+        """Bits of the nodes for which a term holds."""
+        nodes = 0
+        for term in terms:
+            of_term = ALL if term else 0  # an empty term matches no node
+            for requirement in term:
+                of_term &= self._by_requirement(requirement)
+            nodes |= of_term
+        return nodes
+
+    def named(self, name: str) -> int:
+        """The bit of a node; none where it is not known."""
+        return self._names.get(name, 0)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the nodes' labels or taints."""
+        return self._version
+
     # Rules.
 
     def _by_selector(self, rules: NodeRules) -> int:
@@ -146,15 +166,6 @@ class NodeFilters:
             for value, of_kind in self._labels.get(ACK_NODE_SCHEDULE, {}).items():
                 if value and value not in rules.kinds:
                     nodes &= ~of_kind
-        return nodes
-
-    def _by_terms(self, terms: Iterable[tuple[Requirement, ...]]) -> int:
-        nodes = 0
-        for term in terms:
-            of_term = ALL if term else 0  # an empty term matches no node
-            for requirement in term:
-                of_term &= self._by_requirement(requirement)
-            nodes |= of_term
         return nodes
 
     def _by_requirement(self, requirement: Requirement) -> int:
@@ -237,8 +248,23 @@ def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
     return operator in ("", "Equal") and key == taint.key and value == taint.value
 
 
-def _term(number: int, term: NodeSelectorTerm) -> tuple[Requirement, ...]:
-    path = f"{_AFFINITY}.nodeSelectorTerms[{number}]"
+def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...], ...]:
+    """The terms of a node selector, of which one must hold.
+
+    Args:
+        selector: As it is written.
+        path: Of the field, for errors.
+
+    Raises:
+        BadInput: it has an operator or values that Kubernetes refuses.
+    """
+    return tuple(
+        _term(f"{path}.nodeSelectorTerms[{number}]", term)
+        for number, term in enumerate(selector.terms)
+    )
+
+
+def _term(path: str, term: NodeSelectorTerm) -> tuple[Requirement, ...]:
     labels = [
         _requirement(f"{path}.matchExpressions[{at}]", each, of_name=False)
         for at, each in enumerate(term.match_expressions)

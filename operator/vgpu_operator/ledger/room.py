@@ -21,6 +21,7 @@ import numpy.typing as npt
 from vgpu_api.core import Node, Pod
 from vgpu_api.host import allocatable_of, requests_of
 from vgpu_operator.ledger.peers import PeerRules
+from vgpu_operator.ledger.storage import VolumeClaimKey, volume_claims_of
 from vgpu_operator.placement.bounds import ALL, only
 from vgpu_operator.placement.columns import Columns
 
@@ -38,17 +39,20 @@ class HostDemand:
         amounts: By resource, in the units of `vgpu_api.host`, by name.
         ports: Of the host.
         peers: Its rules about other pods, and theirs about it.
+        volumes: The PersistentVolumeClaims of its volumes.
     """
 
     amounts: tuple[tuple[str, int], ...] = ()
     ports: tuple[Port, ...] = ()
     peers: PeerRules = field(default_factory=PeerRules)
+    volumes: tuple[VolumeClaimKey, ...] = ()
 
     @classmethod
     def of(cls, pod: Pod) -> HostDemand:
         """The pod's."""
         amounts = tuple(sorted(requests_of(pod).items()))
-        return cls(amounts, tuple(sorted(_ports_of(pod))), PeerRules.of(pod))
+        ports = tuple(sorted(_ports_of(pod)))
+        return cls(amounts, ports, PeerRules.of(pod), volume_claims_of(pod))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class NodeFilter:
         taints: Have no taint that it does not tolerate.
         room: Have room for what it asks besides devices, where that is checked here.
         peers: Are where its rules about other pods allow, and theirs about it; checked likewise.
+        volumes: Are where its volumes are, or can be; checked likewise.
+        attachable: May attach as many volumes as it brings; checked likewise.
         allowed: Pass all of them.
     """
 
@@ -44,10 +46,13 @@ class NodeFilter:
     taints: int = ALL
     room: int = ALL
     peers: int = ALL
+    volumes: int = ALL
+    attachable: int = ALL
     allowed: int = field(init=False)
 
     def __post_init__(self) -> None:
         passed = self.selector & self.affinity & self.taints & self.room & self.peers
+        passed &= self.volumes & self.attachable
         object.__setattr__(self, "allowed", passed)
 
     def __contains__(self, node: int) -> bool:
@@ -63,7 +68,11 @@ class NodeFilter:
             return Reason.NODE_TAINTED
         if not self.room >> node & 1:
             return Reason.NODE_INSUFFICIENT_RESOURCES
-        return Reason.NODE_POD_RULES_MISMATCH
+        if not self.peers >> node & 1:
+            return Reason.NODE_POD_RULES_MISMATCH
+        if not self.volumes >> node & 1:
+            return Reason.NODE_VOLUME_MISMATCH
+        return Reason.NODE_VOLUME_LIMIT
 
 
 EVERY_NODE = NodeFilter()

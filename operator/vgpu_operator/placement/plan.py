@@ -21,6 +21,10 @@ _OF_A_NODE = frozenset(
         Reason.NODE_SELECTOR_MISMATCH,
         Reason.NODE_AFFINITY_MISMATCH,
         Reason.NODE_TAINTED,
+        Reason.NODE_INSUFFICIENT_RESOURCES,
+        Reason.NODE_POD_RULES_MISMATCH,
+        Reason.NODE_VOLUME_MISMATCH,
+        Reason.NODE_VOLUME_LIMIT,
         Reason.RESERVED_ELSEWHERE,
     }
 )

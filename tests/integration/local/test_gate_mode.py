@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
+from storage_objects import LOCAL, a_local_class, a_volume, a_volume_claim, using
 from vgpu_api.names import SCHEDULING_GATE
-from vgpu_api.resources import PODS
+from vgpu_api.resources import (
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+    Resource,
+)
 from vgpu_local import steps
 from vgpu_local.apiserver import Fault
 from vgpu_local.checker import excesses
@@ -35,6 +42,10 @@ def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster
 
 def create(cluster: LocalCluster, name: str, **spec: Any) -> None:
     steps.create(cluster, a_pod(name, a_container(limits=HALF), **spec))
+
+
+def make(cluster: LocalCluster, resource: Resource, obj: dict[str, Any]) -> None:
+    cluster.run(cluster.api.create(resource, obj))
 
 
 def claim_of(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
@@ -122,3 +133,16 @@ def test_an_operator_that_is_killed_between_the_two_steps_loses_nothing(
     again = claim_of(cluster, "patient")
     assert again is not None
     assert again["status"]["allocation"]["id"] == claim["status"]["allocation"]["id"]
+
+
+def test_a_pod_goes_to_the_node_of_its_volume_and_waits_for_a_claim_that_is_missing(
+    cluster: LocalCluster,
+) -> None:
+    node = max(found["metadata"]["name"] for found in cluster.server.objects("nodes"))
+    make(cluster, STORAGE_CLASSES, a_local_class())
+    make(cluster, PERSISTENT_VOLUMES, a_volume("v", class_name=LOCAL, nodes=[node]))
+    create(cluster, "patient", **using("data"))
+    until(lambda: "VolumeClaimNotReady" in events(cluster, "patient"))
+    assert is_gated(cluster, "patient")
+    make(cluster, PERSISTENT_VOLUME_CLAIMS, a_volume_claim(class_name=LOCAL))
+    assert running(cluster, "patient")["spec"]["nodeName"] == node

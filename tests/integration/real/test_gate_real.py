@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
+from storage_objects import LOCAL, a_local_class, a_volume, a_volume_claim, using
 from vgpu_api.names import SCHEDULING_GATE
-from vgpu_api.resources import EVENTS, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    EVENTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
@@ -192,3 +201,42 @@ def test_of_a_gated_pod_the_operator_may_change_nothing_else(
         cluster.run(patch(*change, lift))
     cluster.run(patch(lift))
     cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=1))
+
+
+def test_pods_go_to_the_nodes_of_their_local_volumes_and_wait_for_claims_that_are_missing(
+    cluster: InstalledCluster,
+) -> None:
+    """kube-scheduler binds what was chosen: no pod past its gate is refused for its volumes."""
+    create(cluster, a_local_class(), STORAGE_CLASSES)
+    for node in ("one", "two"):
+        create(cluster, a_volume(node, class_name=LOCAL, nodes=[node]), PERSISTENT_VOLUMES)
+    bound = a_volume_claim("of-two", class_name=LOCAL, volume="two", bound=False)
+    create(cluster, bound, PERSISTENT_VOLUME_CLAIMS)
+    create(cluster, a_pod("at-two", a_container(limits=SLICE), **using("of-two")))
+    assert running(cluster, "at-two")["spec"]["nodeName"] == "two"
+
+    create(cluster, a_pod("early", a_container(limits=SLICE), **using("late")))
+
+    def messages() -> list[str]:
+        return [
+            event["message"]
+            for event in cluster.objects(EVENTS)
+            if event["involvedObject"]["name"] == "early"
+            and event["reason"] == "VolumeClaimNotReady"
+        ]
+
+    cluster.until(messages, lambda: cluster.objects(EVENTS))
+    assert messages() == ["PersistentVolumeClaim late does not exist yet"]
+    early = cluster.wait_for(PODS, "early", lambda _: True)
+    assert early["spec"]["schedulingGates"] == [{"name": SCHEDULING_GATE}]
+
+    create(cluster, a_volume_claim("late", class_name=LOCAL), PERSISTENT_VOLUME_CLAIMS)
+    assert running(cluster, "early")["spec"]["nodeName"] == "one"
+    claim = cluster.wait_for(
+        PERSISTENT_VOLUME_CLAIMS, "late", lambda found: found["status"]["phase"] == "Bound"
+    )
+    assert claim["spec"]["volumeName"] == "one"
+    replaced = {event["reason"] for event in cluster.objects(EVENTS)} & {"PodStuck"}
+    assert not replaced
+    for name in ("at-two", "early"):
+        cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=1))

@@ -124,6 +124,15 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("", "v1", "services", "Service", True, ("svc",), ("all",), has_status=True),
     Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",)),
     Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), has_status=True),
+    Resource(
+        "", "v1", "persistentvolumes", "PersistentVolume", False, ("pv",), has_status=True
+    ),
+    Resource(
+        "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",),
+        has_status=True,
+    ),
+    Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
+    Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False),
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True),
     Resource(
         "coordination.k8s.io", "v1", "leases", "Lease", True, needs_version=True,

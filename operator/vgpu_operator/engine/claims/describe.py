@@ -209,6 +209,8 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         texts += amounts(
             columns, request, text, within=nodes.allowed if node is None else only(node)
         )
+        if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
+            texts += state.ledger.volumes.explain(kind.host_demand.volumes)
     if len(state.earmarks):
         texts += explain(columns, state.earmarks, key, request).values()
     return Refusal(reason, "; ".join(texts))

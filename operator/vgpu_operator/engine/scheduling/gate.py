@@ -73,8 +73,8 @@ def admit(state: State, pod: GPUPod) -> None:
     if not is_on(state):
         text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
         refusal = Refusal(Reason.GATED, text)
-    elif refusal is None and claim is not None:
-        refusal = refusal_of(state, claim, pod) or _of_immediate(state, claim, pod)
+    elif refusal is None:
+        refusal = _refusal_of(state, pod, claim)
     if refusal is not None or isinstance(spec, Refusal):
         assert refusal is not None
         _leave_queue(state, pod)
@@ -91,6 +91,27 @@ def admit(state: State, pod: GPUPod) -> None:
     if avoided:
         state.gates.waiting[pod.uid] = None
     put_in_queue(state, pod, spec, ruled_out=avoided)
+
+
+def _refusal_of(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Why a gated pod cannot be decided now, whatever devices and nodes there are."""
+    refusal = None if claim is None else refusal_of(state, claim, pod)
+    if refusal is not None:
+        return refusal
+    if pod.host_demand.volumes:
+        state.gates.with_volumes[pod.uid] = None
+        # What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
+        found = None if _is_allocated(claim) else state.ledger.volumes.refusal(pod.pod)
+        if found is not None:
+            return Refusal(*found)
+    return None if claim is None else _of_immediate(state, claim, pod)
+
+
+def _is_allocated(claim: VGPUClaim | None) -> bool:
+    """Whether a claim was decided for its pod, which an Immediate one is not."""
+    if claim is None or claim.spec.binding_mode == "Immediate":
+        return False
+    return claim.status.allocation is not None
 
 
 def _leave_queue(state: State, pod: GPUPod) -> None:
@@ -141,6 +162,9 @@ def review_gates(state: State) -> None:
         else:
             del work.avoided[owner]
     state.pods.due.update(work.waiting)
+    if work.volumes_version != state.ledger.volumes.version:
+        work.volumes_version = state.ledger.volumes.version
+        state.pods.due.update(work.with_volumes)
     if is_on(state):
         for waiter in state.queue:  # a pod that comes or goes elsewhere may be what one waits for
             of_kind = state.queue.class_of(waiter.kind)
@@ -246,6 +270,7 @@ def note_lifted(state: State, pod: GPUPod) -> None:
     if not is_on(state) or not pod.wants_node:
         return
     state.gates.lifting.discard(pod.uid)
+    state.gates.with_volumes.pop(pod.uid, None)
     if tied_node(pod) and _refused_with(pod):
         since = state.gates.stuck.setdefault(pod.uid, state.now)
         state.claims.timers.set(pod.claim, since + STUCK_S)

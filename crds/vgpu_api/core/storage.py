@@ -1,0 +1,137 @@
+"""Volumes and what is asked of them, as far as they decide where a pod can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from vgpu_api.core.pod import NodeSelector
+from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word
+
+
+class VolumeResources(ApiModel):
+    """How much a PersistentVolumeClaim asks for."""
+
+    requests: dict[str, str | int] = Field(default_factory=dict)
+
+
+class PersistentVolumeClaimSpec(ApiModel):
+    """What of a PersistentVolumeClaim's spec we read."""
+
+    access_modes: list[Word] = Field(default_factory=list)
+    resources: VolumeResources = Field(default_factory=VolumeResources)
+    storage_class_name: Word = ""
+    volume_name: str = ""
+    volume_mode: Word = "Filesystem"
+    volume_attributes_class_name: Word = ""
+    selector: dict[str, Any] | None = None
+
+
+class StoragePhase(ApiModel):
+    """Of the status of a claim or a volume its phase."""
+
+    phase: Word = ""
+
+
+class PersistentVolumeClaim(ApiModel):
+    """A PersistentVolumeClaim."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: PersistentVolumeClaimSpec = Field(default_factory=PersistentVolumeClaimSpec)
+    status: StoragePhase = Field(default_factory=StoragePhase)
+
+
+class ClaimReference(ApiModel):
+    """The claim that a volume is for; without a UID: the one of that name, when it comes."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class CSISource(ApiModel):
+    """A volume of a CSI driver."""
+
+    driver: Word = ""
+    volume_handle: str = ""
+
+
+class VolumeNodeAffinity(ApiModel):
+    """Which nodes reach a volume."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(ApiModel):
+    """What of a PersistentVolume's spec we read."""
+
+    capacity: dict[str, str | int] = Field(default_factory=dict)
+    access_modes: list[Word] = Field(default_factory=list)
+    storage_class_name: Word = ""
+    volume_mode: Word = "Filesystem"
+    volume_attributes_class_name: Word = ""
+    claim_ref: ClaimReference | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSISource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = Field(
+        default=None, alias="awsElasticBlockStore"
+    )
+    gce_persistent_disk: dict[str, Any] | None = Field(default=None, alias="gcePersistentDisk")
+    azure_disk: dict[str, Any] | None = None
+
+
+class PersistentVolume(ApiModel):
+    """A PersistentVolume."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: PersistentVolumeSpec = Field(default_factory=PersistentVolumeSpec)
+    status: StoragePhase = Field(default_factory=StoragePhase)
+
+
+class TopologyLine(ApiModel):
+    """A label that a node must have with one of the values."""
+
+    key: str = ""
+    values: list[str] = Field(default_factory=list)
+
+
+class TopologyTerm(ApiModel):
+    """Lines that must all hold; without any it matches no node."""
+
+    match_label_expressions: list[TopologyLine] = Field(default_factory=list)
+
+
+class StorageClass(ApiModel):
+    """A StorageClass."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    provisioner: str = ""
+    volume_binding_mode: Word = "Immediate"
+    allowed_topologies: list[TopologyTerm] = Field(default_factory=list)
+
+
+class AttachLimit(ApiModel):
+    """How many volumes of a driver a node attaches; None: as many as there are."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(ApiModel):
+    """A CSI driver on a node."""
+
+    name: Word = ""
+    allocatable: AttachLimit | None = None
+
+
+class CSINodeSpec(ApiModel):
+    """The CSI drivers on a node."""
+
+    drivers: list[CSINodeDriver] = Field(default_factory=list)
+
+
+class CSINode(ApiModel):
+    """What CSI drivers report of a node, whose name it has."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: CSINodeSpec = Field(default_factory=CSINodeSpec)

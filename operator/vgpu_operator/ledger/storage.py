@@ -1,0 +1,309 @@
+"""Volumes, their claims and classes, as small as a decision about a pod's node needs them.
+
+A cluster has many more of them than GPU pods, so what came over the wire is not kept. Annotations
+and labels are Kubernetes' own (Well-Known Labels, Annotations and Taints).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from vgpu_api.core import Pod
+from vgpu_api.core.storage import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from vgpu_api.quantity import parse
+from vgpu_api.v1alpha1.base import Metadata
+from vgpu_operator.ledger.nodes import Requirement, terms_of
+from vgpu_operator.ledger.peers import Selector
+
+GA_LABELS = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""By label of a zone or region in its former name: the one that took its place."""
+ZONE_LABELS = (*GA_LABELS, *GA_LABELS.values())
+_SEVERAL_ZONES = "__"
+_STORAGE = "storage"
+_ONCE = "ReadWriteOncePod"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_BOUND = "pv.kubernetes.io/bind-completed"
+_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_CLASS = "volume.beta.kubernetes.io/storage-class"
+_ANY = Selector()
+_MIGRATED = {
+    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+}
+"""By the name of a plugin that was part of Kubernetes: the CSI driver that serves its volumes."""
+
+
+class VolumeClaimKey(NamedTuple):
+    """A PersistentVolumeClaim's place."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRequest:
+    """What an unbound claim asks of a volume; equal for claims that the same volumes serve.
+
+    Attributes:
+        class_name: Empty: volumes without a class.
+        size: Bytes.
+        access: All of these modes.
+        selector: Of the volume's labels.
+    """
+
+    class_name: str = ""
+    size: int = 0
+    access: frozenset[str] = frozenset()
+    mode: str = "Filesystem"
+    attributes_class: str = ""
+    selector: Selector = _ANY
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeClaim:
+    """A PersistentVolumeClaim.
+
+    Attributes:
+        controller: UID of the object that it was made for; a pod's for a generic ephemeral volume.
+        is_going: It is being deleted.
+        is_lost: Its volume is gone.
+        volume: The volume that it has, or that it names.
+        is_bound: It has that volume.
+        selected_node: Where its volume is being made; empty: nowhere yet.
+        is_once: One pod at a time may use it (`ReadWriteOncePod`).
+        request: None once it is bound.
+    """
+
+    key: VolumeClaimKey
+    uid: str
+    controller: str
+    is_going: bool
+    is_lost: bool
+    volume: str
+    is_bound: bool
+    selected_node: str
+    is_once: bool
+    request: VolumeRequest | None
+
+    @classmethod
+    def of(cls, claim: PersistentVolumeClaim) -> VolumeClaim:
+        """From the wire.
+
+        Raises:
+            QuantityError: its size cannot be read.
+        """
+        metadata, spec = claim.metadata, claim.spec
+        is_bound = bool(spec.volume_name) and _BOUND in metadata.annotations
+        request = VolumeRequest(
+            class_name=_class_of(metadata, spec.storage_class_name),
+            size=math.ceil(parse(spec.resources.requests.get(_STORAGE, 0))),
+            access=frozenset(spec.access_modes),
+            mode=spec.volume_mode,
+            attributes_class=spec.volume_attributes_class_name,
+            selector=_ANY if spec.selector is None else Selector.of(spec.selector),
+        )
+        return cls(
+            VolumeClaimKey(metadata.namespace or "", metadata.name),
+            metadata.uid,
+            next((owner.uid for owner in metadata.owner_references if owner.controller), ""),
+            is_going=metadata.deletion_timestamp is not None,
+            is_lost=claim.status.phase == "Lost",
+            volume=spec.volume_name,
+            is_bound=is_bound,
+            selected_node=metadata.annotations.get(_SELECTED_NODE, ""),
+            is_once=_ONCE in spec.access_modes,
+            request=None if is_bound else request,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A PersistentVolume.
+
+    Attributes:
+        size: Bytes.
+        is_free: Whichever claim it serves may take it.
+        is_going: It is being deleted.
+        claim: The claim that it is for, if that is given.
+        claim_uid: That claim's UID; empty: whichever has the name.
+        labels: Of one that a claim may take.
+        affinity: The nodes that reach it; None: all.
+        zones: By label of a zone or region: the values of which a node must have one.
+        driver: The CSI driver; empty: none.
+        handle: Its name there.
+    """
+
+    name: str
+    class_name: str
+    size: int
+    access: frozenset[str]
+    mode: str
+    attributes_class: str
+    is_free: bool
+    is_going: bool
+    claim: VolumeClaimKey | None
+    claim_uid: str
+    labels: tuple[tuple[str, str], ...]
+    affinity: tuple[tuple[Requirement, ...], ...] | None
+    zones: tuple[tuple[str, frozenset[str]], ...]
+    driver: str
+    handle: str
+
+    @classmethod
+    def of(cls, volume: PersistentVolume) -> Volume:
+        """From the wire.
+
+        Raises:
+            QuantityError: its capacity cannot be read.
+            BadInput: its node affinity has an operator or values that Kubernetes refuses.
+        """
+        metadata, spec, reference = volume.metadata, volume.spec, volume.spec.claim_ref
+        required = None if spec.node_affinity is None else spec.node_affinity.required
+        is_going = metadata.deletion_timestamp is not None
+        claim = None if reference is None else VolumeClaimKey(reference.namespace, reference.name)
+        is_free = claim is None and volume.status.phase == "Available" and not is_going
+        driver, handle = _attached_as(volume)
+        return cls(
+            metadata.name,
+            _class_of(metadata, spec.storage_class_name),
+            size=math.ceil(parse(spec.capacity.get(_STORAGE, 0))),
+            access=frozenset(spec.access_modes),
+            mode=spec.volume_mode,
+            attributes_class=spec.volume_attributes_class_name,
+            is_free=is_free,
+            is_going=is_going,
+            claim=claim,
+            claim_uid="" if reference is None else reference.uid,
+            labels=tuple(sorted(metadata.labels.items())) if is_free else (),
+            affinity=None if required is None else terms_of(required, "spec.nodeAffinity.required"),
+            zones=tuple(
+                (key, frozenset(metadata.labels[key].split(_SEVERAL_ZONES)))
+                for key in ZONE_LABELS
+                if key in metadata.labels
+            ),
+            driver=driver,
+            handle=handle,
+        )
+
+    def is_for(self, claim: VolumeClaim) -> bool:
+        """Whether it names the claim as its own."""
+        return self.claim == claim.key and self.claim_uid in ("", claim.uid)
+
+    def serves(self, request: VolumeRequest) -> bool:
+        """Whether a claim may be bound to it on a node that reaches it, if no other has it.
+
+        One that names a claim as its own need not have the claim's labels and access modes.
+        """
+        fits = (
+            self.size >= request.size
+            and self.mode == request.mode
+            and self.class_name == request.class_name
+            and self.attributes_class == request.attributes_class
+            and not self.is_going
+        )
+        if not fits or self.claim is not None:
+            return fits
+        return request.access <= self.access and request.selector.matches(dict(self.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeClass:
+    """A StorageClass.
+
+    Attributes:
+        driver: What makes its volumes; empty: nothing does, they are there or are not.
+        waits: Volumes are bound or made where the pod goes (`WaitForFirstConsumer`).
+        topologies: Where volumes may be made: lines of which all must hold, of one term; empty:
+            anywhere.
+    """
+
+    name: str
+    driver: str
+    waits: bool
+    topologies: tuple[tuple[tuple[str, frozenset[str]], ...], ...]
+
+    @classmethod
+    def of(cls, storage_class: StorageClass) -> VolumeClass:
+        """From the wire."""
+        provisioner = storage_class.provisioner
+        return cls(
+            storage_class.metadata.name,
+            "" if provisioner == _NO_PROVISIONER else _MIGRATED.get(provisioner, provisioner),
+            storage_class.volume_binding_mode == "WaitForFirstConsumer",
+            tuple(
+                tuple((line.key, frozenset(line.values)) for line in term.match_label_expressions)
+                for term in storage_class.allowed_topologies
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrivers:
+    """A CSINode: how many volumes of which driver a node attaches, where that is limited."""
+
+    name: str
+    limits: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, node: CSINode) -> NodeDrivers:
+        """From the wire."""
+        return cls(
+            node.metadata.name,
+            tuple(
+                (driver.name, driver.allocatable.count)
+                for driver in node.spec.drivers
+                if driver.allocatable is not None and driver.allocatable.count is not None
+            ),
+        )
+
+
+StorageObject: TypeAlias = VolumeClaim | Volume | VolumeClass | NodeDrivers
+
+
+def volume_claims_of(pod: Pod) -> tuple[VolumeClaimKey, ...]:
+    """The claims of a pod's volumes, in their order, each once."""
+    return tuple(dict.fromkeys(key for key, _ in claims_of_volumes(pod)))
+
+
+def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
+    """By volume: its claim, and whether that is made for the pod (a generic ephemeral volume)."""
+    namespace, found = pod.metadata.namespace or "", []
+    for volume in pod.spec.volumes:
+        named = volume.get("persistentVolumeClaim")
+        if named:
+            found.append((VolumeClaimKey(namespace, str(named.get("claimName", ""))), False))
+        elif volume.get("ephemeral"):
+            name = f"{pod.metadata.name}-{volume.get('name', '')}"
+            found.append((VolumeClaimKey(namespace, name), True))
+    return found
+
+
+def _class_of(metadata: Metadata, named: str) -> str:
+    """The annotation came before the field, and goes before it still."""
+    return metadata.annotations.get(_CLASS, named)
+
+
+def _attached_as(volume: PersistentVolume) -> tuple[str, str]:
+    """The CSI driver that attaches a volume, and a name of the volume there."""
+    spec = volume.spec
+    if spec.csi is not None:
+        return spec.csi.driver, spec.csi.volume_handle
+    for plugin, source in zip(
+        _MIGRATED,
+        (spec.aws_elastic_block_store, spec.gce_persistent_disk, spec.azure_disk),
+        strict=True,
+    ):
+        if source is not None:
+            return _MIGRATED[plugin], volume.metadata.name
+    return "", ""

@@ -1,0 +1,481 @@
+"""Volumes of pods: kube-scheduler's own look at where they are, made here.
+
+Kept in mode Gate only. kube-scheduler checks volumes before it asks an extender; behind our gate a
+pod's node is decided before kube-scheduler has seen the pod, so each rule that ties a pod to nodes
+for its volumes is applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding,
+VolumeZone, VolumeRestrictions and NodeVolumeLimits (decision 93).
+
+A claim is bound, then its volume decides; or it waits for its first consumer, then a volume that
+is there or one that can be made does; or no node serves it, which `refusal` explains.
+
+Of pods only those with such claims are kept. What is found out for one is kept until a volume, a
+claim or a node's label changes, since a pod that waits is tried every second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from vgpu_api.core import Pod
+from vgpu_api.reasons import Reason
+from vgpu_operator.ledger.nodes import NodeFilters
+from vgpu_operator.ledger.storage import (
+    GA_LABELS,
+    ZONE_LABELS,
+    NodeDrivers,
+    StorageObject,
+    Volume,
+    VolumeClaim,
+    VolumeClaimKey,
+    VolumeClass,
+    VolumeRequest,
+    claims_of_volumes,
+    volume_claims_of,
+)
+from vgpu_operator.placement.bounds import ALL, only
+from vgpu_operator.placement.columns import Columns
+
+Claims: TypeAlias = tuple[VolumeClaimKey, ...]
+Refused: TypeAlias = tuple[Reason, str]
+_Version: TypeAlias = tuple[int, int]
+"""Of what is known here, and of the nodes' labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeNodes:
+    """Bits of the nodes where a pod's volumes are or can be; and which may attach them all."""
+
+    reached: int = ALL
+    attachable: int = ALL
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    node: str
+    claims: Claims
+
+
+@dataclass(slots=True)
+class _VolumeOptions:
+    """Where an unbound claim can be served.
+
+    Attributes:
+        volumes: Those that serve it, the smallest first, with the nodes that reach each.
+        made: Bits of the nodes where one can be made.
+    """
+
+    volumes: list[tuple[str, int]] = field(default_factory=list)
+    made: int = 0
+
+    def nodes(self, taken: set[str]) -> int:
+        """Bits of all of them, without volumes that are taken."""
+        return self.made | _any_of(bits for name, bits in self.volumes if name not in taken)
+
+    def choose(self, bit: int, taken: set[str]) -> str | None:
+        """The volume that it gets on a node; empty: one is made; None: there is none."""
+        for name, bits in self.volumes:
+            if bits & bit and name not in taken:
+                return name
+        return "" if self.made & bit else None
+
+
+class Volumes:
+    """Volumes, their claims, and the pods on nodes that use them.
+
+    Args:
+        columns: They number the nodes.
+        filters: Find nodes by label.
+
+    Attributes:
+        version: Grows whenever a claim that served no pod may serve one.
+    """
+
+    def __init__(self, columns: Columns, filters: NodeFilters) -> None:
+        self._columns = columns
+        self._filters = filters
+        self._claims: dict[VolumeClaimKey, VolumeClaim] = {}
+        self._volumes: dict[str, Volume] = {}
+        self._free: dict[str, dict[str, None]] = {}  # class → volumes that a claim may take
+        self._meant: dict[VolumeClaimKey, tuple[str, ...]] = {}  # volumes that name the claim
+        self._classes: dict[str, VolumeClass] = {}
+        self._limits: dict[str, dict[str, int]] = {}  # driver → node → how many it attaches
+        self._uses: dict[str, _Use] = {}  # pod UID → where and what
+        self._on: dict[str, dict[str, Claims]] = {}  # node → pod UID → what
+        self._users: dict[VolumeClaimKey, dict[str, None]] = {}  # UIDs
+        self._unbound: dict[VolumeClaimKey, None] = {}
+        self.version = 0
+        self._free_version = 0
+        self._nodes_of: tuple[_Version, dict[Claims, VolumeNodes]] = ((0, 0), {})
+        self._serving: tuple[_Version, dict[VolumeRequest, list[tuple[str, int]]]] = ((0, 0), {})
+
+    # What is observed.
+
+    def observe(self, obj: StorageObject) -> None:
+        """A claim, a volume, a class or a node's drivers: added, or changed."""
+        match obj:
+            case VolumeClaim():
+                if self._claims.get(obj.key) == obj:
+                    return
+                self._claims[obj.key] = obj
+                if obj.is_bound:
+                    self._unbound.pop(obj.key, None)
+                else:
+                    self._unbound[obj.key] = None
+            case Volume():
+                if self._volumes.get(obj.name) == obj:
+                    return
+                self._forget_volume(obj.name)
+                self._volumes[obj.name] = obj
+                if obj.is_free:
+                    self._free.setdefault(obj.class_name, {})[obj.name] = None
+                    self._free_version += 1
+                elif obj.claim is not None:
+                    self._meant[obj.claim] = (*self._meant.get(obj.claim, ()), obj.name)
+            case VolumeClass():
+                self._classes[obj.name] = obj
+            case NodeDrivers():
+                self._forget_limits(obj.name)
+                for driver, count in obj.limits:
+                    self._limits.setdefault(driver, {})[obj.name] = count
+        self.version += 1
+
+    def remove(self, kind: type[StorageObject], namespace: str, name: str) -> None:
+        """One of these is gone."""
+        if kind is VolumeClaim:
+            key = VolumeClaimKey(namespace, name)
+            self._claims.pop(key, None)
+            self._unbound.pop(key, None)
+        elif kind is Volume:
+            self._forget_volume(name)
+        elif kind is VolumeClass:
+            self._classes.pop(name, None)
+        else:
+            self._forget_limits(name)
+        self.version += 1
+
+    def _forget_limits(self, node: str) -> None:
+        for driver in list(self._limits):
+            self._limits[driver].pop(node, None)
+            if not self._limits[driver]:
+                del self._limits[driver]
+
+    def _forget_volume(self, name: str) -> None:
+        known = self._volumes.pop(name, None)
+        if known is None:
+            return
+        if known.is_free:
+            of_class = self._free[known.class_name]
+            del of_class[name]
+            if not of_class:
+                del self._free[known.class_name]
+            self._free_version += 1
+        elif known.claim is not None:
+            others = tuple(each for each in self._meant[known.claim] if each != name)
+            if others:
+                self._meant[known.claim] = others
+            else:
+                del self._meant[known.claim]
+
+    def put(self, pod: Pod, node: str) -> None:
+        """A pod is on a node, or is to come to it."""
+        uid = pod.metadata.uid
+        known = self._uses.get(uid)
+        if (known is not None and known.node == node) or not pod.spec.volumes:
+            return
+        self.remove_pod(uid)
+        claims = volume_claims_of(pod)
+        if not claims:
+            return
+        self._uses[uid] = _Use(node, claims)
+        self._on.setdefault(node, {})[uid] = claims
+        for key in claims:
+            self._users.setdefault(key, {})[uid] = None
+        self.version += 1
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, or has ended, or is not expected any more."""
+        use = self._uses.pop(uid, None)
+        if use is None:
+            return
+        del self._on[use.node][uid]
+        if not self._on[use.node]:
+            del self._on[use.node]
+        for key in use.claims:
+            users = self._users[key]
+            del users[uid]
+            if not users:
+                del self._users[key]
+        self.version += 1
+
+    # What follows from it.
+
+    def refusal(self, pod: Pod) -> Refused | None:
+        """Why no node serves a pod's claims, with the claim's name; None if one may."""
+        uid = pod.metadata.uid
+        for key, is_ephemeral in claims_of_volumes(pod):
+            claim = self._claims.get(key)
+            if claim is None:
+                when = "is not made yet" if is_ephemeral else "does not exist yet"
+                return Reason.VOLUME_CLAIM_NOT_READY, f"PersistentVolumeClaim {key.name} {when}"
+            if is_ephemeral and claim.controller != uid:
+                text = f"PersistentVolumeClaim {key.name} exists and is not this pod's own"
+                return Reason.VOLUME_CLAIM_NOT_READY, text
+            refused = self._refusal_of(claim, without=uid)
+            if refused is not None:
+                return refused
+        return None
+
+    def of(self, claims: Claims, *, without: str = "") -> VolumeNodes:
+        """The nodes where a pod with these claims may go, as far as its volumes decide that.
+
+        Args:
+            claims: The pod's.
+            without: UID of a pod that does not count.
+        """
+        if not claims:
+            return VolumeNodes()
+        if without:
+            return self._nodes(claims, without)
+        at = (self.version, self._filters.version)
+        if self._nodes_of[0] != at:
+            self._nodes_of = at, {}
+        known = self._nodes_of[1]
+        if claims not in known:
+            known[claims] = self._nodes(claims, "")
+        return known[claims]
+
+    def explain(self, claims: Claims) -> list[str]:
+        """By claim that rules nodes out: on how many of the nodes with devices it can be served."""
+        nodes = [only(number) for number in self._columns.nodes_with_devices()]
+        texts = []
+        for key in claims:
+            bits = self.of((key,)).reached
+            count = sum(bool(bits & node) for node in nodes)
+            if count < len(nodes):
+                claim = self._claims.get(key)
+                has = claim is not None and claim.is_bound
+                what = f"volume {claim.volume}" if claim is not None and has else "a volume for it"
+                texts.append(
+                    f"PersistentVolumeClaim {key.name}: {what} is within reach of {count} of"
+                    f" {len(nodes)} nodes"
+                )
+        return texts
+
+    # A claim.
+
+    def _refusal_of(self, claim: VolumeClaim, *, without: str) -> Refused | None:
+        """Why no node serves a claim that exists."""
+        named = f"PersistentVolumeClaim {claim.key.name}"
+        others = self._users.get(claim.key, {}).keys() - {without}
+        text, reason = "", Reason.VOLUME_CLAIM_NOT_READY
+        if claim.is_going:
+            text = "is being deleted"
+        elif claim.is_lost:
+            text = f"has lost its volume {claim.volume}"
+        elif claim.is_once and others:
+            text, reason = "is ReadWriteOncePod: another pod uses it", Reason.VOLUME_CLAIM_IN_USE
+        elif claim.is_bound:
+            is_there = claim.volume in self._volumes
+            text = "" if is_there else f"is bound to volume {claim.volume}, which does not exist"
+        elif others:
+            text, reason = "is being bound for another pod", Reason.VOLUME_CLAIM_IN_USE
+        else:
+            text = self._unbindable(claim)
+        return (reason, f"{named} {text}") if text else None
+
+    def _unbindable(self, claim: VolumeClaim) -> str:
+        """Why a claim without a volume gets none for a pod's sake; empty: it may get one."""
+        assert claim.request is not None
+        name = claim.request.class_name
+        known = self._classes.get(name)
+        if name and known is None:
+            return f"has the StorageClass {name}, which does not exist"
+        if known is None or not known.waits or claim.volume:
+            return "is not bound to a volume yet"
+        return ""
+
+    # Nodes.
+
+    def _nodes(self, claims: Claims, without: str) -> VolumeNodes:
+        reached, unbound = ALL, []
+        for key in claims:
+            claim = self._claims.get(key)
+            if claim is None or self._refusal_of(claim, without=without) is not None:
+                return VolumeNodes(reached=0)
+            if claim.is_bound:
+                reached &= self._reach(self._volumes[claim.volume])
+            else:
+                unbound.append(claim)
+        if unbound:
+            reached &= self._serve(unbound, self._taken(without), reached)
+        return VolumeNodes(reached, self._attachable(claims, without))
+
+    def _reach(self, volume: Volume) -> int:
+        """Bits of the nodes that reach a volume: by its affinity, and by its labels of zones."""
+        return self._by_affinity(volume) & self._by_zone(volume)
+
+    def _by_affinity(self, volume: Volume) -> int:
+        return ALL if volume.affinity is None else self._filters.by_terms(volume.affinity)
+
+    def _by_zone(self, volume: Volume) -> int:
+        """A node without any label of a zone or a region is of a cluster that has only one."""
+        if not volume.zones:
+            return ALL
+        nodes = ALL
+        for key, values in volume.zones:
+            by_value = self._filters.domains(key)
+            fits = _any_of(by_value.get(value, 0) for value in values)
+            if key in GA_LABELS:
+                by_newer = self._filters.domains(GA_LABELS[key])
+                newer = _any_of(by_newer.get(value, 0) for value in values)
+                fits |= newer & ~_any_of(by_value.values())
+            nodes &= fits
+        in_zones = _any_of(
+            bits for key in ZONE_LABELS for bits in self._filters.domains(key).values()
+        )
+        return nodes | ~in_zones
+
+    def _serve(self, claims: list[VolumeClaim], taken: set[str], within: int) -> int:
+        """Bits of the nodes where each of these unbound claims gets a volume of its own."""
+        options = [self._options(claim) for claim in _by_size(claims)]
+        nodes = within & ((1 << len(self._columns.node_name)) - 1)
+        for each in options:
+            nodes &= each.nodes(taken)
+        if len(options) == 1:
+            return nodes
+        served = 0
+        for bit in _bits(nodes):
+            if _each_gets_one(options, bit, taken) is not None:
+                served |= bit
+        return served
+
+    def _options(self, claim: VolumeClaim) -> _VolumeOptions:
+        request = claim.request
+        assert request is not None
+        known = self._classes.get(request.class_name)
+        found = _VolumeOptions()
+        if known is not None and known.driver:
+            found.made = self._by_topology(known)
+        if claim.selected_node:  # a volume is being made there
+            found.made &= self._filters.named(claim.selected_node)
+            return found
+        meant = (self._volumes[name] for name in self._meant.get(claim.key, ()))
+        own = [each for each in meant if each.is_for(claim) and each.serves(request)]
+        found.volumes = self._with_nodes(own) if own else self._free_for(request)
+        return found
+
+    def _free_for(self, request: VolumeRequest) -> list[tuple[str, int]]:
+        at = (self._free_version, self._filters.version)
+        if self._serving[0] != at:
+            self._serving = at, {}
+        known = self._serving[1]
+        if request not in known:
+            of_class = (self._volumes[name] for name in self._free.get(request.class_name, ()))
+            known[request] = self._with_nodes(each for each in of_class if each.serves(request))
+        return known[request]
+
+    def _with_nodes(self, volumes: Iterable[Volume]) -> list[tuple[str, int]]:
+        ranked = sorted(volumes, key=lambda volume: (volume.size, volume.name))
+        return [(volume.name, self._by_affinity(volume)) for volume in ranked]
+
+    def _by_topology(self, storage_class: VolumeClass) -> int:
+        if not storage_class.topologies:
+            return ALL
+        nodes = 0
+        for term in storage_class.topologies:
+            of_term = ALL if term else 0
+            for key, values in term:
+                by_value = self._filters.domains(key)
+                of_term &= _any_of(by_value.get(value, 0) for value in values)
+            nodes |= of_term
+        return nodes
+
+    def _taken(self, without: str) -> set[str]:
+        """Volumes that kube-scheduler will bind for pods that are on their way to their nodes."""
+        taken: set[str] = set()
+        uids = {uid for key in self._unbound for uid in self._users.get(key, ())} - {without}
+        for uid in sorted(uids):
+            use = self._uses[uid]
+            bit = self._filters.named(use.node)
+            unbound = [
+                claim
+                for key in use.claims
+                if (claim := self._claims.get(key)) is not None and not claim.is_bound
+            ]
+            options = [self._options(claim) for claim in _by_size(unbound)]
+            taken |= _each_gets_one(options, bit, taken) or set()
+        return taken
+
+    # Limits.
+
+    def _attachable(self, claims: Claims, without: str) -> int:
+        """Bits of the nodes where no driver attaches more volumes than it can."""
+        new: dict[str, set[str]] = {}
+        for driver, volume in self._attached(claims):
+            new.setdefault(driver, set()).add(volume)
+        nodes = ALL
+        for driver, volumes in new.items():
+            for node, limit in self._limits.get(driver, {}).items():
+                pods = self._on.get(node, {})
+                at_most = sum(map(len, pods.values())) + len(volumes)
+                if at_most > limit and self._exceeds(node, driver, volumes, limit, without):
+                    nodes &= ~self._filters.named(node)
+        return nodes
+
+    def _exceeds(self, node: str, driver: str, volumes: set[str], limit: int, without: str) -> bool:
+        """Whether a node would attach more volumes of a driver than it can."""
+        there = {
+            volume
+            for uid, claims in self._on.get(node, {}).items()
+            if uid != without
+            for of, volume in self._attached(claims)
+            if of == driver
+        }
+        return not volumes <= there and len(volumes | there) > limit
+
+    def _attached(self, claims: Claims) -> Iterator[tuple[str, str]]:
+        """Drivers, and volumes as they know them; one that is to be made has its claim's name."""
+        for key in claims:
+            claim = self._claims.get(key)
+            if claim is None:
+                continue
+            volume = self._volumes.get(claim.volume) if claim.is_bound else None
+            if volume is not None and volume.driver:
+                yield volume.driver, volume.handle
+            elif claim.request is not None:
+                known = self._classes.get(claim.request.class_name)
+                if known is not None and known.driver:
+                    yield known.driver, f"{key.namespace}/{key.name}"
+
+
+def _by_size(claims: Iterable[VolumeClaim]) -> list[VolumeClaim]:
+    """In the order in which kube-scheduler gives them volumes."""
+    return sorted(claims, key=lambda claim: 0 if claim.request is None else claim.request.size)
+
+
+def _each_gets_one(options: Iterable[_VolumeOptions], bit: int, taken: set[str]) -> set[str] | None:
+    """The volumes that claims get on a node, none twice; None where one of them gets none."""
+    chosen: set[str] = set()
+    for each in options:
+        name = each.choose(bit, taken | chosen)
+        if name is None:
+            return None
+        if name:
+            chosen.add(name)
+    return chosen
+
+
+def _bits(nodes: int) -> Iterator[int]:
+    while nodes:
+        bit = nodes & -nodes
+        yield bit
+        nodes ^= bit
+
+
+def _any_of(sets: Iterable[int]) -> int:
+    nodes = 0
+    for each in sets:
+        nodes |= each
+    return nodes
