@@ -54,7 +54,7 @@ class SyncedView(NodeView):
 
 @dataclass(slots=True)
 class Kubelet:
-    """What the kubelet would say: PodResources and its checkpoint."""
+    """What the kubelet would report: PodResources and its checkpoint."""
 
     path: Path
     entries: list[KubeletEntry] = field(default_factory=list)

@@ -228,7 +228,7 @@ async def _is_decided(stage: Stage, number: int) -> bool:
 
 
 async def _end(stage: Stage, result: Result | None, number: int) -> None:
-    """Delete a pod, and its claim once the agent has said that nothing uses it, if anything did."""
+    """Delete a pod, and its claim once the agent has reported its release, if it was in use."""
     name = f"p-{number}"
     await stage.api.delete(PODS, name, namespace="default", grace_s=0)
     if result is not None:
@@ -267,7 +267,7 @@ async def _running(stage: Stage) -> Any:
 
 
 async def _settles(stage: Stage, result: Result, claims: int) -> None:
-    """Wait until the audit finds nothing and counts so many claims; else say what it finds."""
+    """Wait until the audit finds nothing and counts so many claims; fails with its findings."""
     wrong: Sequence[str] = ("the agent does not answer",)
     deadline = time.monotonic() + QUIET_S
     while wrong and time.monotonic() < deadline:
@@ -291,7 +291,7 @@ async def _wrong(stage: Stage, claims: int) -> Sequence[str]:
 
 
 def _left(stage: Stage) -> tuple[str, ...]:
-    """What lies on disk when nobody holds anything."""
+    """What is on disk when no claim holds anything."""
     folders = [path.name for path in (stage.state / "slots").iterdir()]
     specs = [path.name for path in stage.folders.cdi.glob("vgpu.dev-slot_*")]
     return tuple(f"left on disk: {name}" for name in (*folders, *specs))

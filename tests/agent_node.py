@@ -207,7 +207,7 @@ class AgentNode:
         await Agent(self.config, self.api, self.driver).run()
 
     async def offers_slots(self) -> None:
-        """Wait until the node's status says that it has slots to give."""
+        """Wait until the node's status shows slots."""
         await until(
             self.api,
             NODES,
@@ -304,7 +304,7 @@ async def pod_is(api: Api, name: str, phase: str) -> Json:
 
 
 async def pod_is_refused(api: Api, name: str) -> str:
-    """Wait until the kubelet could not start a container; what it says about it."""
+    """Wait until the kubelet could not start a container; its message about that."""
 
     def waiting(pod: Json) -> Json:
         statuses = pod["status"].get("containerStatuses") or []

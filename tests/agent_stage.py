@@ -262,7 +262,7 @@ def _write(file: int, content: bytes) -> None:
 async def until(
     holds: Callable[[], Awaitable[bool]], *, pause_s: float = 0.02, limit_s: float = 60.0
 ) -> None:
-    """Wait for something that no single object tells.
+    """Wait for something that no single object shows.
 
     Raises:
         AssertionError: It is not so within the limit.

@@ -1,6 +1,6 @@
 """A small cluster around the engine: an API whose news come late, an agent, a kubelet, a user.
 
-Nothing here knows how the engine works. What it keeps is the truth: what stands in the API, and
+Nothing here knows how the engine works. What it keeps is the truth: what the API holds, and
 what runs on the nodes.
 """
 
@@ -32,7 +32,7 @@ Place = tuple[str, str, str]
 
 
 class LateApi(MemoryApi):
-    """Tells of every change in order, but only when it is asked to."""
+    """Delivers every change in order, but only on request."""
 
     def __init__(self) -> None:
         self.news: deque[tuple[str, dict[str, Any]]] = deque()
@@ -153,7 +153,7 @@ class World:
         self.turn()
 
     def deliver(self, count: int) -> None:
-        """Tell the operator of the next changes."""
+        """Deliver the next changes to the operator."""
         for _ in range(min(count, len(self.api.news))):
             what, raw = self.api.news.popleft()
             self._tell(what, raw, was_seen=True)
@@ -171,7 +171,7 @@ class World:
                 news.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def lose_the_watch(self) -> None:
-        """All news are lost; a list tells what is, and what is missing."""
+        """All events are lost; a list shows what is, and what is missing."""
         missed, self.api.news = self.api.news, deque()
         there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
         for what, raw in missed:
@@ -220,7 +220,7 @@ class World:
             self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
-        """Their pages deny from now on, which the agent will say; the pods run with the rest."""
+        """Their pages deny from now on, which the agent will report; the pods run with the rest."""
         for claim, allocation, pod_uid in self._used():
             round_ = init_round(allocation)
             if self.init_rounds.get(pod_uid) == round_:
@@ -268,7 +268,7 @@ class World:
         return found
 
     def agent_releases_what_has_ended(self) -> None:
-        """Containers of pods that ended or vanished are gone; the agent says so of their claim."""
+        """The containers of pods that ended or vanished are gone; the agent reports it."""
         for claim in self.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is None or reserved is None:

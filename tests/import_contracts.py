@@ -1,7 +1,7 @@
 """A contract of import-linter: a room imports what its list allows, and nothing else.
 
-A list of what is forbidden passes whatever nobody thought of: `random`, `os`, `socket`. A room that
-must be pure says what it needs.
+A list of what is forbidden passes all that it lacks: `random`, `os`, `socket`. A room that
+must be pure lists what it needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An API server small enough to read, for unit tests of what talks to one.
 
 It keeps claims and pods in memory, gives each write a resourceVersion, refuses stale patches, and
-can be told to hold writes, to lose an answer, or to fail. What it cannot do is the stand-in
+can be made to hold writes, to lose an answer, or to fail. What it cannot do is the stand-in
 cluster's business. Every write is noted in `log`, in order.
 """
 

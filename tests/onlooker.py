@@ -1,6 +1,6 @@
 """Who looks on at a cluster in virtual time and counts for itself who could have devices.
 
-From what stands in the API, from what is reserved, and from what devices and nodes are in truth;
+From what the API holds, from what is reserved, and from what devices and nodes are in truth;
 `placement` is not asked. Devices that are earmarked for who has waited longer count as taken.
 """
 
@@ -33,7 +33,7 @@ class Wish:
     vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
     volume: bool = False  # it has one of a PersistentVolumeClaim
     nodes: frozenset[str] | None = None  # those that kube-scheduler asks about; None: all
-    is_pinned: bool = False  # its affinity says so too, as a DaemonSet's does
+    is_pinned: bool = False  # its affinity has it too, as a DaemonSet's does
     foreign: bool = False  # another scheduler's, which is not there
     attempts: int = 0
     tried: float = 0.0
@@ -63,7 +63,7 @@ class Onlooker:
     """Looks on.
 
     Attributes:
-        longest_s: For how long somebody who could have run waited, at worst, kube-scheduler's own
+        longest_s: For how long a pod that could have run waited, at worst, kube-scheduler's own
             back-off aside.
         longest_in_all_s: The same with it.
     """

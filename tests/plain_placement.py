@@ -36,9 +36,9 @@ class Fleet:
 
     devices: Mapping[str, Sequence[DeviceFacts]]  # by node, each by (index, UUID, name)
     used: Mapping[str, Used]  # by UUID
-    policies: Mapping[str, tuple[str, ...]]  # of a node that says something
+    policies: Mapping[str, tuple[str, ...]]  # of a node that has some
     unwilling: Mapping[str, str]  # node → why it takes no pods
-    places: Mapping[str, str]  # of a node that says where it wants to be among nodes
+    places: Mapping[str, str]  # of a node that has a policy for its place among nodes
     mix: Mix = ()
     cpu: Mapping[str, int] = field(default_factory=dict)  # free milli-CPU by node; else no end
 
@@ -99,7 +99,7 @@ def decide(
 
 
 def own_place(fleet: Fleet, name: str, ask: Demand) -> str:
-    """What the node says, where the claim says nothing."""
+    """The node's policy, where the claim has none."""
     listens = ask.node_may_choose and ask.node_policy != "Fragmentation"
     return fleet.places.get(name, "") if listens else ""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSIDE = "/usr/local/vgpu"
-# /usr/local with one folder more, and our /etc, over the real ones; both vanish with the namespace.
+# `/usr/local` with one folder more, and our `/etc`, over the real ones; both go with the namespace.
 _ENTER = """
 set -e
 root=$1; shift

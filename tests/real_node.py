@@ -28,7 +28,7 @@ class RealNode:
     """One node, its control plane included.
 
     Args:
-        folder: where it keeps its disk; what tells it from others.
+        folder: where it keeps its disk; its own among nodes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -142,7 +142,7 @@ class RealNode:
         self.kubectl("apply", "-f", "-", given=_listed(objects))
 
     def refusal(self, *objects: Json) -> str:
-        """What is said when objects are created that must not be."""
+        """The messages when objects are created that must not be."""
         done = self.attempt("kubectl", "create", "-f", "-", given=_listed(objects))
         assert done.returncode != 0, f"it was created: {done.stdout}"
         return done.stderr
@@ -239,7 +239,7 @@ def until(look: Callable[[], T], what: str, *, limit_s: float = 60, every_s: flo
 
 
 def a_pod(name: str, namespace: str, *, limits: Json | None = None, **spec: Any) -> Json:
-    """A pod that runs until it is told to stop."""
+    """A pod that runs until it is stopped."""
     container = {
         "name": "main",
         "image": WORKLOAD,

@@ -231,7 +231,7 @@ class Replica:
         await self.scheduled()
 
     async def told(self) -> None:
-        """Settle, and again after what waits has waited for long enough to be told of."""
+        """Settle, and again after what waits has waited for long enough to be reported."""
         await self.settle()
         self.time += REPORT_AFTER_S
         await self.settle()

@@ -1,7 +1,7 @@
 """Machines as their owners published them: the words of `nvidia-smi topo -m`, GPU by GPU.
 
 Each is the listing's part between GPUs, and the NUMA affinity of each. NICs and CPU lists are left
-out. Where every GPU reaches every other over NVSwitch, `switch_links` says so: the listing itself
+out. Where every GPU reaches every other over NVSwitch, `switch_links` has that: the listing itself
 shows a pair's links without where they end.
 """
 

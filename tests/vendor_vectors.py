@@ -45,7 +45,7 @@ TIMED = {names.HAMI_TIME, names.HAMI_BIND_TIME, names.HAMI_BIND_PHASE} | {
 class Question:
     """One pod on one node that others are on, and HAMi's answer.
 
-    `groups` says of devices that go together what they share, where HAMi decides between groups of
+    `groups` has what devices that go together share, where HAMi decides between groups of
     one size at random.
     """
 

@@ -1,7 +1,7 @@
 """A cluster in virtual time around the real engine.
 
-News take a moment; a kube-scheduler sets aside what is refused, and looks again where it is poked
-or a node changes, and nowhere else; pods run, and end. Nothing but the engine and its
+News take a moment; a kube-scheduler sets aside what is refused, and tries it again when it is
+requeued or a node changes, and never else; pods run, and end. Nothing but the engine and its
 Binder is ours.
 """
 
@@ -55,7 +55,7 @@ def affinity_to(nodes: Iterable[str]) -> Affinity:
 
 
 class PromptApi(LateApi):
-    """Tells of each change a moment after it was made."""
+    """Delivers each change some time after it was made."""
 
     cluster: VirtualCluster
 
@@ -263,7 +263,7 @@ class VirtualCluster(World):
         self.ended(name)
 
     def ended(self, name: str) -> None:
-        """A pod has ended; swapped where somebody makes a new one of it."""
+        """A pod has ended; swapped where a controller makes a new one of it."""
 
     def claims(self) -> list[VGPUClaim]:
         """As the API has them, each version read once."""

@@ -44,7 +44,7 @@ WAITING: tuple[tuple[dict[str, Any], str, str], ...] = (
 TEAMS = ("vision", "speech", "search", "ranking", "robotics", "chem", "fraud", "maps")
 WORK = ("train", "serve", "batch", "notebook", "eval")
 NOW = "2026-03-02T12:00:00Z"
-"""When a fleet is looked at; nothing of it is younger."""
+"""When a fleet is observed; nothing of it is younger."""
 RIGHTS: Mapping[str, set[str]] = {
     "admin": EVERYTHING,
     "tenant": {"gpudevices", "vgpuclaims in vision"},

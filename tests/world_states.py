@@ -1,4 +1,4 @@
-"""What happens in a `World` whoever schedules: the rules that its state machines share."""
+"""What happens in a `World` with every scheduler: the rules that its state machines share."""
 
 from __future__ import annotations
 

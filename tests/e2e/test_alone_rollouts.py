@@ -35,7 +35,7 @@ class Stream:
     """Pods that are created one after the other, each to run for a few seconds.
 
     Attributes:
-        refused: What was said of creates that were refused.
+        refused: The messages of creates that were refused.
         created: How many were not.
     """
 

@@ -1,4 +1,4 @@
-"""A node whose plug was pulled: what stood on its disk gives nobody a device who has no claim."""
+"""A node whose plug was pulled: what is on its disk gives no device to a pod without a claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not run on a real node, and what the event says."""
+"""What must not run on a real node, and its event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def _bound(pod: Json) -> Json:
-    """The pod as somebody binds it who is not our scheduler."""
+    """The pod, bound by another than our scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -1,7 +1,7 @@
 """Whatever restarts on a real node: who runs keeps its limits, who comes gets them, no slot leaks.
 
 Who comes has a controller. A pod that is bound in the second in which the kubelet has no device
-plugin, or no agent answers it, fails for good: that is how the kubelet admits pods with devices.
+plugin, or no agent answers it, fails permanently: that is how the kubelet admits pods with devices.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_after_a_restart_old_pods_keep_their_limits_and_new_ones_start(
 
 
 def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -> None:
-    """The next agent stands ready before the last one is ended: nobody waits for its start."""
+    """The next agent is ready before the last one is ended: no pod waits for its start."""
     node, namespace = held.node, held.namespace
     rollout = ("-n", AGENTS, "rollout")
     node.kubectl(*rollout, "restart", "daemonset/vgpu-nodeagent")

@@ -187,7 +187,7 @@ async def test_door_7_no_container_beside_a_gpu_container_may_ask_for_every_devi
 async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_comes_from(
     doors: Doors, source: str
 ) -> None:
-    """Of three sources a container's own value wins: what the pod says, `envFrom`, the image."""
+    """Of three sources a container's own value wins: the pod's own, `envFrom`, the image."""
     where: dict[str, Object] = {
         "valueFrom": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": EVERY_BY_FIELD}]},
         "envFrom": {"envFrom": [{"configMapRef": {"name": "of-the-tenant"}}]},
@@ -245,7 +245,7 @@ STRANGER = """
 async def test_door_7_a_process_that_reached_a_device_without_a_claim_is_reported(
     doors: Doors,
 ) -> None:
-    """As with a container runtime that shows devices to whoever sets a variable."""
+    """As with a container runtime that shows devices to every container that sets a variable."""
     command = [sys.executable, "-c", textwrap.dedent(STRANGER)]
     stranger = a_pod("stranger", a_container(command=command), nodeName=ONE)
     await doors.tenant.create(PODS, of_tenant(stranger))

@@ -1,4 +1,4 @@
-"""In virtual time: pods that cannot run delay nobody, and DaemonSets run everywhere at once."""
+"""In virtual time: pods that cannot run delay no other, and DaemonSets run everywhere at once."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_a_watch_that_selects_nothing_hears_how_far_history_is(
 
     listening = asyncio.ensure_future(first_bookmark())
     number = 0
-    while not listening.done():  # bookmarks tell of what happens while the stream is open
+    while not listening.done():  # bookmarks show what happens while the stream is open
         number += 1
         await api.create(CONFIG_MAPS, a_config_map(namespace, f"a{number}"))
         await asyncio.wait({listening}, timeout=0.2)

@@ -245,7 +245,7 @@ async def test_two_appliers_keep_their_conditions_side_by_side(api: Api, namespa
         await apply("other", Ready="True", Prepared="False")
     forced = await apply("other", force=True, Ready="True", Prepared="False")
     assert types(forced)["Prepared"] == "False"
-    gone = await apply("agent", Prepared="False")  # no longer says anything about Violated
+    gone = await apply("agent", Prepared="False")  # no longer reports Violated
     assert types(gone) == {"Prepared": "False", "Ready": "True"}
 
 

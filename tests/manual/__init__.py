@@ -1,6 +1,6 @@
-"""Keeps docs/ true: what the code can say, what the pages list, and the difference of the two.
+"""Keeps docs/ true: what the code can print, what the pages list, and the difference of the two.
 
-* `words`: every word that the system can say or read, taken from the code
+* `words`: every word that the system can print or read, taken from the code
 * `pages`: the tables and links of a page
 * `generate`: the pages that are written by a program (`make reference`)
 * `prose`: words and constructions that have no place in the manual

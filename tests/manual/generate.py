@@ -1,6 +1,6 @@
 """Writes the pages of the reference that follow from the code: `make reference`.
 
-`python -m manual.generate` writes them, `--check` fails when one is stale. What a page says of a
+`python -m manual.generate` writes them, `--check` fails when one is stale. What a page has about a
 field is the docstring of the field, so an error in a page is corrected in the code.
 """
 

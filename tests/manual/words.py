@@ -1,4 +1,4 @@
-"""Every word that the system can say or read, taken from the code by import or from its syntax.
+"""Every word that the system can print or read, taken from the code by import or from its syntax.
 
 A word is returned with the place where the code has it, so that a missing row of the manual can be
 traced. Nothing is listed here a second time: a new reason, metric or annotation appears by itself.

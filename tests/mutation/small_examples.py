@@ -1,7 +1,7 @@
 """A pytest plugin for mutants: property tests come last, small, always the same, and unshrunk.
 
 A mutant that a plain test kills costs no examples then, and the same mutant has the same fate in
-every run. Shrinking explains a failure to a reader; nobody reads these.
+every run. Shrinking explains a failure to a reader; these have none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ settings.load_profile("mutation")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Plain tests first; what a property test says of its examples is cut to ours."""
+    """Plain tests first; a property test's number of examples is cut to ours."""
     items.sort(key=lambda item: "property" in item.path.parts)
     for item in items:
         function, machine = getattr(item, "obj", None), getattr(item, "cls", None)

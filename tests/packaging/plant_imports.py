@@ -124,7 +124,7 @@ def copied(to: Path) -> None:
 
 
 def refusal(contract: str, plants: Sequence[Plant], scratch: Path) -> str:
-    """What the contract says of the copy with its plants in it; empty where they pass."""
+    """The contract's faults in the copy with its plants in it; empty where they pass."""
     before = {plant.file: (scratch / plant.file).read_text() for plant in plants}
     for plant in plants:
         with (scratch / plant.file).open("a") as file:

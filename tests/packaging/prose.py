@@ -1,7 +1,7 @@
 """Refuses the words and constructions that tests/packaging/prose.toml lists.
 
-In the manual, code (blocks, spans), links' targets and comments are left out. Of the product's
-Python only docstrings and comments are read, without code spans.
+In the manual, code (blocks, spans), links' targets and comments are left out. Of Python, the tests'
+included, only docstrings and comments are read, without code spans.
 Prints `file:line: found: write …`.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 RULES = Path(__file__).parent / "prose.toml"
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-ROOMS = ("operator", "nodeagent", "crds")
+ROOMS = ("operator", "nodeagent", "crds", "tests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def prose(text: str) -> list[str]:
 
 
 def modules(root: Path = ROOT) -> list[Path]:
-    """The product's Python, without what protoc generates."""
+    """All Python, without what protoc generates."""
     return [
         path
         for room in ROOMS

@@ -75,9 +75,9 @@ def test_the_manual_and_the_pages_beside_the_readme_are_checked() -> None:
     assert not names & {"configuration.md", "0001-one-claim-status-as-the-only-truth.md"}
 
 
-def test_the_modules_of_the_product_are_checked() -> None:
+def test_the_modules_of_the_product_and_of_its_tests_are_checked() -> None:
     names = {path.name for path in prose.modules()}
-    assert names >= {"planning.py", "agent.py", "vgpuclaim.py"}
+    assert names >= {"planning.py", "agent.py", "vgpuclaim.py", "test_prose.py", "campaign.py"}
     assert not any(name.endswith("_pb2.py") for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The reference lists every word that the code can say, and no other."""
+"""The reference lists every word that the code can print, and no other."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_page_without_the_section_is_named(tmp_path: Path) -> None:
 
 
 def without_help(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The arguments of a program and of its commands that say nothing about themselves."""
+    """The arguments of a program and of its commands that have no help text."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command, below in action.choices.items():

@@ -1,4 +1,4 @@
-"""Scheduler and webhooks in manifests/ name the resources that the configuration says are ours."""
+"""Scheduler and webhooks in manifests/ name the resources that the configuration lists as ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make shape` counts what it says: each measure finds what is planted, and nothing else."""
+"""`make shape` counts what it claims to: each measure finds what is planted, and nothing else."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ one in twenty names a claim, which the process then reads from the API server.
     late_ms_p99                      how late this process asked: above a millisecond or two the
                                      asker, not the asked, was short of CPU
     cpu_percent                      of one CPU, of the webhooks' process, by /proc
-    cpu_ms_a_review                  of that process; it says the most on a machine with other work
+    cpu_ms_a_review                  of that process; the best measure on a machine with other work
     rss_mib                          resident, afterwards
 
 Written to build/bench/admission.json with the bar beside the figures.

@@ -8,7 +8,7 @@ bookkeeping, not of kernels.
     prestart_p99_ms     the agent's own histogram, over a hundred starts one after the other: the
                         upper end of the bucket of the 99th percentile, with the kubelet's List
     prestart_crowd_ms   the same of the other pods, ten at once: stand-ins and agent share the CPUs
-    resize_ms_p99       from the write of a larger amount to the page that says it
+    resize_ms_p99       from the write of a larger amount to the page that shows it
     scrape_ms_p99       one GET of /metrics with all series
     idle_cpu_percent    of one CPU, by /proc, while nothing changes
     rss_mib             resident, afterwards

@@ -42,7 +42,7 @@ BARS = {"ratio": 1.5}
 WAYS = ("listed", "streamed")
 _VERSION = "1000000"
 _NUMBER = "424242"
-"""Stands in a template for the number of each pod, which has as many digits."""
+"""In a template, the place of the number of each pod, which has as many digits."""
 
 
 def main(arguments: Sequence[str]) -> None:

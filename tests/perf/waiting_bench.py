@@ -4,7 +4,7 @@ The engine runs with real clocks on an API server in memory; in the same event l
 extender with mutual TLS, the Lease, and a task that measures how long the loop was held. A client
 in a process of its own repeats the Filter of some pods that fit nowhere all the while, as
 kube-scheduler does, and another asks a process of the webhooks for reviews. Every change is of one
-device: either too little is freed, so that each class is looked at and none is served, or a whole
+device: either too little is freed, so that each class is checked and none is served, or a whole
 device is, so that one pod is served, ends, and another comes in its place.
 
     round_cpu_ms, round_ms         the longest round after a change: CPU, and by the clock
@@ -356,7 +356,7 @@ class Scene:
         return frozenset((*(f"node-{number:05d}" for number in numbers), *also))
 
     def _free_too_little(self) -> None:
-        """A small claim goes and comes again: something is freed, and nobody fits."""
+        """A small claim goes and comes again: something is freed, and no pod fits."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
         self._go(self._holder(number, SMALL_MIB))
         self._afterwards = lambda: self._come_back(number, SMALL_MIB)

@@ -97,8 +97,8 @@ Steps = st.lists(st.tuples(st.sampled_from(["one", "two"]), configurations()), m
 def test_after_any_applies_every_manager_finds_what_it_applied_last(steps: list[tuple[str, Obj]]):
     """Invariants of server-side apply, forced or not.
 
-    What a manager owns is in the object with the value it sent; nothing is in the object that
-    nobody owns; applying the same again changes nothing; owners survive being written and read.
+    What a manager owns is in the object with the value it sent; nothing in the object
+    is without an owner; applying the same again changes nothing; owners survive a write and a read.
     """
     live: Obj = {"metadata": {}}
     owners: Owners = {}

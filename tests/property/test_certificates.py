@@ -1,4 +1,4 @@
-"""Nobody ever shows a certificate that is not trusted, whatever happens in whatever order."""
+"""No server ever shows a certificate that is not trusted, whatever happens in whatever order."""
 
 from __future__ import annotations
 

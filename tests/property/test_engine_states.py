@@ -171,14 +171,14 @@ class EngineStates(WorldStates):
     @precondition(lambda self: self.offers)
     @rule(pick=PICK, unknown=st.booleans())
     def bind(self, pick: int, unknown: bool) -> None:
-        """`unknown`: nobody hears what became of the Binding, and reads fail for a while."""
+        """`unknown`: the Binding's outcome is lost, and reads fail for a while."""
         self.lost_bindings, self.failed_reads = (1, 5) if unknown else (0, 0)
         self._bind(sorted(self.offers)[pick % len(self.offers)])
 
     @precondition(lambda self: self._pods())
     @rule(pick=PICK, is_told=st.booleans())
     def a_pod_gets_to_run(self, pick: int, is_told: bool) -> None:
-        """The whole way in one step, whether or not the operator is told of its end."""
+        """The whole way in one step, whether or not the operator receives its end."""
         pods = [p for p in self._pods() if not p["spec"].get("nodeName")]
         if not pods:
             return
@@ -253,7 +253,7 @@ class EngineStates(WorldStates):
 
     @invariant()
     def what_runs_is_held(self) -> None:
-        """Nobody gives away what init containers use while they run, nor what the others do."""
+        """What init containers use while they run is not given away, nor what the others do."""
         held = {
             claim.metadata.uid: effective_use(claim.spec, claim.status.allocation.devices)
             for claim in self.world.claims()
@@ -290,7 +290,7 @@ class EngineStates(WorldStates):
             self.world.close()
 
     def what_is_not_bound_expires(self) -> None:
-        """Nobody asks any more: after a while no pod without a node holds a device."""
+        """No Filter comes any more: after a while no pod without a node holds a device."""
         for _ in range(12):
             self.world.deliver(1000)
             self.world.round()

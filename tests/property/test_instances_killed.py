@@ -138,7 +138,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(kill=st.integers(0, STEPS))
     def sweep(self, kill: int) -> None:
-        """Claims that are gone are found without being told."""
+        """Claims that are gone are found without an event."""
         self.fate.left = kill
         self.run(self.instances.remove_all(self.is_over))
 

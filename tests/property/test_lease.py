@@ -85,7 +85,7 @@ def test_a_successor_waits_out_the_lease_and_the_writes_of_a_holder_that_vanishe
     async def story(time: Time, server: Server) -> None:
         a, b = await a_holder_and_who_waits(server, time)
         await time.run(until=2.0, look=nothing)
-        await a.stop()  # without a word
+        await a.stop()  # without notice
         until = 1.0 + TERMS.duration_s + TERMS.write_s
         await time.run(until=until, look=nothing)
         assert not b.elector.is_leading()

@@ -26,7 +26,7 @@ TRIPS = st.lists(
 
 class Electors(RuleBasedStateMachine):
     """At most one leads at any moment, a successor only after its predecessor's writes, and once
-    everything behaves somebody does.
+    everything works, one does.
 
     The plain model is one line: until when, in true time, each process may lead.
     """

@@ -75,7 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.events: list[tuple[str, VGPUClaim]] = []
         self.delivered = 0
         self.writes: list[Write] = []
-        # The plain model: the newest version told of each name, who is gone, what is assumed.
+        # The plain model: the newest version delivered of each name, who is gone, what is assumed.
         self.told: dict[str, VGPUClaim] = {}
         self.gone: set[str] = set()
         self.assumed: dict[int, tuple[str, VGPUClaim]] = {}

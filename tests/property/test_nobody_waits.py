@@ -17,7 +17,7 @@ DEVICES = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2
 NORMAL: dict[str, Any] = {}
 ODD: list[dict[str, Any]] = [
     {"vetoed": True},
-    {"vetoed": True, "volume": True},  # which nobody provisions
+    {"vetoed": True, "volume": True},  # which is never provisioned
     {"volume": True},
     {"foreign": True},
     {"nodes": frozenset()},  # CPU, a resource or a volume that no node has

@@ -78,7 +78,7 @@ sizes = st.one_of(
 
 @st.composite
 def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
-    """What devices say of each other, not always agreeing."""
+    """What devices report of each other, not always agreeing."""
     said: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
     for at, one in enumerate(uuids):
         for other in uuids[at + 1 :]:

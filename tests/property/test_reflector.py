@@ -30,7 +30,7 @@ class ModelApi:
         self.compacted = 0
         self.list_faults: list[str] = []
         self.stream_faults: list[tuple[str, int]] = []  # after how many events, of a new stream
-        self.cut = ""  # befalls the open stream before it says anything more
+        self.cut = ""  # befalls the open stream before its next event
         self.changed = asyncio.Event()
         self.uids = 0
         self.lag = 0  # how many versions the server's cache is behind, at most
@@ -159,12 +159,12 @@ class ModelApi:
 
 
 class View:
-    """What a sink that believes everything it is told knows; refuses what makes no sense."""
+    """What a sink that takes everything as delivered holds; refuses what makes no sense."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
         self.versions: dict[str, int] = {}
-        self.ends: list[bool] = []  # of each deletion, whether the stream told of it
+        self.ends: list[bool] = []  # of each deletion, whether the stream delivered it
 
     def added(self, obj: dict[str, Any]) -> None:
         assert obj["metadata"]["name"] not in self.objects
@@ -317,7 +317,7 @@ def test_an_object_deleted_in_a_gap_is_told_as_deleted(fault: str) -> None:
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)
     assert "a" not in view.objects
-    assert view.ends == [False]  # what else happened to it in the gap, nobody knows
+    assert view.ends == [False]  # what else happened to it in the gap is unknown
 
 
 def test_an_object_whose_deletion_the_stream_tells_was_seen_to_the_end() -> None:
@@ -364,7 +364,7 @@ def test_who_wants_a_list_now_gets_it_from_etcd() -> None:
 def test_once_faults_stop_the_view_equals_the_truth(
     script: list[tuple[Any, ...]], from_cache: bool
 ) -> None:
-    """Whatever streams and lists do: no object lost, none too many, nothing told that makes no
+    """Whatever streams and lists do: no object lost, none too many, nothing delivered that makes no
     sense (an addition of what is known, a deletion of what is not, a version that goes back)."""
     api, view = asyncio.run(watched_through(script, from_cache=from_cache))
     assert view.objects == the_truth(api)

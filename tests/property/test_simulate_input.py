@@ -1,4 +1,4 @@
-"""Whatever stands in the files, `simulate` answers or says in one line what is wrong, and where."""
+"""Whatever the files hold, `simulate` answers or prints one line about what is wrong, and where."""
 
 from __future__ import annotations
 

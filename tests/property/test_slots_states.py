@@ -124,7 +124,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def what_is_used_is_what_was_granted_and_has_not_ended(self) -> None:
-        """Device by device as a plain dictionary of claims says."""
+        """Device by device as a plain dictionary of claims has it."""
         total: dict[str, Use] = {}
         for uses in self.open.values():
             for uuid, use in uses.items():
@@ -146,7 +146,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def slots_in_use_are_offered_as_healthy(self) -> None:
-        """However few devices are left, the kubelet is never told that a slot in use is sick."""
+        """However few devices are left, a slot in use is never reported to the kubelet as sick."""
         in_use = self.state.slots_in_use()
         for usable in range(5):
             shown = dict(offer(total=4, usable=usable, in_use=in_use))

@@ -1,4 +1,4 @@
-"""Whatever stands in a node's or a pod's words for other vendors' devices is read or refused."""
+"""Whatever a node's or a pod's annotations hold for other vendors' devices is read or refused."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Cluster:
         assert len(self.replica.state.earmarks) <= MOST_OF_A_NAMESPACE
 
     async def serve_everybody(self) -> None:
-        """Nobody comes any more and who has devices ends: then everybody else gets theirs.
+        """No pod comes any more and those with devices end: then all others get theirs.
 
         Who was offered devices once and not bound in time has them only from Bind on.
         """

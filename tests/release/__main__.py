@@ -35,13 +35,13 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 PUBLISHED_AT = "https://example.com/vgpu"
-"""Where nothing is said of it: krew needs an address, and takes `--archive` in place of it."""
+"""The default: krew needs an address, and takes `--archive` in place of it."""
 _EPOCH = 315_532_800
 """1980: the first year that a zip knows."""
 
 
 class BadArgument(Exception):
-    """An argument that cannot be used; the text says why."""
+    """An argument that cannot be used, and why."""
 
 
 def write(

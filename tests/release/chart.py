@@ -3,7 +3,7 @@
 Each component of `manifests/components` is a value. kustomize builds the default overlay with and
 without each; an object that a component adds, changes or removes is written once for each
 combination of the components that touch it, in nested conditions. So the chart has no template that
-could say something else than the manifests, and a test compares both, object by object.
+could differ from the manifests, and a test compares both, object by object.
 
 `python -m release.chart FOLDER` writes it.
 """
@@ -107,7 +107,7 @@ def kustomized(components: Sequence[str]) -> Objects:
 
 
 def by_key(objects: Iterable[Any]) -> Objects:
-    """Objects by what tells them from each other."""
+    """Objects by what distinguishes them."""
     return {
         (
             obj["apiVersion"],

@@ -1,6 +1,6 @@
 """The service accounts that manifests/ gives our programs, and what logs in as one of them.
 
-A program here is no pod, so nobody mounts a token for it: it is asked for as the kubelet would
+A program here is no pod, so no kubelet mounts a token for it: it is asked for as the kubelet would
 ask, and put into a kubeconfig.
 """
 
@@ -24,7 +24,7 @@ SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 
 
 def user(account: tuple[str, str]) -> str:
-    """A service account's name as the API server knows it."""
+    """A service account's name in the API server's form."""
     return "system:serviceaccount:" + ":".join(account)
 
 
@@ -34,7 +34,7 @@ async def token(api: Api, account: tuple[str, str], *, node: str | None = None) 
     Args:
         api: An administrator's.
         account: Namespace and name.
-        node: None: a token that says nothing of a node.
+        node: None: a token without a node.
     """
     spec: Object = {"audiences": [], "expirationSeconds": 3600}
     if node is not None:

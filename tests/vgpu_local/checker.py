@@ -1,7 +1,7 @@
 """The checker: replays what was written, and finds every moment at which a rule was broken.
 
-It knows nothing of the operator's ledger: capacity is what GPUDevices said, use is what claims'
-statuses said, by the effective sums of the architecture's third rule, after every single write.
+It knows nothing of the operator's ledger: capacity is what GPUDevices had, use is what claims'
+statuses had, by the effective sums of the architecture's third rule, after every single write.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Replay:
 
 
 def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
-    """Whether init containers gave devices back that the agent says are free, or got some anew."""
+    """Whether init containers gave back devices that the agent reports as free, or got new ones."""
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False

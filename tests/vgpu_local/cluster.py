@@ -64,7 +64,7 @@ _KINDS: Mapping[str, Resource] = {
 
 
 class NotReady(Exception):
-    """The cluster did not become ready in time; the text says what was missing."""
+    """The cluster did not become ready in time, and what it was was missing."""
 
 
 class LocalCluster(Started):
@@ -244,7 +244,7 @@ class LocalCluster(Started):
             raise NotReady(f"{resource.kind} {name} is not as wanted {error}") from None
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """Return the present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
+        """Return the present objects of a kind, named as kubectl does: `vgpuclaims.vgpu.dev`."""
         return self.server.objects(resource, namespace)
 
     def exec(
@@ -290,7 +290,7 @@ class LocalCluster(Started):
         self.run(self.kubelets[node].restart())
 
     def reboot_node(self, node: str, *, away_s: float) -> None:
-        """Power a node off and on, but for its agent, which is somebody else's to kill."""
+        """Power a node off and on, but for its agent, which the caller kills."""
         self.run(self.kubelets[node].reboot(away_s))
 
     def slow_driver(self, node: str, milliseconds: int) -> None:

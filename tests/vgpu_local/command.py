@@ -46,7 +46,7 @@ def in_files(
         try:
             code = process.wait(_LIMIT_S)
         finally:
-            process.send_signal(signal.SIGKILL)  # of one that has ended, no one's
+            process.send_signal(signal.SIGKILL)  # of one that has ended, no process's
         stdout, stderr = (path.read_text() for path in outputs)
     return subprocess.CompletedProcess(command, code, stdout, stderr)
 

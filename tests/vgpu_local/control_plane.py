@@ -1,6 +1,6 @@
 """A real Kubernetes control plane for tests: etcd and API server, up in about three seconds.
 
-The stand-in API server says what we believe Kubernetes does; this one says what it does. The
+The stand-in API server does what we believe Kubernetes does; this one is Kubernetes. The
 programs come from `tests/cluster/build.sh`. Everything a run writes lies in one temporary folder
 that goes when it stops, and etcd listens on a Unix socket in it, so only one port is taken.
 """
@@ -81,10 +81,10 @@ class ControlPlane(Started):
         self.kubeconfig = Path()
 
     def start(self) -> None:
-        """Start everything; returns when the API server says that it is ready.
+        """Start everything; returns when the API server reports that it is ready.
 
         Raises:
-            RuntimeError: The programs are not built, or one of them ended; says which and why.
+            RuntimeError: The programs are not built, or one of them ended: which, and why.
         """
         if not (self.programs / "kube").exists():
             raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
@@ -110,7 +110,7 @@ class ControlPlane(Started):
 
         Args:
             config: fields of a KubeSchedulerConfiguration; how to log in is added here, where
-                `clientConnection` does not say it.
+                `clientConnection` does not have it.
         """
         kubeconfig = self._kubeconfig_of("system:kube-scheduler")
         path = self._folder / "kube-scheduler.json"
@@ -150,7 +150,7 @@ class ControlPlane(Started):
         """Make sure that everything that was started still runs.
 
         Raises:
-            RuntimeError: one of the programs ended; says which and why.
+            RuntimeError: one of the programs ended: which, and why.
         """
         for process in self._processes.values():
             if process.poll() is not None:
@@ -206,7 +206,7 @@ class ControlPlane(Started):
         }
 
     def _start_etcd(self) -> None:
-        # It insists on advertising something of the form host:port, which nobody uses here.
+        # It insists on advertising something of the form host:port, which is not used here.
         nowhere = "http://localhost:1"
         self._launch(
             "etcd",

@@ -97,7 +97,7 @@ class Daemon:
         self._environment = environment
         self._spawn = spawn
         self._process: Process | None = None
-        self._log_from = 0  # what lies before was said by processes before this one
+        self._log_from = 0  # what lies before is of processes before this one
 
     @property
     def pid(self) -> int:

@@ -38,7 +38,7 @@ class Mismatch(Exception):
 
 
 class Demo:
-    """Shows things step by step, and checks that they are as it says."""
+    """Shows things step by step, and checks that they are as shown."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -139,7 +139,7 @@ class Demo:
         self._cluster.wait_for(GPU_DEVICES, device, shows)
 
     def refused(self, pod: str) -> str:
-        """Wait until the claim of a pod says why it has nothing; returns its name."""
+        """Wait until the claim of a pod shows why it has nothing; returns its name."""
         uid = self._cluster.wait_for(PODS, pod, lambda _: True)["metadata"]["uid"]
         name = f"{pod}-{uid[:8]}"
 
@@ -163,7 +163,7 @@ class Demo:
 
 
 def expect(what: str, seen: object, promised: object) -> None:
-    """Say what was seen; it must be what was promised.
+    """Print what was seen; it must be what was promised.
 
     Raises:
         Mismatch: it is not.

@@ -1,6 +1,6 @@
 """The stand-in's faults for any API server: a proxy in front of it that lets things go wrong.
 
-A real API server cannot be told to lose an answer or to freeze a stream; a proxy between it and
+A real API server cannot be made to lose an answer or to freeze a stream; a proxy between it and
 its clients can do both, from the same `Fault` descriptions. It keeps no state of the cluster and
 runs in a thread with a loop of its own.
 """

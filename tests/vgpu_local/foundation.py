@@ -75,7 +75,7 @@ class Server(Protocol):
         """The writes since the start, in order: all of them unless it keeps fewer."""
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """The present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
+        """The present objects of a kind, named as kubectl does: `vgpuclaims.vgpu.dev`."""
 
 
 class Foundation(Protocol):

@@ -36,7 +36,7 @@ def install(
         components: Which of manifests/components beside it.
 
     Raises:
-        AssertionError: The API server refused something or warned; with its words.
+        AssertionError: The API server refused something or warned; with its messages.
     """
     overlay = folder / "overlay"
     overlay.mkdir()
@@ -108,7 +108,7 @@ def apply(plane: ControlPlane, overlay: Path) -> None:
     """`kubectl apply -k`, strictly.
 
     Raises:
-        AssertionError: The API server refused something or warned; with its words.
+        AssertionError: The API server refused something or warned; with its messages.
     """
     command = ["apply", "-k", str(overlay), "--validate=strict"]
     done = subprocess.run(

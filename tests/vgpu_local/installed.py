@@ -2,7 +2,7 @@
 
 The programs run as processes of this machine, but with the tokens of their own service accounts,
 the certificates that the operator issues, and every policy in force. What cannot be the same here
-is said in the overlay: Services lead to this machine, and no pod is started from an image.
+is in the overlay: Services lead to this machine, and no pod is started from an image.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LEASE_S = 45
 
 
 class NotInTime(Exception):
-    """What was waited for did not come; the text says what was there instead."""
+    """What was waited for did not come, and what was there instead."""
 
 
 class InstalledCluster(Started):
@@ -130,7 +130,7 @@ class InstalledCluster(Started):
         return self._daemons.pids()
 
     def leader(self) -> Daemon:
-        """The operator that says that it leads."""
+        """The operator that reports that it leads."""
         found = self._operators.leader(self._tls())
         assert found is not None, "no operator leads"
         return found
@@ -204,7 +204,7 @@ class InstalledCluster(Started):
         """Wait for something.
 
         Raises:
-            NotInTime: It did not come; with what `otherwise` says.
+            NotInTime: It did not come; with what `otherwise` returns.
         """
         deadline = time.monotonic() + limit
         while not holds():

@@ -1,4 +1,4 @@
-"""Simulated GPU nodes: what devices they have, and the file that tells the simulated driver.
+"""Simulated GPU nodes: what devices they have, and the file that configures the simulated driver.
 
 The presets are round numbers under the names of real devices, so that expected placements can be
 worked out by hand. UUIDs follow from node and index alone: they are the same in every run.
@@ -48,7 +48,7 @@ class Device:
     """One device of a node.
 
     Attributes:
-        numa: NUMA node, or -1 where the platform does not say.
+        numa: NUMA node, or -1 where the platform does not report it.
     """
 
     uuid: str

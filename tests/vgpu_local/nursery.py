@@ -138,7 +138,7 @@ class Nursery(Started):
             "environment": dict(environment),
             "outputs": [str(log), str(errors or log)],
         }
-        with self._one_birth, self._born:  # a birth does not say whose it is
+        with self._one_birth, self._born:  # a birth does not show whose it is
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             if not self._born.wait_for(lambda: self._births, _BIRTH_S):
                 raise RuntimeError(f"{module} was not born: the nursery has ended, or is stuck")
@@ -164,7 +164,7 @@ class Nursery(Started):
 
 
 def main() -> None:
-    """Bear who is asked for, tell of their ends, and end them all when nobody listens any more."""
+    """Bear who is asked for, report their ends, and end them all when the socket closes."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     modules = {name: importlib.import_module(f"{name}.__main__") for name in _MODULES}
     for name in _LAZY:
@@ -192,7 +192,7 @@ def main() -> None:
                 alive.add(pid)
                 _tell(channel, {"pid": pid})
     for pid in alive:
-        os.killpg(pid, signal.SIGKILL)  # nobody else reaps them, so they are there
+        os.killpg(pid, signal.SIGKILL)  # no other process reaps them, so they are there
         os.waitpid(pid, 0)
 
 
@@ -205,7 +205,7 @@ def _reap(alive: set[int], channel: socket.socket) -> None:
 
 
 def _tell(channel: socket.socket, what: Mapping[str, int]) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more: `recv` will say so
+    with contextlib.suppress(OSError):  # the socket is closed: `recv` will show that
         channel.sendall(json.dumps(what).encode() + b"\n")
 
 

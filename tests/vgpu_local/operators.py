@@ -29,7 +29,7 @@ class Operators:
 
     Attributes:
         front: where the Services listen: the webhooks' leads to any of them, the extender's to
-            the operator whose EndpointSlice says that it leads.
+            the operator whose EndpointSlice shows that it leads.
         daemons: the operators' processes, in the order of their numbers.
         webhooks: the webhooks' processes, likewise.
     """
@@ -49,7 +49,7 @@ class Operators:
         slices = Slices(api, {replica.address: _HERE for replica in self._replicas})
         self._following = asyncio.create_task(slices.run())
         extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
-        # A pod that is told to end leaves its Service at once, however long it answers.
+        # A pod that is to end leaves its Service at once, however long it answers.
         webhook = Service(lambda: [Backend(_HERE, port) for port in self.webhook_ports()])
         for service, port in ((extender, self.front.extender), (webhook, self.front.webhook)):
             await service.start(port)
@@ -86,7 +86,7 @@ class Operators:
         return [replica.webhook for replica, daemon in pairs if daemon.wanted]
 
     def leader(self, tls: ssl.SSLContext) -> Daemon | None:
-        """The one that says that it leads, of those that should run."""
+        """The one that reports that it leads, of those that should run."""
         for replica, daemon in self._running():
             if leads(replica.place.extender_url, tls):
                 return daemon

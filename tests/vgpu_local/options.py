@@ -25,7 +25,7 @@ class ClusterOptions:
         drain_s: how long a process of the webhooks serves on after SIGTERM.
         linger_s: how long a leader that ends refuses calls after it gave its lease up.
         standbys_first_s: with a new configuration, how much later than standbys a leader ends.
-        agent_gone_s: how long an agent is silent before claims of ended pods do without its word.
+        agent_gone_s: how long an agent is silent before claims of ended pods need no report of it.
         on_violation: what the operator does about claims that violate limits: Report or Evict.
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.

@@ -110,7 +110,7 @@ class PodWriter:
                 grace_s=0,
             )
         except NotFound:
-            return  # somebody else was faster
+            return  # another writer was faster
         except Conflict:
             if await self._now(pod) is not None:
                 raise

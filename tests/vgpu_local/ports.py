@@ -1,9 +1,9 @@
-"""Ports for servers that are told where to listen before they are started.
+"""Ports for servers whose address is decided before they are started.
 
 A port that the system hands out is free again once the asker lets go of it, and the next who asks
 may get it before the server has started. So ports come from below the range that the system hands
-out, where nobody gets one by chance, and each is marked as given for as long as this process runs:
-clusters that start at once, in whatever processes, never get the same.
+out, where no process gets one by chance, and each is marked as given for as long as this process
+runs: clusters that start at once, in whatever processes, never get the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NoFreePort(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports on loopback that nobody listens on and nobody else was given.
+    """Find ports on loopback on which no process listens and that no other caller was given.
 
     Raises:
         NoFreePort: there are not so many.

@@ -89,7 +89,7 @@ class Replica:
 
     Attributes:
         name: in the Lease, in front of what makes it unique; as the user of its kubeconfig.
-        address: what it says of itself in the extender's EndpointSlice.
+        address: its own in the extender's EndpointSlice.
         place: where it listens on this machine.
     """
 

@@ -33,7 +33,7 @@ def missing(
     trust: ssl.SSLContext,
     count_resource: str,
 ) -> str:
-    """Say what is missing, in words; empty when the cluster is ready.
+    """Return what is missing, in words; empty when the cluster is ready.
 
     Args:
         objects: reads the cluster.
@@ -75,7 +75,7 @@ def _gaps(
 
 
 def leads(url: str, trust: ssl.SSLContext) -> bool:
-    """Say whether the extender there answers that it leads."""
+    """Return whether the extender there answers that it leads."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_LIMIT, context=trust) as answer:
             return bool(answer.status == 200)

@@ -50,7 +50,7 @@ class RealServer:
     """A real API server behind a fault proxy, its writes recorded past the proxy.
 
     Attributes:
-        faults: arm faults here; they befall our programs and nobody else.
+        faults: arm faults here; they befall our programs alone.
     """
 
     def __init__(self, proxy: FaultProxy, api: Api, loop: BackgroundLoop) -> None:
@@ -75,7 +75,7 @@ class RealServer:
         self._proxy.restart(down_for=down_for)
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
-        """Called when the recorder hears of a write."""
+        """Called when the recorder receives a write."""
         self._recorder.subscribe(listener)
 
     def history(self) -> list[WriteEvent]:

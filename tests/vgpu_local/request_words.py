@@ -1,4 +1,4 @@
-"""What a request to a Kubernetes API server asks for, told from its method and URL alone. Pure."""
+"""What a request to a Kubernetes API server asks for, from its method and URL alone. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Words:
 
     Attributes:
         verb: get, list, watch, create, update, patch, delete or deletecollection.
-        resource: `pods`, `pods/binding`, `vgpuclaims.vgpu.dev/status` and so on.
+        resource: `pods`, `pods/binding`, or `vgpuclaims.vgpu.dev/status`.
         name: of the object; "" for a collection.
     """
 

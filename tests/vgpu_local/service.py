@@ -32,7 +32,7 @@ class Backend:
 class Service:
     """One port that leads to the endpoints, the next one where one does not answer.
 
-    An endpoint that takes a connection and then says nothing is passed over too: a readiness
+    An endpoint that takes a connection and then sends nothing is passed over too: a readiness
     probe would have taken it out of the Service. The one that answered last is asked first.
     """
 
@@ -66,13 +66,13 @@ class Service:
         try:
             await self._carry(reader, writer)
         except OSError:
-            pass  # one side is gone; the other is told below
+            pass  # one side is gone; the other is closed below
         finally:
             self._connections.discard(task)
             await _hang_up(writer)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.read(_CHUNK)  # whoever calls speaks first, in TLS and in HTTP
+        first = await reader.read(_CHUNK)  # the client speaks first, in TLS and in HTTP
         if not first:
             return
         backends = sorted(self._backends(), key=lambda backend: backend != self._good)

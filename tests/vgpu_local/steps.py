@@ -42,7 +42,7 @@ def a_pod(
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """A pod that ends fast when it is told to."""
+    """A pod that ends fast on SIGTERM."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -107,7 +107,7 @@ def is_allocated(status: Object) -> bool:
 
 
 def is_prepared(status: Object) -> bool:
-    """Whether the agent says that a container has the limits; of a pod's own claim it may not."""
+    """Whether the agent reports the limits in place; it need not for a pod's own claim."""
     return any(
         condition["type"] == "Prepared" and condition["status"] == "True"
         for condition in status.get("conditions", [])
@@ -115,7 +115,7 @@ def is_prepared(status: Object) -> bool:
 
 
 def reason(status: Object) -> str:
-    """Why a claim has nothing; empty when it has, or nothing was said."""
+    """Why a claim has nothing; empty when it has, or nothing was reported."""
     for condition in status.get("conditions", []):
         if condition["type"] == "Allocated" and condition["status"] == "False":
             return str(condition["reason"])
@@ -147,7 +147,7 @@ def _is_empty(cluster: LocalCluster, plural: str) -> bool:
 
 
 def until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> None:
-    """Wait for something that no single object tells."""
+    """Wait for something that no single object shows."""
     deadline = time.monotonic() + limit
     while not holds():
         cluster.check()

@@ -1,4 +1,4 @@
-"""Command lines as people type them, so that what a document tells its reader to do can be done.
+"""Command lines as people type them, so that what a document has its reader do can be done.
 
 `kubectl exec` is played: the stand-in's kubelet runs the command. All else is the real kubectl, and
 what follows a pipe is the shell's.
@@ -14,7 +14,7 @@ from vgpu_local.kubectl import Kubectl
 
 
 class Failed(Exception):
-    """The command did not succeed; the text is what it said."""
+    """The command did not succeed; the text is its output."""
 
 
 def typed(cluster: LocalCluster, line: str) -> str:

@@ -28,7 +28,7 @@ def wait_for(
         limit: seconds.
 
     Raises:
-        TimeoutError: it was not; the text says after how long, and what was there instead.
+        TimeoutError: it was not: after how long, and what was there instead.
     """
     deadline = time.monotonic() + limit
     seen = "there is no such object"

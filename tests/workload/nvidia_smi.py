@@ -35,7 +35,7 @@ class UsageError(Exception):
 
 
 class Gpu:
-    """One device as NVML shows it here; what it cannot tell is None."""
+    """One device as NVML shows it here; what it cannot find is None."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -45,7 +45,7 @@ class Gpu:
         self.memory = pynvml.nvmlDeviceGetMemoryInfo(self.handle)
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What an NVML call says of the device; None where device or driver does not know."""
+        """An NVML call's result; None where device or driver does not support it."""
         try:
             return call(self.handle, *arguments)
         except pynvml.NVMLError:

@@ -264,7 +264,7 @@ async def test_a_pod_made_anew_under_the_same_name_does_not_get_its_predecessors
 
 
 async def second_is_refused(api: Api) -> str:
-    """One pod runs with 10 GiB of device 0, another is to have as much; says why it has not."""
+    """One pod runs with 10 GiB of device 0, another is to have as much; returns why it has not."""
     for name in ("1", "2"):
         claim = await create_claim(api, f"c{name}", requests=[a_request(memory="10Gi")])
         pod = await create_pod(api, f"p{name}")

@@ -201,7 +201,7 @@ async def test_a_pod_that_ended_while_the_agent_was_away_is_released(
 
 
 async def has_said_started(node: AgentNode, *, times: int) -> None:
-    """Nothing tells of what a container writes, least of all while the API server is away."""
+    """No event shows what a container writes, least of all while the API server is away."""
     for _ in range(1000):
         if node.kubelet.logs("default", "p1", "main").count("started") == times:
             return
@@ -214,7 +214,7 @@ async def test_a_container_starts_while_the_api_server_is_away(
 ) -> None:
     greeting = a_slot_container(script="echo started; sleep 600")
     await a_running_pod(api, container=greeting, restartPolicy="Always")
-    await has_said_started(node, times=1)  # it runs before it has said anything
+    await has_said_started(node, times=1)  # it runs before it has reported anything
     away = server.faults.add(Fault(action="refuse", times=None))
     server.break_watches()
     await node.kubelet.kill_container("default", "p1", "main")

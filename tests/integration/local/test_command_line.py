@@ -410,7 +410,7 @@ def test_doctor_names_what_is_in_order_and_what_is_missing_with_a_remedy(cluster
     assert ("agents", "2 of 2 report") in well
     assert any(check == "leader" for check, _ in well)
     assert all(each["remedy"] for each in found if each["level"] != "ok")
-    # The programs of this cluster are no pods, and doctor says so.
+    # The programs of this cluster are no pods, and doctor reports that.
     assert [each["level"] for each in found if each["check"] == "programs"] == ["warning"]
     errors = [each for each in found if each["level"] == "error"]
     assert done.returncode == (1 if errors else 0)

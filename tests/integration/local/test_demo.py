@@ -1,4 +1,4 @@
-"""`make demo KEEP=1`: what its last lines say is true."""
+"""`make demo KEEP=1`: its last lines are true."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Cluster:
         return Daemon(replica.name, command, program_environment(folder, {}), log)
 
     def bundles(self) -> set[str]:
-        """What the webhooks' caBundles say."""
+        """The webhooks' caBundles."""
         return {
             hook["clientConfig"].get("caBundle", "")
             for kind in ("mutating", "validating")

@@ -80,7 +80,7 @@ def the_other(cluster: LocalCluster, one: Daemon) -> Daemon:
 
 
 def holders(cluster: LocalCluster) -> list[str]:
-    """Who held the Lease, one after the other; the empty name stands for nobody."""
+    """Who held the Lease, one after the other; the empty name is for no holder."""
     found: list[str] = []
     for write in history(cluster, LEASES, "vgpu-operator"):
         holder = write.object["spec"].get("holderIdentity", "").rpartition("_")[0]

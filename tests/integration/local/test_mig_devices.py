@@ -46,7 +46,7 @@ def a_user(name: str, mib: int) -> dict[str, Any]:
 
 
 def instances(cluster: LocalCluster) -> list[str]:
-    """The UUIDs of what the device is cut into, as its object says."""
+    """The UUIDs of what the device is cut into, as its object shows."""
     (device,) = cluster.server.objects("gpudevices.vgpu.dev")
     found = device["status"]["mig"].get("instances", [])
     assert isinstance(found, list)

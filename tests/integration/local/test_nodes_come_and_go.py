@@ -37,7 +37,7 @@ ONE, LEFT, RIGHT = "one", "left", "right"
 @pytest.fixture(scope="module")
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     left, right = gpu_node(LEFT, [T4]), gpu_node(RIGHT, [T4])
-    twin = replace(right, devices=left.devices)  # a virtual machine that was copied, say
+    twin = replace(right, devices=left.devices)  # for example a virtual machine that was copied
     with whole_cluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []

@@ -1,4 +1,4 @@
-"""What stands in the claims survives every process: the operator, the agent, the kubelet."""
+"""What the claims hold survives every process: the operator, the agent, the kubelet."""
 
 from __future__ import annotations
 

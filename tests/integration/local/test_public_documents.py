@@ -1,4 +1,4 @@
-"""Every pod of HAMi's and Alibaba's public guides on a whole cluster: it runs, or says why not.
+"""Every pod of HAMi's and Alibaba's public guides on a whole cluster: it runs, or shows why not.
 
 What each asks for: `tests/unit/dialects/test_seed_documents.py`. Workloads are applied as the pods
 that their controllers make, for the stand-in has no controllers of its own.

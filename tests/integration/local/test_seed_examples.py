@@ -147,7 +147,7 @@ def test_example_3_is_refused_where_every_device_is_in_use(
 def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(
     cluster: LocalCluster, applied: Any, node: str, mib: int
 ) -> None:
-    """The seed says about 4.8, 9.6 and 24 GB; its own check pipes the record, which is no JSON,
+    """The seed shows about 4.8, 9.6 and 24 GB; its own check pipes the record, which is no JSON,
     into a JSON reader, so the record's content is checked instead.
     """
     path = cluster.folder / "one.yaml"

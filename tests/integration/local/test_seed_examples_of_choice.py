@@ -116,7 +116,7 @@ def a_small_pod(cluster: LocalCluster, name: str, node: str | None = None, **mor
 
 
 def says_why(cluster: LocalCluster, pod: str, reason: str) -> None:
-    """Wait until the pod's claim says why there is no place."""
+    """Wait until the pod's claim shows why there is no place."""
     name = claim_name(cluster.wait_for(PODS, pod, lambda _: True))
 
     def says(claim: dict[str, Any]) -> bool:

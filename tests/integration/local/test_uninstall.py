@@ -1,4 +1,4 @@
-"""`kubectl-vgpu uninstall` on a whole cluster: it ends, whoever is there to help."""
+"""`kubectl-vgpu uninstall` on a whole cluster: it ends, whatever still runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def a_user(cluster: LocalCluster) -> str:
 
 
 def grant_the_operators_account(cluster: LocalCluster) -> None:
-    """What its role lets it write; the operator of these tests runs as somebody else.
+    """What its role lets it write; the operator of these tests runs as another user.
 
     The stand-in asks for no rights, and has no roles.
     """

@@ -1,4 +1,4 @@
-"""A program that gets past the library is seen by the node's agent all the same."""
+"""A program that gets past the library is found by the node's agent all the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running, until
 
 # Half the limit through the library; then, in a namespace of its own where there is no shadow of
-# the driver either, more than the rest. Frees that when told to.
+# the driver either, more than the rest. Frees that on request.
 ESCAPE = """
     import ctypes, os, signal
     MIB = 1 << 20
@@ -104,7 +104,7 @@ def evictions(cluster: LocalCluster) -> list[dict[str, Any]]:
     return [event for event in cluster.objects("events") if event["reason"] == "Evicted"]
 
 
-# A little through the library, which says whose process it is where pods have no cgroups; then a
+# A little through the library, which records whose process it is where pods have no cgroups; then a
 # driver in a namespace of its own, where no hook is.
 UNHOOKED = """
     import ctypes, sys, time

@@ -91,7 +91,7 @@ def claims(cluster: LocalCluster) -> set[str]:
 
 
 def waits(cluster: LocalCluster, pod: dict[str, Any]) -> None:
-    """Until an event of the pod says that there is no room for it."""
+    """Until the pod has an event about missing room."""
 
     def is_told() -> bool:
         return any(
@@ -155,7 +155,7 @@ def test_jobs_give_back_what_they_had_when_they_have_succeeded(
 def test_init_containers_sidecars_and_a_second_container_ask_for_themselves(
     cluster: LocalCluster, words: str
 ) -> None:
-    """By a template the claim says what each of them gets; in words each container does."""
+    """By a template the claim has what each of them gets; by resources each container does."""
     if words == "template":
         quarter = {"memory": "4Gi"}
         requests = [

@@ -1,4 +1,4 @@
-"""A real kube-scheduler and 100 nodes: DaemonSets run everywhere, and who cannot run delays nobody.
+"""A real kube-scheduler and 100 nodes: DaemonSets run everywhere, pods that cannot run delay none.
 
 How soon is exact in virtual time (`test_among_others.py`). Here the API server's times count, and
 the same pods without devices show how fast the machine is.

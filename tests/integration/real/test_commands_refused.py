@@ -38,7 +38,7 @@ VERBS: Sequence[tuple[str, ...]] = (
     ("release", "--node", "none", "--yes"),
 )
 FIND_OUT = ("doctor", "support-bundle", "uninstall")
-"""These are made for clusters on which something is missing, and say what."""
+"""These are made for clusters on which something is missing, and show what."""
 
 
 async def _token(kubeconfig: Path) -> str:

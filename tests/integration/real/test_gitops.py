@@ -53,7 +53,7 @@ def kubectl() -> Iterator[Kubectl]:
 
 
 def installed(kubectl: Kubectl, folder: Path) -> dict[tuple[str, ...], Any]:
-    """The objects as they are, without what the API server counts and says of itself."""
+    """The objects as they are, without what the API server counts and records itself."""
     found = {}
     for each in json.loads(kubectl("get", "-k", folder, "-o", "json"))["items"]:
         metadata = each["metadata"]
@@ -98,7 +98,7 @@ def test_what_is_applied_again_changes_nothing_and_has_no_difference(
 
 
 def test_what_somebody_changes_by_hand_is_drift(kubectl: Kubectl) -> None:
-    """Or an empty difference would say nothing."""
+    """Or an empty difference would prove nothing."""
     folder = source("flux.yaml")
     manager = "--field-manager=kustomize-controller"
     kubectl("apply", "--server-side", "--force-conflicts", manager, "-k", folder)

@@ -75,7 +75,7 @@ def test_requests_of_our_accounts_have_seats_of_their_own(
         plane.url + path, headers={"Authorization": f"Bearer {bearer}"}
     )
     deadline = time.monotonic() + 30
-    while True:  # the API server follows its own configuration a moment later
+    while True:  # the API server follows its own configuration with a delay
         try:
             with urllib.request.urlopen(request, context=plane.trust()) as answer:
                 found = answer.headers["X-Kubernetes-PF-PriorityLevel-UID"]

@@ -1,4 +1,4 @@
-"""What roles cannot say, the admission policies of manifests/ do: who writes what, where, and when.
+"""What roles cannot express, the admission policies of manifests/ do: who writes what and when.
 
 On the real API server, with every role and policy in force, and without our programs: the tests
 speak with the tokens of their accounts.
@@ -83,7 +83,7 @@ async def callers(
 
 
 async def prepare(admin: Api) -> None:
-    """Nodes, a tenant, and no webhooks: nobody would answer them here."""
+    """Nodes, a tenant, and no webhooks: no process would answer them here."""
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(resource, "vgpu")
     for node in (HERE, ELSEWHERE):
@@ -94,7 +94,7 @@ async def prepare(admin: Api) -> None:
 
 
 async def policies_in_force(admin: Api) -> None:
-    """The API server reads new policies a moment later."""
+    """The API server reads new policies with a delay."""
     await admin.create(VGPU_CLAIMS, a_claim("early", {"memory": "1Gi"}))
     for _ in range(100):
         try:
@@ -275,7 +275,7 @@ async def bind(admin: Api, role: str) -> None:
 
 
 async def until_allowed(attempt: Callable[[], Awaitable[Object]]) -> None:
-    """The authorizer reads new bindings a moment later."""
+    """The authorizer reads new bindings with a delay."""
     for _ in range(50):
         with contextlib.suppress(Forbidden):
             await attempt()
@@ -309,7 +309,7 @@ async def test_an_agent_makes_and_describes_the_devices_of_its_own_node(callers:
 
 
 async def test_an_agent_takes_no_name_that_another_node_must_have(callers: Callers) -> None:
-    """The plain name is whoever's comes first; the one with its node's is left to each agent."""
+    """The plain name belongs to the first that comes; each agent has the one with its node's."""
     await make_device(callers.admin, "gpu-taken", ELSEWHERE)
     await make_device(callers.agent, f"gpu-taken.{HERE}", HERE)
     for name in (f"gpu-taken.{ELSEWHERE}", f"gpu-other.x.{HERE}", "gpu-other.1234abcd"):
@@ -396,7 +396,7 @@ GPU = {"nvidia.com/gpu": 1}
 async def test_a_gpu_pod_that_no_webhook_has_seen_is_refused_by_the_api_server(
     callers: Callers, unseen: Object
 ) -> None:
-    """Here the webhook configurations are gone, as somebody may delete them."""
+    """Here the webhook configurations are gone, as an administrator may delete them."""
     with pytest.raises(Invalid, match=UNSEEN):
         await callers.tenant.create(PODS, unseen)
 

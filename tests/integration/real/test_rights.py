@@ -2,7 +2,7 @@
 
 The programs run under their own accounts on what manifests/ installs. One run exercises all that
 they do; then whatever was refused to them is a right that is missing, and whatever their roles
-grant and nobody asked for is a right too many.
+grant without need is a right too many.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _asked(event: Object) -> Right:
 
 RELEASED_MEANWHILE = "writes to claims that are allocated there only"
 """An agent may write to a claim whose allocation the operator removes at that moment: it is right
-to refuse that, and what the agent had to say is of no interest any more."""
+to refuse that, and what the agent had to report is of no interest any more."""
 
 
 def refused(events: Sequence[Object]) -> list[str]:
@@ -324,7 +324,7 @@ def a_leader_goes_and_the_next_one_places_a_pod(cluster: InstalledCluster) -> No
 
 
 def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
-    """kube-scheduler asks for a pod that no watch tells of any more."""
+    """kube-scheduler asks for a pod that no watch shows any more."""
     gone = {"PodName": "gone", "PodNamespace": "default", "PodUID": "u", "Node": "one"}
     assert "is gone" in cluster.ask_extender("bind", gone)["Error"]
 

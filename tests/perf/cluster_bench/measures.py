@@ -141,7 +141,7 @@ def peaks_mib(pids: Mapping[str, int]) -> dict[str, int]:
 
 
 def ended(pids: Mapping[str, int]) -> list[str]:
-    """The names of processes that run no more; one that nobody has waited for is among them."""
+    """The names of processes that run no more, also of those that their parent has not reaped."""
     return [name for name, pid in pids.items() if _state(pid) in ("", "Z", "X")]
 
 

@@ -1,6 +1,6 @@
 """A control plane with paper nodes, and the two loads on it.
 
-No controllers run: nobody taints nodes that no kubelet reports, and nobody collects garbage.
+No controllers run: nodes that no kubelet reports are not tainted, and no garbage is collected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patches hold only what differs, and say it in RFC 6902."""
+"""Patches hold only what differs, as RFC 6902 has it."""
 
 from __future__ import annotations
 

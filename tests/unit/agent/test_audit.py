@@ -207,7 +207,7 @@ async def test_an_agent_that_ends_hangs_up_on_whoever_it_still_answers(
     bench: Bench, tmp_path: Path
 ) -> None:
     """From Python 3.12 on the end of a server waits for its clients; the next agent waits, too."""
-    lose_spec(bench)  # a finding is looked at again, an hour later
+    lose_spec(bench)  # a finding is checked again, an hour later
     socket = AuditSocket(bench.node, tmp_path / "s", between_s=3600.0)
     serving = asyncio.create_task(socket.run())
     await asyncio.sleep(0.05)

@@ -91,7 +91,7 @@ def test_a_new_peak_in_the_drivers_accounts_is_proof_however_short_it_was() -> N
     assert account.peak() == 5 * GIB
     for now in range(2, 60):
         account.look(0, GIB, now=float(now), peaks={1: 5 * GIB})
-    assert not account.violating  # the account says it for ever, of once
+    assert not account.violating  # the account reports it for ever, of once
 
 
 def test_peaks_of_before_the_first_look_accuse_nobody() -> None:

@@ -1,4 +1,4 @@
-"""Reading what the kubelet says about allocations, and refusing what does not agree."""
+"""Reading what the kubelet records about allocations, and refusing what does not agree."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_pa
     mig = said_of(device, terms, vendor="nvidia")["mig"]
     assert mig["enabled"] is True
     assert mig["instances"] == ["MIG-foreign", "MIG-1"]
-    # Of those that are ours the operator knows by the claims that have them.
+    # Of those that are ours the operator learns by the claims that have them.
     assert {p["name"]: [x["start"] for x in p["placements"]] for p in mig["profiles"]} == {
         "3g.20gb": [4],
         "1g.5gb": [4, 5, 6],

@@ -15,7 +15,7 @@ from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
 
 
 class Lister(pr_grpc.PodResourcesListerServicer):
-    """Answers when told to; every answer has a pod named by its number."""
+    """Answers on request; every answer has a pod named by its number."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,6 +1,6 @@
-"""When `Prepared` is written: of a pod's own claim only what a running container does not say.
+"""When `Prepared` is written: of a pod's own claim only what a running container does not show.
 
-Of 300 pods whose containers start at once the API server then hears of none (decision 57).
+Of 300 pods whose containers start at once the API server then receives none (decision 57).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ async def test_a_refusal_is_written_and_so_is_its_end_before_the_watch_shows_the
     agent = Agent(its_own())
     agent.refused()
     await agent.delivers()
-    agent.prepared()  # the claim that the agent knows has no condition yet
+    agent.prepared()  # the claim in the agent's cache has no condition yet
     await agent.delivers()
     assert agent.said() == [("False", "OverCapacity"), IN_PLACE]
     agent.prepared()  # the next container

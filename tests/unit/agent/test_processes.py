@@ -114,7 +114,7 @@ def test_without_cgroups_of_pods_any_process_that_root_may_not_look_into_may_be_
 
 
 def test_the_first_process_of_the_machine_is_no_container(proc: Proc, region: Path) -> None:
-    """In some sandboxes nobody may look into it, root neither, and it never ends."""
+    """In some sandboxes no process may look into it, root neither, and it never ends."""
     proc.add(1, cgroup="/", maps=None)
     assert not users(proc, region)
 
@@ -131,7 +131,7 @@ def test_without_cgroups_of_pods_a_plain_users_containers_are_its_own_processes(
 def test_the_agents_own_ancestors_use_nothing(
     proc: Proc, region: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process of a machine, say, which has rights that the agent has not."""
+    """For example the first process of a machine, which has rights that the agent has not."""
     proc.add(1, maps=None)
     proc.add(7, maps=None)
     (proc.root / "1" / "stat").write_text("1 (init) S 0 1 1 0\n")

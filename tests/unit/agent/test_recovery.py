@@ -1,4 +1,4 @@
-"""What NVML says that a device needs, with the real pynvml on the simulated driver."""
+"""What a device needs by NVML, with the real pynvml on the simulated driver."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
     with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reports"):
         task = asyncio.create_task(reports.run())
         reports.prepared(CLAIM, "limits are in place", took_s=0.1)
-        await asleep.wait()  # nothing is awaited between that and what is said
+        await asleep.wait()  # nothing is awaited between that and the report
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

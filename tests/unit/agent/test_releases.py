@@ -1,4 +1,4 @@
-"""Release on records made by hand: nothing is freed while anything says that it is in use."""
+"""Release on records made by hand: nothing is freed while any record has it in use."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_a_kubelet_that_does_not_answer_frees_nothing(bench: Bench) -> Non
 async def test_who_closes_it_has_seen_the_end_of_the_sweep_under_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep is shared, so it outlives whoever wanted it; the next agent's state is not its own.
+    """A sweep is shared, so it outlives its first caller; the next agent's state is not its own.
 
     Fails without `close`: the kubelet's late answer would free the slot after the turn has ended.
     """
@@ -295,7 +295,7 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
 async def test_a_lease_of_a_time_that_is_yet_to_come_is_dropped_as_soon_as_any_other(
     bench: Bench,
 ) -> None:
-    """The node's clock has gone back: the record says a moment an hour from now."""
+    """The node's clock has gone back: the record has a time an hour from now."""
     bench.prestart.allocate([SLOT_0])
     checkpoint = bench.node.checkpoint
     ahead = {
@@ -372,7 +372,7 @@ async def test_a_process_that_the_agent_may_not_look_into_keeps_the_devices_and_
     await sweep(bench)
     assert is_in_use(bench)
     assert bench.said.released_claims == []
-    ((claim, reason, message),) = bench.said.kept  # said once
+    ((claim, reason, message),) = bench.said.kept  # reported once
     assert (claim, reason) == ("c", "ProcessesUnreadable")
     assert "PID 10" in message
     assert "CAP_SYS_PTRACE" in message

@@ -27,7 +27,7 @@ from vgpu_nodeagent.state import slots
 
 
 class Spoken:
-    """What is said of resizes."""
+    """The reports on resizes."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, ...]] = []

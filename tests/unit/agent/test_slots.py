@@ -1,4 +1,4 @@
-"""Slots and leases as values: what each transition takes, refuses, and says when it refuses."""
+"""Slots and leases as values: what each transition takes, refuses, and with which message."""
 
 from __future__ import annotations
 

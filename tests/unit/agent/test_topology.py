@@ -92,7 +92,7 @@ def tree(tmp_path: Path) -> Path:
         ("0-1", 1, (), 1),
         ("0-1", 1, (0b01,), 1),  # the kernel first
         ("0-1", -1, (0b10,), 1),
-        ("0-1", -1, (), None),  # several nodes, and nobody knows which
+        ("0-1", -1, (), None),  # several nodes, and it is unknown which
         ("0-1", -1, (0b11,), None),  # near both is near neither
         ("0", -1, (), 0),  # the only one there is
         ("0", -1, (0b11,), 0),

@@ -1,4 +1,4 @@
-"""What NVML says of processes, and what of it is measured and reported."""
+"""What NVML reports of processes, and what of it is measured and reported."""
 
 from __future__ import annotations
 

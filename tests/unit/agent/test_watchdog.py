@@ -144,7 +144,7 @@ class World:
             await watchdog.look()
 
     def share(self, uuid: str, cores: int, policy: CorePolicy = CorePolicy.FORCE) -> None:
-        """What the page of the first claim's container says of its compute."""
+        """What the page of the first claim's container has of its compute."""
         limits = [DeviceLimit(uuid, LIMIT_MIB * MIB, cores, policy)]
         grant(self.allocations.region_path("slot-1").parents[1] / "limits", limits, name="slot-1")
 

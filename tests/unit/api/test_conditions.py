@@ -55,7 +55,7 @@ def test_only_true_is_true() -> None:
 
 
 def test_a_node_whose_condition_has_no_time_is_ready() -> None:
-    """The API server writes a time that nobody set as null."""
+    """The API server writes an unset time as null."""
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": None}
     node = Node.model_validate({"metadata": {"name": "n"}, "status": {"conditions": [ready]}})
     assert node.is_ready

@@ -1,4 +1,4 @@
-"""What many objects have in common is kept once, and short JSON says the same as long."""
+"""What many objects have in common is kept once, and short JSON means the same as long."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Outer(BaseModel):
     """A model with what pydantic spells in ways of its own."""
 
     inner: Inner
-    """Said beside the reference."""
+    """What is beside the reference."""
     maybe: Inner | None = None
     word: Literal["one"] = "one"
     either: int | str = 1

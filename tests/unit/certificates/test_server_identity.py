@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 
 class Looks:
-    """Lets an identity look once more when it is told to."""
+    """Lets an identity look once more, on request."""
 
     def __init__(self) -> None:
         self._go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What docs/simulate.md says is what simulate does."""
+"""simulate does what docs/simulate.md describes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from vgpu_operator.cli.listing import CannotAnswer
 
 
 class Cluster(MemoryApi):
-    """Evicts, unless a budget says no; the operator releases a claim a moment after its pod."""
+    """Evicts, unless a budget refuses; the operator releases a claim after its pod."""
 
     def __init__(self) -> None:
         super().__init__()

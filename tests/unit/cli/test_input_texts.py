@@ -1,4 +1,4 @@
-"""What people hand to `simulate` is not always JSON, YAML, or what either can say."""
+"""What people hand to `simulate` is not always JSON, YAML, or what either can express."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def a_claim(**device: Any) -> dict[str, Any]:
 
 
 def test_a_claim_that_does_not_say_which_device_it_holds_fills_its_node(said):
-    """As in a cluster: nobody knows which of them is free."""
+    """As in a cluster: it is unknown which of them is free."""
     one = a_claim(uuid="GPU-0", memory="16Gi")
     assert "GPU-1" in said(state={**STATE, "claims": [one]}, file=POD)[1]
     lost = a_claim(memory="1Gi")

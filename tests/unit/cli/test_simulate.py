@@ -398,7 +398,7 @@ def test_instances_in_use_and_claims_keep_their_places(run):
     ]
     answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=15000))
     assert answer["refused"] == "1/1 CardMigTopologyInfeasible"
-    del device["mig"]  # nobody knows where it lies
+    del device["mig"]  # its place is unknown
     answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=4000))
     assert answer["refused"] == "1/1 CardTimeSlicingExhausted"
 

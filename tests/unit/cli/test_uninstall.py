@@ -193,7 +193,7 @@ async def test_without_an_operator_finalizers_are_removed_and_only_ours() -> Non
     cluster = installed(operator=False)
     assert await carried_out(cluster) == []
     assert "vgpuclaims" not in cluster.kinds()
-    assert cluster.waited < 60  # nobody is waited for who does not answer
+    assert cluster.waited < 60  # what does not answer is not waited for
 
 
 async def test_a_policy_that_an_api_server_still_has_is_outlasted() -> None:

@@ -44,7 +44,7 @@ OPERATIONS = [{"op": "add", "path": "/status/state", "value": "InUse"}]
 
 
 class ScriptedApi:
-    """Raises what it is told to, and otherwise writes; remembers what was asked of it."""
+    """Raises what the test sets, and otherwise writes; remembers what was asked of it."""
 
     def __init__(self, *errors: ClientError) -> None:
         self.errors = list(errors)

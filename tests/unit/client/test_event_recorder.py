@@ -13,7 +13,7 @@ from vgpu_client.recorder import AGAIN_S, BURST, RATE, Recorder, Regarding
 
 
 class Server:
-    """Takes events, and refuses what it is told to."""
+    """Takes events, and refuses those that the test names."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -39,7 +39,7 @@ class Server:
 
 
 class World:
-    """A recorder whose time passes when told."""
+    """A recorder whose time the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0

@@ -1,4 +1,4 @@
-"""What a reflector asks the server for, how long it waits, and what it tells besides its sink."""
+"""What a reflector asks the server for, how long it waits, and what it notifies besides."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Script:
 
 
 class Told:
-    """A sink that writes down what it is told."""
+    """A sink that records what is delivered."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -364,7 +364,7 @@ async def test_a_list_of_a_cache_that_is_behind_tells_nothing_though_nothing_is_
 
 
 async def test_a_sink_that_raises_ends_it() -> None:
-    """Going on would leave the sink with a view that nobody can mend."""
+    """Going on would leave the sink with a view that nothing can mend."""
     run = Run(Script([a_list(an_object("a", 1))]))
 
     def refuse(obj: Any) -> None:

@@ -1,4 +1,4 @@
-"""Metrics are served to scrapers that the API server knows and lets read them."""
+"""Metrics are served to scrapers that the API server authenticates and lets read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAMi's annotations: selectors and policies in its words, and refusals that name the key."""
+"""HAMi's annotations: selectors and policies in its form, and refusals that name the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To pods in ACK's words a node's labels say which of its devices come first; to others nothing."""
+"""For pods in ACK's words a node's labels decide which of its devices come first; for no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods and claims are decided once, on what is really free, and the claim says so."""
+"""Pods and claims are decided once, on what is really free, and the claim shows it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_what_the_server_refuses_is_forgotten_and_the_device_is_free_again
 
 
 async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(replica: Any) -> None:
-    """A quota, a policy or a missing right says no at once, and would be asked without end."""
+    """A quota, a policy or a missing right refuses at once, and would be asked without end."""
     replica.device()
     tries: list[float] = []  # when each was made
 

@@ -1,4 +1,4 @@
-"""What a device's status says of who holds it, and that its UUID is not its own alone."""
+"""What a device's status shows of its holders, and that its UUID is not its own alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_firs
             "this one",
         )
     }
-    assert await applied(replica) == []  # said once
+    assert await applied(replica) == []  # reported once
     replica.news.device_gone("gpu-0")
     assert [(name, "conditions" in status) for name, status in await applied(replica)] == [
         ("gpu-0.1234abcd", False)

@@ -1,4 +1,4 @@
-"""kube-scheduler finds the leader: its address stands in the Service's EndpointSlice."""
+"""kube-scheduler finds the leader: its address is the one of the Service's EndpointSlice."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
 async def test_a_binding_for_which_the_server_was_too_busy_does_not_pin_its_pod(
     replica: Any, reads: str
 ) -> None:
-    """429 says that nothing was bound, whether or not the pod can be read to see that."""
+    """429 means that nothing was bound, whether or not the pod can be read to see that."""
     two_nodes(replica)
     pod = replica.offered()
     busy = TooManyRequests("later", status=429, retry_after=3.0)

@@ -39,7 +39,7 @@ class Line:
 
 
 class Watch:
-    """An informer of claims: what it tells comes when the fence's first touch has come back.
+    """An informer of claims: its events come when the fence's first touch has come back.
 
     Attributes:
         is_behind: It delivers nothing until it lists.
@@ -109,7 +109,7 @@ def stands(replica: Any, name: str) -> VGPUClaim:
 
 
 def allocated(replica: Any) -> list[str]:
-    """The pods that the API server knows to have devices."""
+    """The pods that have devices by the API server."""
     claims = [
         VGPUClaim.read(obj) for (kind, *_), obj in replica.api.objects.items() if "vg" in kind
     ]
@@ -158,7 +158,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
 async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     replica: Any, node: str, is_touched: bool
 ) -> None:
-    """What the agent says of it does not count: a Binding follows the claim's write."""
+    """What the agent reports of it does not count: a Binding follows the claim's write."""
     replica.claim(a_claim("empty"))
     pod = replica.pod(node=node)
     before = replica.claim(a_claim("its", status=given(pod)))

@@ -103,7 +103,7 @@ def refused(world: Replica, name: str = "pod-1", **status: Any) -> Pod:
 
 
 def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The events that people are told, from now on."""
+    """The events for people, from now on."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(world.recorder, "record", lambda _, **event: told.append(event))
     return told

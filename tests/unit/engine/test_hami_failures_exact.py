@@ -26,7 +26,7 @@ def binding(pod: Any) -> BindRequest:
 async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any) -> None:
     """There: a pod that is bound and never allocated locks its node for five minutes.
 
-    Here no agent ever says a word, and every pod that fits is bound all the same, at once.
+    Here no agent ever reports, and every pod that fits is bound all the same, at once.
     """
     replica.device()
     pods = [replica.pod(f"pod-{number}", limits=QUARTER) for number in range(4)]

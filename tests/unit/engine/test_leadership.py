@@ -39,7 +39,7 @@ class Election:
 
 
 class Informer:
-    """A reflector, which follows its watch unless the test says otherwise."""
+    """A reflector, which follows its watch unless the test changes that."""
 
     def __init__(self) -> None:
         self.synced = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Links that their two ends tell differently."""
+"""Links that their two ends report differently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replica import Replica
 
 @pytest.fixture
 def said() -> list[tuple[str, str, str]]:
-    """(kind, name, message) of what a replica says."""
+    """(kind, name, message) of a replica's events."""
     return []
 
 

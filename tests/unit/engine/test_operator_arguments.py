@@ -1,4 +1,4 @@
-"""Arguments, or the environment in their stead, and what is said of wrong ones."""
+"""Arguments, or the environment in their stead, and the messages about wrong ones."""
 
 from __future__ import annotations
 

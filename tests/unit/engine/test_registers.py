@@ -32,7 +32,7 @@ def a_registering_node(written: str = TWO, *, offered: str = "8", version: int =
 
 
 async def published(replica: Replica) -> dict[str, GPUDevice]:
-    """Settle until every device says what its node registers; the watch shows what was written."""
+    """Settle until every device shows what its node registers; the watch shows what was written."""
     found: dict[str, GPUDevice] = {}
     for _ in range(3):
         replica.time += 1.0

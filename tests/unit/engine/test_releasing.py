@@ -167,7 +167,7 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
 
 
 async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Any) -> None:
-    """The answer to a write may come after the watch told of the deletion."""
+    """The answer to a write may come after the watch delivered the deletion."""
     replica.device()
     pod = replica.offered()
     await replica.settle()

@@ -195,7 +195,7 @@ async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
 
 
 def generations(replica: Any, pod: Pod) -> set[int]:
-    """The generation of the spec, and those that the operator says it has read."""
+    """The generation of the spec, and those that the operator reports as read."""
     raw = raw_of(replica, pod)
     told = [c for c in raw["status"]["conditions"] if c["type"] in ("Allocated", "Ready")]
     return {

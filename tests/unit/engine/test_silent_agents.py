@@ -82,7 +82,7 @@ async def test_a_silent_agents_devices_are_unknown_within_forty_seconds(nodes: N
     assert condition.reason == "AgentSilent"
     assert "the agent of node node-0 has not renewed its Lease for 36 s" in condition.message
     (mark,) = nodes.replica.api.applied
-    assert set(mark["status"]) == {"conditions"}  # the rest is others' to say
+    assert set(mark["status"]) == {"conditions"}  # the rest has other writers
 
 
 async def test_nothing_is_placed_there_and_something_is_again_when_it_is_back(

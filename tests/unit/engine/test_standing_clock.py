@@ -23,7 +23,7 @@ DEVICE_MIB = 16384
 
 
 class Clock:
-    """Seconds that pass only while somebody sleeps, if at all."""
+    """Seconds that pass only while a task sleeps, if at all."""
 
     def __init__(self, *, stands: bool) -> None:
         self._stands = stands
@@ -54,7 +54,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 
 
 async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
-    """The claim that this replica gave a pod, which the other has not heard of."""
+    """The claim that this replica gave a pod, which the other has not seen."""
     pod = a_pod_asking(name, mib)
     replica.news.pod_changed(pod)
     replica.offer(pod)

@@ -1,4 +1,4 @@
-"""Refusals are told some a second, in turn; those that wait for their turn cost nothing."""
+"""Refusals are reported some a second, in turn; those that wait for their turn cost nothing."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_thousand_that_wait_are_looked_at_only_when_they_are_told(
         replica.offered(f"pod-{number}", containers=[a_container(limits=limits)])
     await replica.settle()
     replica.time += 2
-    await replica.settle()  # from now on all of them want to be told
+    await replica.settle()  # from now on all of them are to be reported
     monkeypatch.setattr(engine_module, "reconcile", counted)
     for _ in range(10):
         replica.time += 0.1

@@ -1,4 +1,4 @@
-"""What the engine tells placement of the nodes' CPU, and of what pods usually ask for."""
+"""What the engine hands placement of the nodes' CPU, and of what pods usually ask for."""
 
 from __future__ import annotations
 

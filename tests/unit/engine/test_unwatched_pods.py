@@ -1,4 +1,4 @@
-"""Pods that only a Filter told of, and that came and went while nobody watched."""
+"""Pods that only a Filter has shown, and that came and went without a watch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def ask(replica: Any, pod: Pod, *nodes: str) -> list[str]:
 async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more(
     replica: Any,
 ) -> None:
-    """Nobody ever says that it was deleted: the watch did not know of it. It may have been bound
-    meanwhile, so what it was given stays until its node's agent says that it is free."""
+    """Its deletion is never delivered: the watch had not seen it. It may have been bound
+    meanwhile, so what it was given stays until its node's agent reports it as free."""
     replica.device()
     pod = a_told_pod(version=50)
     assert ask(replica, pod, "node-1", "node-2") == ["node-1"]

@@ -25,7 +25,7 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
 
 
 def filtered(replica: Any, pod: Pod) -> FilterAnswer:
-    """What kube-scheduler is told about the pod at this moment."""
+    """The answer to kube-scheduler about the pod, as of now."""
     names = list(replica.cache.nodes)
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": names})
     return filter_nodes(replica.engine, request)
@@ -86,7 +86,7 @@ async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
 
 
 async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Any) -> None:
-    """It waits a minute, then for the four that run at that time, and for nobody after them."""
+    """It waits a minute, then for the four that run at that time, and for none after them."""
     running = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()

@@ -1,4 +1,4 @@
-"""kube-scheduler is told what it cannot see, and no more often than that helps."""
+"""kube-scheduler is notified of what it cannot see, and no more often than that helps."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
     stored = replica.api.objects[(PODS.plural, "default", "a")]
     assert stored["status"]["nominatedNodeName"] == "node-1"
     assert ANNOTATION_REQUEUE in stored["metadata"]["annotations"]
-    replica.time += TENTATIVE_S  # nobody asked: it would keep CPU from other pods
+    replica.time += TENTATIVE_S  # no Filter came: it would keep CPU from other pods
     assert await requeued(replica) == ["a"]
     stored = replica.api.objects[(PODS.plural, "default", "a")]
     assert stored["status"].get("nominatedNodeName") is None
@@ -167,7 +167,7 @@ async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Any) -> None:
 async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_alone_then(
     replica: Any,
 ) -> None:
-    """kube-scheduler found no node for it, for want of CPU say: only kube-scheduler knows."""
+    """kube-scheduler found no node for it, as for want of CPU: kube-scheduler alone checks that."""
     replica.device(memory_mib=8192, healthy=False)
     for name in ("a", "b"):
         replica.offered(name)
@@ -204,7 +204,7 @@ async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Any) 
 
 
 async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Any) -> None:
-    """Its Filter was refused by the predecessor; only the pod itself says so."""
+    """Its Filter was refused by the predecessor; only the pod itself shows it."""
     replica.leading = False
     replica.device(memory_mib=16384)
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")

@@ -159,7 +159,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
 
 
 async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -> None:
-    """UIDs that begin alike give one claim name; whose it is the whole UID says."""
+    """UIDs that begin alike give one claim name; the whole UID decides whose it is."""
     replica.device()
     uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
     former, pod = (a_pod(uid=uid, containers=[a_container(limits=GPU)]) for uid in uids)
@@ -190,7 +190,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
 
 
 async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None:
-    """Status is dropped on create: what stands in the API is what the operator wrote after."""
+    """Status is dropped on create: what the API has is what the operator wrote after."""
     replica.device()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
     replica.offer(pod)

@@ -125,7 +125,7 @@ async def test_reviews_lose_what_kopf_would_keep_or_copy_of_their_objects_in_vai
 
 
 async def test_a_path_that_nobody_registered_admits_nothing(served: Served) -> None:
-    """Kopf runs no handler for an id that it does not know, and says that all is well."""
+    """Kopf runs no handler for an unknown id, and answers that all is well."""
     assert (await served.post("two", json=REVIEW))[0] == 404
     assert served.reviews == []
 

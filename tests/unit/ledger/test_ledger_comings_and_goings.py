@@ -123,7 +123,7 @@ def test_where_a_node_says_nothing_of_policies_the_configuration_does():
 
 
 def test_an_allocated_device_without_a_uuid_fills_its_node():
-    """Nobody knows which device it is."""
+    """It is unknown which device it is."""
     ledger = a_ledger()
     ledger.apply_claim(a_claim(allocation=held(1024, uuid="")))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"

@@ -1,4 +1,4 @@
-"""Devices, nodes, and who is told of their changes."""
+"""Devices, nodes, and the subscribers of their changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a pod may use, as far as its selector, its affinity and the nodes' taints say."""
+"""Which nodes a pod may use, as far as its selector, its affinity and the nodes' taints decide."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_term(*lines: tuple[str, str, list[str]], names: tuple[str, list[str]] | No
 
 
 def refusal(pod: Pod, node: Node, kinds: frozenset[str] | None = None) -> Reason | None:
-    """What one node says to a pod."""
+    """One node's answer to a pod."""
     filters = NodeFilters()
     filters.put(7, node)
     found = filters.of(NodeRules.of(pod, kinds=kinds))
@@ -254,7 +254,7 @@ kinds = st.sampled_from((None, frozenset({"a"}), frozenset({"b", "7"})))
 
 
 def plain(pod: Pod, node: Node, kinds: frozenset[str] | None) -> Reason | None:
-    """The same for one node, as the documents say it."""
+    """The same for one node, as Kubernetes documents it."""
     worn = node.metadata.labels
     if any(worn.get(key) != value for key, value in pod.spec.node_selector.items()):
         return Reason.NODE_SELECTOR_MISMATCH
@@ -309,7 +309,7 @@ def bears(toleration: Toleration, taint: Taint) -> bool:
 
 
 class NodesThatChange(RuleBasedStateMachine):
-    """Nodes come, change and go; every answer is as if each node were looked at."""
+    """Nodes come, change and go; every answer is as if each node were checked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a claim holds that nobody can read: never less than it may really hold."""
+"""What an unreadable claim holds: never less than it may really hold."""
 
 from __future__ import annotations
 

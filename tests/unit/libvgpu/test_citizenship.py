@@ -1,6 +1,6 @@
 """Programs that have nothing to do with GPUs run as if the library were not there.
 
-Each runs twice in the same root, with the library in `/etc/ld.so.preload` and without, tells what
+Each runs twice in the same root, with the library in `/etc/ld.so.preload` and without, prints what
 a library could have changed (signals, umask, descriptors, environment, limits), and ends with a
 status of its own. Both runs must be equal, on standard error too.
 """

@@ -99,7 +99,7 @@ def test_fetched_headers_are_found_again_by_package_and_name(
     with zipfile.ZipFile(tmp_path / "some_headers-1.2-py3-none-any.whl", "w") as wheel:
         wheel.writestr("nvidia/include/cuda.h", HEADER)
         wheel.writestr("nvidia/include/other.h", "CUresult CUDAAPI cuOther(void);")
-    gate.fetch(tmp_path)  # asks nobody: it is there
+    gate.fetch(tmp_path)  # no download: it is there
     assert gate.headers(tmp_path) == {"some-headers 1.2 cuda.h": HEADER}
 
 

@@ -22,7 +22,7 @@ CONTEXT = 300 << 20
 
 
 def in_first_namespace() -> bool:
-    """Whether a process knows who it is to NVML by itself; elsewhere the agent would tell it."""
+    """Whether a process finds its own PID in NVML; elsewhere the agent would hand it over."""
     return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
 
 

@@ -37,7 +37,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
             monkeypatch.setenv("PYTHONPATH", str(HERE / "stand_in_torch"))
             monkeypatch.setenv("STAND_IN_TORCH", mode)
         if mode == "escapes" or used is not None:
-            monkeypatch.setattr(torch, "SHARES", ())  # they are not what is looked at
+            monkeypatch.setattr(torch, "SHARES", ())  # they are not what is tested
         if mode == "hangs":
             monkeypatch.setattr(torch, "IMPORT_S", 1)
         probe = memory.Probe(native / "vgpu-probe", library, torch.Deadline(100))

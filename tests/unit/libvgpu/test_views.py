@@ -39,7 +39,7 @@ answer = done.stdout + done.stderr
 
 
 def devices(stage: Stage, visible: str) -> list[dict[str, Any]]:
-    """What vgpu-probe says of each CUDA device."""
+    """What vgpu-probe prints of each CUDA device."""
     answer = json.loads(probe(stage, "info", visible=visible))["devices"]
     assert isinstance(answer, list)
     return answer

@@ -1,4 +1,4 @@
-"""The bench of admission asks what it says it asks, and counts what came back."""
+"""The bench of admission asks what it claims to, and counts what came back."""
 
 from __future__ import annotations
 

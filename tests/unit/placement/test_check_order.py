@@ -1,4 +1,4 @@
-"""Of several things that are wrong with a device the first check, in HAMi's order, says why."""
+"""Of several faults of a device the first check, in HAMi's order, gives the reason."""
 
 from __future__ import annotations
 

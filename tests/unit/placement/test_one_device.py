@@ -1,4 +1,4 @@
-"""Containers of a pod that must share one device, where the vendor's table says so."""
+"""Containers of a pod that must share one device, where the vendor's table requires it."""
 
 from __future__ import annotations
 

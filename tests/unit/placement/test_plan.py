@@ -161,7 +161,7 @@ def test_the_nodes_own_device_policy_holds_unless_the_claim_has_one():
 
 
 def test_a_nodes_own_place_among_nodes_holds_unless_the_claim_has_one():
-    """Its policy says whether it wants to be filled (before the empty) or spared (after them)."""
+    """Its policy decides whether it is to be filled (before the empty) or spared (after them)."""
     filling = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Binpack")})
     sparing = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Spread")})
     assert place(filling, an_ask(SMALL)).node == "b"

@@ -1,4 +1,4 @@
-"""What request classes remember of nodes: told of every change, or to begin anew."""
+"""What request classes remember of nodes: after every change, or from the beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nodes do not serve: each looked at alone, and all of a fleet at once, say the same."""
+"""Why nodes do not serve: each looked at alone, and all of a fleet at once: the same reasons."""
 
 from __future__ import annotations
 

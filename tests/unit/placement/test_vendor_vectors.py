@@ -72,7 +72,7 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
     if question.name.startswith("kunlunxin"):
         return frozenset(
             {"refused"}
-        )  # HAMi says NumaNotFit of the node, whatever kept devices away
+        )  # HAMi reports NumaNotFit for the node, whatever kept devices away
     if question.name.startswith("enflame-gcu"):
         words = ("ExclusiveDeviceAllocateConflict", "CardTimeSlicingExhausted")
         parts = [part.replace(*words) for part in parts]
@@ -83,7 +83,7 @@ def _asking(question: Question, given: list[list[tuple[str, int, int]]]) -> list
     """Without containers that got nothing.
 
     HAMi v2.10.0 gives those no place in its records where a device's type is a model's name (its
-    issue 2899, mended after), so what it says of the containers behind them is shifted.
+    issue 2899, mended after), so its records of the containers behind them are shifted.
     """
     return [_several(question, container) for container in given if container]
 
@@ -120,7 +120,7 @@ def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
 def test_admission_writes_the_amounts_that_hami_writes(path: Path) -> None:
-    """The vendor's plugin is called for what stands in the limits."""
+    """The vendor's plugin is called for what the limits hold."""
     compared = 0
     for question in questions(path):
         if "limits" in question.answer:

@@ -1,4 +1,4 @@
-"""Which devices a node has, by each form in which it says so."""
+"""Which devices a node has, by each form of register."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ RESOURCE = "ex.dev/gpu"
 
 
 class Plugin(dp_grpc.DevicePluginServicer):
-    """A device plugin that decides late: Allocate names a device, PreStart says what it is.
+    """A device plugin that decides late: Allocate names a device, PreStart confirms it.
 
     Attributes:
         allocated: ids of each Allocate call.
         started: ids of each PreStartContainer call.
-        holders: what PodResources said about these ids in each PreStartContainer call.
+        holders: what PodResources reported about these ids in each PreStartContainer call.
         refuse_start: text of the error PreStartContainer answers with, while set.
         refuse_allocate: the same for Allocate.
         withhold: PreStartContainer succeeds but writes no spec, while set.
@@ -108,7 +108,7 @@ class Plugin(dp_grpc.DevicePluginServicer):
         return dp.PreStartContainerResponse()
 
     def write_specs(self, ids: list[str]) -> None:
-        """Say what every allocation of these slots is: two of them may still be to start."""
+        """Record what every allocation of these slots is: two of them may still be to start."""
         for name in {name for slot in ids for name in self._names[slot]}:
             edits = {"env": [f"GRANT={name}", f"SLOTS={','.join(ids)}"]}
             spec = {

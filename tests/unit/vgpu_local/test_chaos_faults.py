@@ -67,7 +67,7 @@ class Cluster:
 
 
 class Supervised:
-    """Whoever is to be killed is away already."""
+    """What is to be killed has ended already."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._all = [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]

@@ -1,4 +1,4 @@
-"""The proxy lets go wrong what it was told to, and hands everything else on as it is."""
+"""The proxy makes the chosen requests fail, and hands everything else on as it is."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_a_reflector_sees_the_truth_however_its_requests_fare(proxied: Pro
 
 
 class View:
-    """What a reflector told."""
+    """What a reflector delivered."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()

@@ -68,7 +68,7 @@ async def until(api: Api, resource: Any, name: str, holds: Callable[[Json], bool
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for something that no event tells of."""
+    """Wait for something that has no event."""
     for _ in range(500):
         if holds():
             return

@@ -65,7 +65,7 @@ def test_one_that_is_killed_says_by_which_signal(nursery: Nursery, tmp_path: Pat
     assert child.poll() is None
     child.send_signal(signal.SIGKILL)
     assert child.wait(60) == -signal.SIGKILL
-    child.send_signal(signal.SIGKILL)  # of one that has ended, nobody's
+    child.send_signal(signal.SIGKILL)  # of one that has ended, no process's
 
 
 def test_who_was_born_ends_with_the_nursery(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The record of a real server's writes has no gap, or says so."""
+"""The record of a real server's writes has no gap, or reports it."""
 
 from __future__ import annotations
 

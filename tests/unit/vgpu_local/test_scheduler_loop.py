@@ -21,7 +21,7 @@ SLOTS, MEMORY = "ex.dev/gpu", "ex.dev/gpumem"
 
 
 class FakeExtender:
-    """Answers filter with `refusals`, and binds itself, unless told otherwise.
+    """Answers filter with `refusals`, and binds itself, unless the test changes that.
 
     Attributes:
         filtered: (pod, candidates) of each filter call.

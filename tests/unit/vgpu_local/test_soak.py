@@ -55,7 +55,7 @@ def test_no_pods_have_no_pace():
 
 
 class Writes:
-    """An API server that writes what it is told."""
+    """An API server whose writes the test makes."""
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
         self._listener = listener

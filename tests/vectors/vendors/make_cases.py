@@ -40,7 +40,7 @@ TYPES = {
 UNITS = 300
 """Compute units of a device where they are counted: a percent of it is a whole number of them."""
 TIMED = ("seconds", "nanoseconds")
-"""Rules of annotations that say the time."""
+"""Rules of annotations that hold a time."""
 _POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
 
 
@@ -153,7 +153,7 @@ def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asking_part(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    """What of a pod says what it asks for."""
+    """The fields of a pod that hold what it asks for."""
     metadata = {"name": name, "namespace": "default", "uid": "uid-of-example"}
     metadata |= {"annotations": (pod.get("metadata") or {}).get("annotations", {})}
     containers = [
@@ -371,7 +371,7 @@ def _file_of(case: str) -> str:
 
 
 def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without annotations that say the time of the recording."""
+    """Without annotations that hold the time of the recording."""
     if "annotations" not in answer:
         return answer
     timed = {

@@ -27,7 +27,7 @@ from vgpu_local.apiserver.ownership import (
 from vgpu_local.apiserver.structure import Place, key_of, root
 
 _UNKNOWN_WRITER = Manager("before-first-apply", "Update")
-"""Who owns an object whose owners are unknown when somebody applies it."""
+"""Who owns an object whose owners are unknown when it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def apply(
 def _kept(owned: Set[Path]) -> set[Path]:
     """Every path that is owned or leads to one.
 
-    A field of a keyed item counts only if somebody owns the item itself: who merely changed a
+    A field of a keyed item counts only if the item itself has an owner: who merely changed a
     field of another's item loses it with the item.
     """
     kept: set[Path] = set()
@@ -140,7 +140,7 @@ def _merged_items(old: list[Any], new: list[Any], keys: tuple[str, ...], place: 
 
 
 def _remove(obj: Obj, path: Path, place: Place, kept: Set[Path]) -> None:
-    """Take the value at `path` out of `obj`, and what this leaves empty and nobody wants."""
+    """Take the value at `path` out of `obj`, and what this leaves empty and unowned."""
     trail: list[tuple[Any, Any]] = []
     node: Any = obj
     for element in path:

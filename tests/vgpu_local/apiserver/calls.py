@@ -11,7 +11,7 @@ class Call:
 
     Args:
         manager: the field manager, for ownership.
-        user: who asks, as webhooks are told.
+        user: who asks, as in the review.
         field_validation: Ignore, Warn or Strict: what unknown fields of custom kinds do.
         force: an apply takes over what others own.
         from_patch: unknown fields came by a patch, which the server words differently.

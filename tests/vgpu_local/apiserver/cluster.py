@@ -84,7 +84,7 @@ class Cluster:
         """POST to a subresource: binding or eviction.
 
         Raises:
-            StatusError: what the action says, or 405.
+            StatusError: the action's, or 405.
         """
         if target.subresource == "binding":
             await pods.bind(self.writer, target.resource, target.space, target.name, body, call)

@@ -67,7 +67,7 @@ class Deleter:
         """Delete one object.
 
         Raises:
-            StatusError: 404, 409 for a failed precondition, or what a webhook says.
+            StatusError: 404, 409 for a failed precondition, or a webhook's answer.
         """
         before = self._writer.current(resource, namespace, name)
         self._check(resource, before.obj, options)

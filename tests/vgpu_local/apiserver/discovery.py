@@ -1,4 +1,4 @@
-"""What the server serves, told to clients: the legacy discovery lists and the aggregated form."""
+"""What the server serves, for clients: the legacy discovery lists and the aggregated form."""
 
 from __future__ import annotations
 

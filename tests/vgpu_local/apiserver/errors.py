@@ -132,7 +132,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusErr
 
 
 def patch_failed() -> StatusError:
-    """422: a JSON patch whose test failed or whose path is absent; the real one says no more."""
+    """422: a JSON patch whose test failed or whose path is absent; like the real message."""
     return StatusError(
         422, "Invalid", "the server rejected our request due to an error in our request", details={}
     )

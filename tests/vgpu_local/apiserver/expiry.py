@@ -1,6 +1,6 @@
 """Events that go by themselves some time after they were last written, as kube-apiserver's do.
 
-A real server gives each a lease in etcd (`--event-ttl`, an hour unless told otherwise); a watch
+A real server gives each a lease in etcd (`--event-ttl`, an hour by default); a watch
 sees the deletion of what expired.
 """
 

@@ -57,7 +57,7 @@ class Collector:
             try:
                 await self._follow(resource, change)
             except StatusError:
-                # Somebody else moved or kept the object (a conflict, a webhook): its next
+                # Another writer moved or kept the object (a conflict, a webhook): its next
                 # write brings it here again.
                 continue
 

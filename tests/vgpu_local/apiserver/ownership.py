@@ -1,8 +1,8 @@
 """Who owns which fields: what server-side apply needs to merge, to remove and to object.
 
 Every write is attributed to its field manager: an apply owns what it sent, any other write owns
-the leaves that it changed. `metadata.managedFields` is shown once somebody applies the object;
-before that nobody reads it and it would double every object.
+the leaves that it changed. `metadata.managedFields` is shown once the object is applied;
+before that it has no reader and would double every object.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Owners = Mapping[Manager, Share]
 
 
 def leaves(obj: Obj, place: Place) -> dict[Path, Any]:
-    """Every leaf of an object with its value and every keyed item, but for what nobody owns."""
+    """Every leaf of an object with its value and every keyed item, but for what has no owner."""
     found: dict[Path, Any] = {}
     for key, value in obj.items():
         if key in _UNOWNED:
@@ -134,7 +134,7 @@ def _differing(before: Obj, after: Obj) -> tuple[Obj, Obj]:
 
 
 def shown(owners: Owners, api_version: str) -> list[Obj] | None:
-    """`metadata.managedFields`, or None while nobody applied."""
+    """`metadata.managedFields`, or None before the first apply."""
     if not any(owner.operation == "Apply" for owner in owners):
         return None
     entries = []
@@ -154,7 +154,7 @@ def shown(owners: Owners, api_version: str) -> list[Obj] | None:
 
 
 def read(managed_fields: Iterable[Any]) -> Owners:
-    """The owners that a client wrote into `metadata.managedFields`; `[{}]` means nobody."""
+    """The owners that a client wrote into `metadata.managedFields`; `[{}]` means none."""
     owners: dict[Manager, Share] = {}
     for entry in managed_fields:
         if isinstance(entry, dict) and entry.get("manager"):

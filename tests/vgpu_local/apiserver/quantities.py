@@ -1,6 +1,6 @@
 """Quantities as the API server writes them back: `4000` becomes `4k`, `16384Mi` becomes `16Gi`.
 
-Whoever reads a resource amount from the API meets the canonical form and not what was sent.
+A client that reads a resource amount from the API meets the canonical form and not what was sent.
 Source: apimachinery's resource.Quantity (CanonicalizeBytes).
 """
 

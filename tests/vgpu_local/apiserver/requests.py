@@ -104,7 +104,7 @@ class Asked:
     def call(self) -> Call:
         """Who writes, and how.
 
-        The user is the bearer token itself: the stand-in authenticates nobody.
+        The user is the bearer token itself: the stand-in does not authenticate.
         """
         query, headers = self.query, self.request.headers
         agent = headers.get("User-Agent", "unknown").partition("/")[0]

@@ -2,7 +2,7 @@
 
 Every bearer is the user of that name; a service account's is `system:serviceaccount:NS:NAME`, which
 its TokenRequest returns and which holds while the account exists. Roles and bindings are evaluated
-as stored, without aggregation. Only reviews ask: the stand-in itself refuses nobody anything.
+as stored, without aggregation. Only reviews ask: the stand-in itself allows every request.
 """
 
 from __future__ import annotations

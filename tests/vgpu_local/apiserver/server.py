@@ -42,7 +42,7 @@ class ApiServer(Started):
         clock: seconds since the epoch, for timestamps and ages.
         remembered: changes per kind that a watch may start from; older ones get 410.
         history_kept: how many of the last writes `history` has; None: all.
-        event_ttl_s: how long an event stays after its last write, as `--event-ttl` says.
+        event_ttl_s: how long an event stays after its last write, as with `--event-ttl`.
         bookmark_every: seconds between bookmarks.
     """
 

@@ -52,7 +52,7 @@ class WriteEvent:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A write as watches see it; `before` tells whether an object entered or left a selection."""
+    """A write as watches see it; `before` shows whether an object entered or left a selection."""
 
     type: str
     after: Stored

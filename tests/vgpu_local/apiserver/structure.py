@@ -1,6 +1,6 @@
 """How lists and maps of an object merge: which are keyed, which are sets, which are replaced whole.
 
-CRDs say it in their schema (`x-kubernetes-list-type`); for built-in kinds and for every object's
+CRDs have it in their schema (`x-kubernetes-list-type`); for built-in kinds and for every object's
 metadata it is a table by field name, which is enough for the kinds served here.
 """
 

@@ -121,7 +121,7 @@ def _pod_ready(pod: Obj) -> str:
 
 
 def _pod_status(pod: Obj) -> str:
-    """The word in STATUS: a waiting or failed container's reason says more than the phase."""
+    """The word in STATUS: a waiting or failed container's reason is more precise than the phase."""
     status = pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"

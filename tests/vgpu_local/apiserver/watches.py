@@ -1,6 +1,6 @@
 """Watch streams: every change of a kind, filtered for each watcher and sent as a line of JSON.
 
-The store tells each watcher of each change; the watcher keeps the lines that its client has not
+The store hands each change to each watcher; the watcher keeps the lines that its client has not
 read yet. Faults end, silence or expire a stream, at its beginning or while it runs.
 """
 

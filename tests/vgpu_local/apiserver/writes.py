@@ -78,7 +78,7 @@ class Writer:
         """Store a new object; `obj` is taken over.
 
         Raises:
-            StatusError: 400, 404 (namespace), 409, 422, or what a webhook says.
+            StatusError: 400, 404 (namespace), 409, 422, or a webhook's answer.
         """
         _identify(resource, namespace, obj)
         self._namespace_accepts(resource, namespace)
@@ -113,7 +113,7 @@ class Writer:
         `version_required` an update that names no resourceVersion is refused.
 
         Raises:
-            StatusError: 404, 409, 422, or what a webhook says.
+            StatusError: 404, 409, 422, or a webhook's answer.
         """
         for _ in range(_TRIES):
             before = self.current(resource, namespace, name)

@@ -1,6 +1,6 @@
 """How much slower a campaign must go on a machine that others keep busy.
 
-Nobody could keep a lease of 3 s there, so that nothing would run: all is stretched in time instead.
+No replica could keep a lease of 3 s there, so nothing would run: all is stretched in time instead.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _LONG_S = 20.0
 _LASTS_S = 17.0
 _MORE_S = 60.0
 _DEVICES = 6
-# How long after a write it is heard of: a real server tells it over a watch.
+# How long after a write its event comes: a real server sends it over a watch.
 _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
 _LEASE_S = 3
@@ -77,7 +77,7 @@ def _options(pace: float) -> ClusterOptions:
 
 
 class Unsettled(Exception):
-    """Something did not come about in time; the text says what."""
+    """Something did not come about in time, and what it was."""
 
 
 def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
@@ -183,7 +183,7 @@ class _Campaign:
         self._leave_nothing()
 
     def _begin_to_play(self) -> Future[None]:
-        """Play in a thread that nobody waits for when the campaign is broken off."""
+        """Play in a thread that is not waited for when the campaign is broken off."""
         played: Future[None] = Future()
         work = play(self._script, self._stage, more=self._encores)
         limit = self._lasts_s + _MORE_S * self._verdict.pace + RUNS_WITHIN_S
@@ -221,7 +221,7 @@ class _Campaign:
         self._verdict.faults = self._injector.injected
 
     def _wanting(self) -> list[str]:
-        """What there is too little of, so that the run would say nothing."""
+        """What there is too little of, so that the run would prove nothing."""
         self._count()
         return [
             f"only {count} of at least {fewest} {what}"
@@ -284,7 +284,7 @@ class _Campaign:
                 self._cluster.run(deletion)
 
     def _lose_an_agent(self) -> None:
-        """An agent goes before the claims on its node do: they end without its word."""
+        """An agent goes before the claims on its node do: they end without its report."""
         agents = sorted(daemon.name for daemon in self._cluster.agents.values())
         self._supervisor.kill(agents[self._verdict.seed % len(agents)], away_s=_LONG_AWAY_S)
         self._delete_all()

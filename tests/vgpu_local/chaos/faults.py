@@ -71,7 +71,7 @@ class Terms:
 
 
 class Injector:
-    """Strikes a cluster as the seed says.
+    """Strikes a cluster as the seed decides.
 
     Attributes:
         log: what was struck, with its time.
@@ -216,7 +216,7 @@ class Injector:
         def strike() -> None:
             server = self._cluster.server
             self._hurt(bool(server.break_watches(resource, how)))
-            if frozen_s:  # then the network says that nobody is there
+            if frozen_s:  # then a connection is refused
                 self._in(frozen_s, lambda: server.break_watches(resource, "drop"))
 
         return Blow(at, f"watches of {resource}: {how} {frozen_s:.1f} s", strike)

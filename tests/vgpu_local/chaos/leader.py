@@ -1,4 +1,4 @@
-"""Who leads, as the Lease says: asking the processes would wait for one that is stopped."""
+"""Who leads, by the Lease: asking the processes would wait for one that is stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Holder:
 
 
 def holder_of(cluster: LocalCluster) -> Holder | None:
-    """Who holds the Lease; None while nobody does."""
+    """Who holds the Lease; None while it is free."""
     for lease in cluster.objects(LEASES, NAMESPACE):
         spec = lease.get("spec") or {}
         held_by = str(spec.get("holderIdentity") or "").rpartition("_")[0]

@@ -16,7 +16,7 @@ PERCENT = "nvidia.com/gpumem-percentage"
 
 Limits = Mapping[str, int]
 
-# Of `$$$$` the kubelet makes `$$`. Written whole and renamed, so that nobody reads half a record.
+# Of `$$$$` the kubelet makes `$$`. Written whole and renamed, so that no half record is read.
 _TESTIFY = (
     'f="$WITNESS/$POD_UID.$CONTAINER.$$$$"; cp "$VGPU_LIMIT_PAGE" "$f.page"; '
     '{ date +%s.%N; echo "$NVIDIA_VISIBLE_DEVICES"; } > "$f.new"; mv "$f.new" "$f.seen"; '

@@ -1,4 +1,4 @@
-"""What is there now, told by the writes themselves: whoever waits for a pod need not ask for it.
+"""What is there now, from the writes themselves: a wait for a pod needs no request.
 
 A campaign waits for a hundred pods at once; asking the API server for each would be most of its
 load, and part of what the faults befall.
@@ -37,7 +37,7 @@ class Sightings:
     """All pods and claims of the campaign's namespace; `saw` is to be subscribed to the writes.
 
     Attributes:
-        claim_uids: of all claims that there ever were, whoever made them.
+        claim_uids: of all claims that there ever were, by users or the operator.
     """
 
     namespace: str

@@ -22,7 +22,7 @@ _INJECTED = "injected fault"
 
 
 class Refused(Exception):
-    """The API server said no, and it was not a fault of ours."""
+    """The API server refused, and it was not a fault of ours."""
 
 
 class Stage:
@@ -173,7 +173,7 @@ def _home(resource: Resource) -> str | None:
 
 
 def _is_final(error: ClientError) -> bool:
-    """Whether trying again is useless; webhooks that nobody serves come back."""
+    """Whether trying again is useless; webhooks that are down come back."""
     if not isinstance(error, ApiError) or error.message == _INJECTED:
         return False
     return isinstance(error, Forbidden | Invalid) or error.status == 400

@@ -26,7 +26,7 @@ class Supervisor:
     """Watches over processes from a thread of its own, between `start` and `stop`.
 
     Attributes:
-        findings: ends that nobody wanted.
+        findings: ends that were not planned.
     """
 
     def __init__(self, daemons: Iterable[Daemon]) -> None:

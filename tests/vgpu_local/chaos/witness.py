@@ -1,6 +1,6 @@
 """What containers saw of their grants when they started, against what stood in the claims then.
 
-Each container of a campaign writes a record before anything else (`pods.py`); what claims said is
+Each container of a campaign writes a record before anything else (`pods.py`); what claims showed is
 noted with the time of each write, in the API server's thread.
 """
 
@@ -56,7 +56,7 @@ class Witness:
     )
 
     def saw(self, write: WriteEvent) -> None:
-        """Note what a claim says from now on."""
+        """Note what a claim shows from now on."""
         if write.resource != plural(VGPU_CLAIMS):
             return
         claim = VGPUClaim.read(write.object)

@@ -80,7 +80,7 @@ def _told_as(make: Teller, chance: random.Random, number: int) -> Story:
 
 
 async def play(entries: list[Entry], stage: Stage, *, more: Iterator[Story]) -> None:
-    """Play all stories to their ends, and more until the stage is told that it is enough."""
+    """Play all stories to their ends, and more until the stage is to end."""
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as stories:
         began = loop.time()

@@ -18,7 +18,7 @@ class Admission:
 
     A resource that no plugin ever registered is skipped, not refused: that is what the kubelet
     does (it drops extended resources its node does not have from the check), and the reason why
-    a scheduler must never be told to ignore the resource.
+    a scheduler must never be made to ignore the resource.
     """
 
     def __init__(

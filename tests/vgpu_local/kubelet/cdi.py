@@ -2,7 +2,7 @@
 
 The folders are read when a container is created, which is what the runtime's cache amounts to once
 it has settled. A name that resolves to nothing, or to two things, fails the container: the runtime
-never starts one with fewer devices than it was told.
+never starts one with fewer devices than it was given.
 """
 
 from __future__ import annotations

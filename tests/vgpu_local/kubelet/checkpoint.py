@@ -1,6 +1,6 @@
 """`kubelet_internal_checkpoint`: the device manager's memory on disk, in the kubelet's format.
 
-An agent reads it to learn which container an allocation belongs to, which no API tells; hence the
+An agent reads it to learn which container an allocation belongs to, which no API shows; hence the
 same JSON, written at the same moment: after Allocate answered, before anything is started.
 """
 

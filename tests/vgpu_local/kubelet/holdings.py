@@ -2,7 +2,7 @@
 
 The rules are the kubelet's. Devices of one resource are interchangeable. What an ordinary init
 container held goes to the later containers of its pod first; a sidecar keeps its own. What a pod
-held is given up lazily, when somebody asks next, and only if the pod is no longer active.
+held is given up lazily, at the next request, and only if the pod is no longer active.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Holdings:
         return sorted(mine, key=lambda holding: holding.resource)
 
     def in_use(self, resource: str) -> set[str]:
-        """Return the ids that somebody holds."""
+        """Return the ids that are held."""
         return {i for h in self if h.resource == resource for i in h.device_ids}
 
     def keep_only(self, active: Collection[str]) -> bool:
-        """Forget the pods (by UID) that are no longer active; say whether there were any."""
+        """Forget the pods (by UID) that are no longer active; return whether there were any."""
         gone = [key for key in self._entries if key[0] not in active]
         for key in gone:
             del self._entries[key]
@@ -94,7 +94,7 @@ def pick(
     Args:
         resource: its name, for the texts.
         needed: how many devices.
-        healthy: ids that the plugin says are healthy.
+        healthy: ids that the plugin reports as healthy.
         in_use: ids held by anybody, this pod included.
         reusable: ids that ordinary init containers of this pod hold.
         order: the kubelet picks in no order at all, and a plugin must not rely on any.

@@ -136,7 +136,7 @@ class Kubelet:
     async def reboot(self, away_s: float) -> None:
         """Power the node off and on: containers and what lies in /run are gone, the disk stays.
 
-        Pods go on as their restart policies say. What else ran on the node is the caller's to kill.
+        Pods go on by their restart policies. What else ran on the node is the caller's to kill.
         """
         self._runtime.is_up = False
         await self._close_sockets()

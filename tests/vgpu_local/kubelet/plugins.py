@@ -52,7 +52,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Resource:
-    """What the kubelet knows of one resource.
+    """The kubelet's view of one resource.
 
     Attributes:
         endpoint: None from a restart of the kubelet until the plugin registers again.
@@ -212,7 +212,7 @@ async def _call(call: Awaitable[Answer]) -> Answer:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Nobody cancelled us: the connection was closed under the call.
+        # Not a cancellation: the connection was closed under the call.
         raise PluginError("rpc error: code = Canceled desc = connection is closing") from None
 
 

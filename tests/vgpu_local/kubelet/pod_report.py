@@ -1,7 +1,7 @@
-"""What the API server is told of one pod: its status whenever it changed, again until it is taken.
+"""What is written of one pod: its status whenever it changed, again until it is taken.
 
 Apart from the loop that runs the pod (`worker.py`): containers start and end whether or not
-anybody can be told, and what is told is always how things are by then.
+it can be written, and what is written is always how things are by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PodReport:
 
     Args:
         raw: the pod's object.
-        writer: tells the API server.
+        writer: writes to the API server.
         retry_s: before something is written again that was not taken.
         status: the pod's status as it is now, made from the conditions that stand.
 
@@ -46,11 +46,11 @@ class PodReport:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """There is something to tell."""
+        """There is something to write."""
         self._changed.set()
 
     async def run(self, *, over: Callable[[], bool]) -> None:
-        """Tell of every change, but for the end: that is told once, when nothing runs any more."""
+        """Write every change, but for the end: that is written once, when nothing runs any more."""
         while True:
             await self._changed.wait()
             self._changed.clear()

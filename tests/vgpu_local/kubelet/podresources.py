@@ -20,7 +20,7 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
     """
 
     def __init__(self, holdings: Holdings, active_pods: Callable[[], Iterable[Pod]]) -> None:
-        """Serve what `holdings` says about the pods that `active_pods` returns."""
+        """Serve what `holdings` has of the pods that `active_pods` returns."""
         self._holdings = holdings
         self._active_pods = active_pods
 

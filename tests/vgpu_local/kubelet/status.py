@@ -76,7 +76,7 @@ def phase_of(
         pod: the pod.
         inits: its init containers.
         apps: its containers.
-        terminal: nothing will be started any more, whatever the restart policy says.
+        terminal: nothing will be started any more, whatever the restart policy.
     """
     if terminal:
         return "Succeeded" if apps and all(_succeeded(record) for record in apps) else "Failed"
@@ -95,7 +95,7 @@ def phase_of(
 
 
 def initialized(inits: Sequence[ContainerRecord]) -> bool:
-    """Say whether the ordinary init containers have succeeded and the sidecars have started."""
+    """Return whether the ordinary init containers have succeeded and the sidecars have started."""
     return all(
         not _never_ran(record) if record.container.restartable else _succeeded(record)
         for record in inits

@@ -50,7 +50,7 @@ class PodWorker:
             pod: its object.
             admission: gives it devices.
             runtime: starts its containers.
-            writer: tells the API server.
+            writer: writes to the API server.
             pace: waiting times.
             folder: the pod's own, made once it is admitted.
         """
@@ -85,7 +85,7 @@ class PodWorker:
             await self._running
 
     def update(self, raw: Object) -> bool:
-        """Take a newer version; say whether it means anything to a kubelet (status does not)."""
+        """Take a newer version; return whether it concerns a kubelet (status does not)."""
         self._report.raw = raw
         pod = parse_pod(raw)
         changed = pod != self.pod

@@ -13,7 +13,7 @@ from vgpu_local.scheduler.fit import Refusal
 
 
 class ExtenderError(Exception):
-    """The extender cannot be reached or says that it failed; the pod stays pending."""
+    """The extender cannot be reached or reports a failure; the pod stays pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ExtenderConfig:
         return frozenset(name for name, ignored in self.managed.items() if ignored)
 
     def interested_in(self, pod: Mapping[str, Any]) -> bool:
-        """Say whether the pod is the extender's business."""
+        """Return whether the extender is asked about the pod."""
         if not self.managed:
             return True
         spec = pod["spec"]

@@ -116,7 +116,7 @@ def effective_requests(spec: Mapping[str, Any]) -> Amounts:
 def refuse(
     ask: Demand, node: NodeView, used: Amounts, *, ignored: frozenset[str]
 ) -> Refusal | None:
-    """Say why a pod cannot go to a node; the first filter that refuses answers.
+    """Return why a pod cannot go to a node; the first filter that refuses answers.
 
     Args:
         ask: the pod.

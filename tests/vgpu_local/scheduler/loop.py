@@ -86,7 +86,7 @@ class Scheduler:
                         async with asyncio.timeout_at(self._queue.next_due()):
                             await self._wake.wait()
                     except TimeoutError:
-                        pass  # somebody's back-off is over
+                        pass  # a pod's back-off is over
                     continue
                 await self._schedule(self._pods[uid], group)
 
@@ -175,7 +175,7 @@ class Scheduler:
 
         before = (pod.get("status") or {}).get("conditions") or ()
         if any(all(c.get(key) == condition[key] for key in condition) for c in before):
-            return  # said already
+            return  # reported already
         try:
             await self._writer.write_status(pod, compose)
         except ClientError as error:

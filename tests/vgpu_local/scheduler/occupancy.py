@@ -45,7 +45,7 @@ class Occupancy:
         self._used[node] = plus(self._used.get(node, {}), requests)
 
     def remove(self, uid: str) -> bool:
-        """Count a pod nowhere; say whether it was counted."""
+        """Count a pod nowhere; return whether it was counted."""
         placed = self._pods.pop(uid, None)
         if placed is None:
             return False
