@@ -3,7 +3,7 @@
  *     bench_limiter [SEED [FIRST [COUNT]]]     with -v before all: one line a scene on stderr, with another one a tenant, with a third
  *                                              its use in each fifth of a window
  *
- * A tenant's due is its share, or what its program can use when nobody limits it and its neighbours keep theirs, if that
+ * A tenant's due is its share, or what its program can use without a limit and its neighbours keep theirs, if that
  * is less. What such a program gets depends on the gaps that its neighbours leave: in one three windows up to a fifth more or
  * less than in others, limited or not. So a scene with one is eight times as long (decision 86). Measured against it, in points of the device:
  *   mean_error_points    use in the worst window of max(5 s, 30 longest kernels / share), from the very start on
@@ -76,7 +76,7 @@ static int always_busy(const struct workload *w)
     return w->pattern == PATTERN_STREAM || w->pattern == PATTERN_GRAPH;
 }
 
-/* In percent, when nobody limits it. */
+/* In percent, without a limit. */
 static double could_use(const struct scene *scene, uint64_t length_ns, uint64_t step_ns, unsigned tenant)
 {
     struct simulation s = run(scene, length_ns, step_ns, (int)tenant);

@@ -17,7 +17,7 @@ enum { MAX_THREADS = 256, STACK_BYTES = 32768, EVENT_OF_THREAD = ENGINE_EVENTS -
 
 struct CUevent_st {
     struct member *process;
-    uint32_t slot, turn;
+    uint32_t slot, recording;
 };
 
 /* A process of a tenant. */
@@ -34,7 +34,7 @@ struct worker {
     int queue;
     uint64_t chance;
     uint64_t wake_ns; /* UINT64_MAX: when its event has come */
-    uint32_t turn;
+    uint32_t recording;
     struct vgpu_hand hand;
     ucontext_t at; /* where it begins */
     jmp_buf here;  /* where it goes on */
@@ -125,14 +125,14 @@ static void submit(struct worker *w, int queue, struct engine_op op)
 static CUresult event_record(CUevent event, CUstream stream)
 {
     submit(sim.running, (int)(uintptr_t)stream, (struct engine_op){.kind = ENGINE_RECORD, .event = event->slot});
-    event->turn = sim.engine->contexts[event->process->context].events[event->slot].asked;
+    event->recording = sim.engine->contexts[event->process->context].events[event->slot].submitted;
     return CUDA_SUCCESS;
 }
 
 static CUresult event_query(CUevent event)
 {
     const struct engine_event *e = &sim.engine->contexts[event->process->context].events[event->slot];
-    return (int32_t)(e->done - event->turn) >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return (int32_t)(e->done - event->recording) >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)
@@ -243,7 +243,7 @@ static void synchronize(struct worker *w)
 {
     uint32_t slot = EVENT_OF_THREAD + w->number;
     submit(w, w->queue, (struct engine_op){.kind = ENGINE_RECORD, .event = slot, .notify = 1});
-    w->turn = sim.engine->contexts[w->process->context].events[slot].asked;
+    w->recording = sim.engine->contexts[w->process->context].events[slot].submitted;
     w->wake_ns = UINT64_MAX;
     yield();
 }
@@ -400,7 +400,7 @@ void simulate(struct simulation *s)
         for (unsigned i = 0; i < sim.worker_count; i++) {
             struct worker *w = sim.workers[i];
             const struct engine_event *e = &sim.engine->contexts[w->process->context].events[EVENT_OF_THREAD + w->number];
-            if (w->wake_ns == UINT64_MAX ? (int32_t)(e->done - w->turn) >= 0 : w->wake_ns <= now) {
+            if (w->wake_ns == UINT64_MAX ? (int32_t)(e->done - w->recording) >= 0 : w->wake_ns <= now) {
                 w->wake_ns = now;
                 resume(w);
             }

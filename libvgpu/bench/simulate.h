@@ -1,4 +1,4 @@
-/* simulate.h - a scene of workloads.h on the simulated engine, with the library's own pacing of launches (throttle.h) in every
+/* simulate.h - a scene of workloads.h on the simulated engine, with the library's own throttle of launches (throttle.h) in every
  * process of it, in virtual time: each thread of each process is a coroutine that sleeps when the library does. */
 #ifndef BENCH_SIMULATE_H
 #define BENCH_SIMULATE_H

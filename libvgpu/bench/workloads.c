@@ -93,7 +93,7 @@ static int equal(unsigned i, struct scene *out)
     return 1;
 }
 
-/* Whoever comes along: shares and workloads drawn, in all at most the whole device. */
+/* Tenants that come and go: shares and workloads drawn, in all at most the whole device. */
 static int mixed(unsigned i, struct scene *out)
 {
     static const unsigned kinds[] = {1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17};

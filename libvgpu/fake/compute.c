@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 #define SLICE_NS UINT64_C(1000000)
-#define BURY_NS UINT64_C(20000000)
+#define CLEAR_DEAD_NS UINT64_C(20000000)
 
 /* A card's engine and who last looked for the dead. */
 struct compute {
     uint64_t started;
-    uint64_t buried_ns;
+    uint64_t cleared_ns;
     uint64_t wall_ns; /* of the clock on the wall at 0 of the other */
     struct engine engine;
 };
@@ -112,12 +112,12 @@ static int open_card(const struct machine *m, int card, int create)
     return 0;
 }
 
-static void bury(struct compute *c, uint64_t now)
+static void leave_dead(struct compute *c, uint64_t now)
 {
-    if (now - c->buried_ns < BURY_NS) {
+    if (now - c->cleared_ns < CLEAR_DEAD_NS) {
         return;
     }
-    c->buried_ns = now;
+    c->cleared_ns = now;
     for (uint32_t i = 0; i < c->engine.high; i++) {
         int owner = c->engine.contexts[i].owner;
         if (owner && kill(owner, 0) && errno == ESRCH) {
@@ -141,7 +141,7 @@ struct engine *compute_enter(const struct machine *m, int card, int join, int *c
         c->wall_ns = by_clock(CLOCK_REALTIME) - by_clock(CLOCK_MONOTONIC);
         c->started = 1;
     }
-    bury(c, now);
+    leave_dead(c, now);
     while (engine_advance(&c->engine, now) < now) {
     }
     if (here[card].context && here[card].pid != getpid()) {

@@ -1,6 +1,6 @@
 /* compute.h - the engines of the machine's cards (engine.h), shared by all its processes and run by the clock on the wall.
  *
- * They live in `<machine file>.engine`, created on first use. Nobody runs them in the background: whoever wants to know
+ * They live in `<machine file>.engine`, created on first use. Nothing runs them in the background: a process that reads them
  * lets them catch up with the present first. A process joins a card's engine at its first kernel that takes time.
  */
 #ifndef FAKE_COMPUTE_H
@@ -20,7 +20,7 @@ void compute_leave(int card);
 /* A moment of the engine by the clock on the wall, ns since 1970: always the same for the same moment. */
 uint64_t compute_wall_ns(const struct engine *e, uint64_t ns);
 
-/* The process whose context this is; 0: nobody's. For NVML, under the lock. */
+/* The process whose context this is; 0: none. For NVML, under the lock. */
 int compute_owner(const struct engine *e, int context);
 
 /* Let time pass until something may have changed in a context: an engine's rest, in slices of 1 ms. */

@@ -47,7 +47,7 @@ struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result);
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device);
 
-/* Turn what the shared state said into a CUresult. */
+/* Turn the answer of the shared state into a CUresult. */
 CUresult cuda_result(enum state_result result);
 
 /* End all events, streams, modules and functions of a context. */

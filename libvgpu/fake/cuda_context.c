@@ -177,7 +177,7 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context)
     if (cuda_top() == context) {
         cuda_pop();
     }
-    tear_down(context); /* not freed: other threads may still have it current and must be told so */
+    tear_down(context); /* not freed: other threads may still have it current and must get its error */
     return CUDA_SUCCESS;
 }
 

@@ -12,7 +12,7 @@
 struct CUevent_st {
     struct cuda_handle handle;
     uint32_t slot; /* of the engine's events; 0: not yet */
-    uint32_t turn;
+    uint32_t recording;
     uint64_t at_ns; /* when there was no engine to ask */
     int recorded;
 };
@@ -109,7 +109,7 @@ static CUresult record(CUevent event, CUstream handle, int thread)
         struct engine *e = compute_enter(cuda_session()->machine, stream->context->card, 0, &mine);
         event->recorded = 1;
         event->at_ns = compute_now_ns();
-        event->turn = 0;
+        event->recording = 0;
         if (!e || mine < 0) {
             taken = 1; /* nothing here ever took time */
         } else {
@@ -119,7 +119,7 @@ static CUresult record(CUevent event, CUstream handle, int thread)
                     ? engine_submit(e, mine, stream->queue,
                                     (struct engine_op){.kind = ENGINE_RECORD, .event = event->slot, .priority = stream->priority})
                     : -1;
-            event->turn = taken > 0 ? e->contexts[mine].events[event->slot].asked : 0;
+            event->recording = taken > 0 ? e->contexts[mine].events[event->slot].submitted : 0;
         }
         if (e) {
             compute_leave(stream->context->card);
@@ -153,19 +153,19 @@ CUDA_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, un
     return record(event, stream, 1);
 }
 
-/* Has the event happened, and when? `rest` says how long it will not have. */
+/* Has the event happened, and when? `rest` is how long it will not have. */
 static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
 {
     int mine, done = 1;
     *at_ns = event->at_ns;
     *rest = 0;
-    if (!event->turn) {
+    if (!event->recording) {
         return 1;
     }
     struct engine *e = compute_enter(cuda_session()->machine, event->handle.context->card, 0, &mine);
     if (e && mine >= 0) {
         const struct engine_event *known = &e->contexts[mine].events[event->slot];
-        done = (int32_t)(known->done - event->turn) >= 0;
+        done = (int32_t)(known->done - event->recording) >= 0;
         *at_ns = known->at_ns;
         *rest = done ? 0 : engine_rest_ns(e, mine);
     }
@@ -233,10 +233,11 @@ static CUresult await(CUstream handle, CUevent event, int thread)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!event->turn || stream->capture) {
+    if (!event->recording || stream->capture) {
         return CUDA_SUCCESS; /* of the moment it was recorded; in a capture, an edge */
     }
-    return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_AWAIT, .event = event->slot, .turn = event->turn});
+    return cuda_work_submit(stream,
+                            (struct engine_op){.kind = ENGINE_AWAIT, .event = event->slot, .recording = event->recording});
 }
 
 CUDA_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)

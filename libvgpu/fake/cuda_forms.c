@@ -58,7 +58,7 @@ CUDA_API CUresult cuCtxSynchronize_v2(CUcontext context)
 {
     CUresult result = CUDA_SUCCESS;
     if (context && context != cuda_current(&result)) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* nobody needs it of another one yet */
+        return CUDA_ERROR_NOT_SUPPORTED; /* only the current one is modelled */
     }
     return cuCtxSynchronize();
 }

@@ -152,10 +152,10 @@ CUDA_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wish,
+CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr preferred,
                                       unsigned long long flags)
 {
-    (void)alignment, (void)wish;
+    (void)alignment, (void)preferred;
     if (!out || !bytes || bytes % GRAIN || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -13,7 +13,7 @@ struct allocation {
     size_t rounded; /* up to the machine's granularity */
     size_t charged; /* of the card: all of it, or nothing of lazy managed memory */
     struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */
-    struct CUctx_st *context; /* NULL: shown for somebody else */
+    struct CUctx_st *context; /* NULL: shown for another process */
     int share;                /* of the machine's, plus one; 0: our own */
 };
 

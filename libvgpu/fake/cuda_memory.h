@@ -11,7 +11,7 @@
 /* Allocate `bytes` on the card of `context`, charging it in the shared state. */
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
-/* The same of no card: managed memory that nobody has used yet. */
+/* The same of no card: managed memory that is not used yet. */
 CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
 /* The same from a pool of the current context's process. */

@@ -34,15 +34,15 @@ static int card_of(const struct CUmemPoolHandle_st *pool)
 /* Under the lock: keep no more than `keep` bytes beside what is in use. */
 static void let_go(struct CUmemPoolHandle_st *pool, uint64_t keep)
 {
-    uint64_t wanted = pool->used > keep ? pool->used : keep;
+    uint64_t kept = pool->used > keep ? pool->used : keep;
     uint64_t chunk = cuda_session()->machine->pool_chunk;
-    if (wanted >= pool->reserved) {
+    if (kept >= pool->reserved) {
         return;
     }
-    wanted = (wanted + chunk - 1) / chunk * chunk;
-    if (wanted < pool->reserved) {
-        state_give(cuda_session()->machine, card_of(pool), pool->reserved - wanted, 0);
-        pool->reserved = wanted;
+    kept = (kept + chunk - 1) / chunk * chunk;
+    if (kept < pool->reserved) {
+        state_give(cuda_session()->machine, card_of(pool), pool->reserved - kept, 0);
+        pool->reserved = kept;
     }
 }
 

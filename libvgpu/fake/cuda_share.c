@@ -5,11 +5,11 @@
 
 struct handle {
     int32_t number;
-    uint32_t turn;
+    uint32_t generation;
     uint64_t bytes;
 };
 
-static CUresult tell(void *out, size_t size, CUdeviceptr address, int pooled)
+static CUresult describe(void *out, size_t size, CUdeviceptr address, int pooled)
 {
     struct handle handle;
     if (!cuda_session() || !out) {
@@ -18,7 +18,7 @@ static CUresult tell(void *out, size_t size, CUdeviceptr address, int pooled)
     CUresult result = cuda_memory_share(address, pooled, &handle.number);
     if (result == CUDA_SUCCESS) {
         const struct state_share *share = &state_open(cuda_session()->machine)->shares[handle.number];
-        handle.turn = share->turn;
+        handle.generation = share->generation;
         handle.bytes = share->bytes;
         memset(out, 0, size);
         memcpy(out, &handle, sizeof handle);
@@ -35,7 +35,7 @@ static CUresult find(CUdeviceptr *out, const void *from)
     if (!context || !out) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }
-    int number = state_share_open(cuda_session()->machine, 0, handle.number, handle.turn);
+    int number = state_share_open(cuda_session()->machine, 0, handle.number, handle.generation);
     if (number < 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -48,7 +48,7 @@ static CUresult find(CUdeviceptr *out, const void *from)
 
 CUDA_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
-    return tell(out, sizeof *out, address, 0);
+    return describe(out, sizeof *out, address, 0);
 }
 
 CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle from, unsigned flags)
@@ -57,7 +57,7 @@ CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle from, u
     return find(out, &from);
 }
 
-/* Which pool it is matters to nobody here: each pointer names its memory. */
+/* The pool is not needed: each pointer names its memory. */
 CUDA_API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
 {
     (void)type, (void)flags;
@@ -79,7 +79,7 @@ CUDA_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *ha
 
 CUDA_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
 {
-    return tell(out, sizeof *out, address, 1);
+    return describe(out, sizeof *out, address, 1);
 }
 
 CUDA_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *what)

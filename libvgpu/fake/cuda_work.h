@@ -17,7 +17,7 @@ struct CUstream_st {
 };
 
 /* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. One called rounds_<N>ns takes that long
- * for each of as many rounds as its first parameter, of 64 bits, says. Any other takes no time. One whose name begins with
+ * for each of as many rounds as its first parameter, of 64 bits, has. Any other takes no time. One whose name begins with
  * fault_ breaks its context. */
 struct CUfunc_st {
     struct cuda_handle handle;
@@ -38,7 +38,7 @@ struct shape {
 struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid, const unsigned *block,
                                void **parameters);
 
-/* The stream behind a handle, with the null stream and its aliases as streams of the current context. `thread` says
+/* The stream behind a handle, with the null stream and its aliases as streams of the current context. `thread` means
  * that the null stream means the thread's own. NULL and why not. */
 struct CUstream_st *cuda_stream(CUstream handle, int thread, CUresult *result);
 

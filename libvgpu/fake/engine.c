@@ -59,7 +59,7 @@ static struct engine_op *ready_in(struct engine_context *c, int queue)
             return NULL;
         }
     }
-    if (op->kind == ENGINE_AWAIT && (int32_t)(c->events[op->event].done - op->turn) < 0) {
+    if (op->kind == ENGINE_AWAIT && (int32_t)(c->events[op->event].done - op->recording) < 0) {
         return NULL;
     }
     return op;
@@ -81,10 +81,10 @@ static void finish(struct engine_context *c, int queue)
     c->pending--;
 }
 
-/* Records and waits whose turn has come take no time. 1 when one of them asked to be told. */
-static int settle_events(struct engine *e, struct engine_context *c)
+/* Records and waits at the head of a queue take no time. 1 when one of them is to be notified. */
+static int finish_events(struct engine *e, struct engine_context *c)
 {
-    int told = 0, more = 1;
+    int notify = 0, more = 1;
     while (more) {
         more = 0;
         for (int i = 0; i < ENGINE_QUEUES; i++) {
@@ -95,14 +95,14 @@ static int settle_events(struct engine *e, struct engine_context *c)
             if (op->kind == ENGINE_RECORD) {
                 c->events[op->event].at_ns = e->now_ns;
                 c->events[op->event].done++;
-                told |= op->notify;
+                notify |= op->notify;
                 e->notified += op->notify;
             }
             finish(c, i);
             more = 1;
         }
     }
-    return told;
+    return notify;
 }
 
 /* Kernels that run side by side now, by queue; returns how many. */
@@ -138,7 +138,7 @@ static uint64_t boundary_after(const struct engine *e)
     return (e->now_ns / e->sample_ns + 1) * e->sample_ns;
 }
 
-/* Let time pass; `c` (or nobody) is busy meanwhile. Never across more than one sample boundary when busy. */
+/* Let time pass; `c` (or nothing) is busy meanwhile. Never across more than one sample boundary when busy. */
 static void pass(struct engine *e, struct engine_context *c, uint64_t to)
 {
     if (c) {
@@ -169,8 +169,8 @@ static int next_runnable(struct engine *e)
     return -1;
 }
 
-/* Whose turn is it? -1: nobody has anything to run. */
-static int take_turns(struct engine *e, uint64_t until_ns)
+/* The context that runs next; -1: none has anything to run. */
+static int next_context(struct engine *e, uint64_t until_ns)
 {
     int keep = e->current >= 0 && is_runnable(&e->contexts[e->current]);
     if (keep && e->now_ns < e->slice_end_ns) {
@@ -194,13 +194,13 @@ static int take_turns(struct engine *e, uint64_t until_ns)
 uint64_t engine_advance(struct engine *e, uint64_t until_ns)
 {
     while (e->now_ns < until_ns) {
-        int turn = take_turns(e, until_ns);
-        if (turn < 0) {
+        int next = next_context(e, until_ns);
+        if (next < 0) {
             pass(e, NULL, until_ns);
             break;
         }
-        struct engine_context *c = &e->contexts[turn];
-        if (settle_events(e, c)) {
+        struct engine_context *c = &e->contexts[next];
+        if (finish_events(e, c)) {
             break;
         }
         int queues[ENGINE_QUEUES], count = running(c, queues);
@@ -226,7 +226,7 @@ uint64_t engine_advance(struct engine *e, uint64_t until_ns)
             }
         }
         /* What just ended may have been all that a record waited for: its time is now. */
-        if (settle_events(e, c)) {
+        if (finish_events(e, c)) {
             break;
         }
     }
@@ -242,7 +242,7 @@ int engine_submit(struct engine *e, int context, int queue, struct engine_op op)
     }
     op.seq = ++c->next_seq;
     if (op.kind == ENGINE_RECORD) {
-        op.turn = ++c->events[op.event].asked;
+        op.recording = ++c->events[op.event].submitted;
     }
     if (op.kind == ENGINE_KERNEL && !op.left_ns) {
         op.left_ns = 1;

@@ -1,17 +1,17 @@
 /* engine.h - the compute engine of one simulated card: what runs when.
  *
- * Pure: a plain struct without pointers, to which time is told. The simulated driver keeps it in a file that all
- * processes share and tells it the time of day; the limiter's bench keeps it on its heap and tells it any time.
+ * Pure: a plain struct without pointers, to which time is passed. The simulated driver keeps it in a file that all
+ * processes share and passes it the time of day; the limiter's bench keeps it on its heap and passes it any time.
  *
  * What it models of a real card:
- *   contexts     one a process; without MPS two never run at the same moment. They take turns of `slice_ns`, and a
- *                kernel longer than that is preempted. Changing over costs `switch_ns`, in which nobody runs.
+ *   contexts     one a process; without MPS two never run at the same moment. They run in timeslices of `slice_ns`, and a
+ *                kernel longer than that is preempted. Changing over costs `switch_ns`, in which nothing runs.
  *   queues       a context's streams share a few hardware queues, each first in, first out. Queue 0 is the legacy stream:
  *                it waits for what blocking streams were given before, and they wait for it.
  *   kernels      a time alone on the card and the part of its multiprocessors they fill. Kernels of one context run
  *                side by side while they fit, those of higher priority first.
- *   events       get their time when their turn comes, and that is when their context runs: between two of them the
- *                turns of others count, as on real cards.
+ *   events       get their time when they reach the head of their queue and their context runs: between two of them
+ *                others' timeslices count, as on real cards.
  *   utilisation  time in which a context had something running, noted every `sample_ns`: what NVML will report.
  */
 #ifndef FAKE_ENGINE_H
@@ -37,7 +37,7 @@ struct engine_op {
     uint64_t left_ns;  /* kernels: what is still to run */
     uint32_t fraction; /* kernels: of ENGINE_WHOLE */
     uint32_t event;    /* records and waits */
-    uint32_t turn;     /* waits: which recording of the event */
+    uint32_t recording; /* waits: which recording of the event */
     int16_t priority;  /* lower runs first */
     uint8_t kind;
     uint8_t notify; /* records: engine_advance returns here */
@@ -50,7 +50,7 @@ struct engine_queue {
 
 struct engine_event {
     uint64_t at_ns;
-    uint32_t asked, done; /* recordings submitted and finished */
+    uint32_t submitted, done; /* recordings submitted and finished */
 };
 
 struct engine_context {
@@ -69,8 +69,8 @@ struct engine {
     uint64_t slice_end_ns;
     uint64_t busy_ns;
     uint64_t marks[ENGINE_MARKS];
-    int32_t current;     /* context whose turn it is; -1 none */
-    uint32_t notified;   /* records that asked to be told, ever */
+    int32_t current;     /* context that runs; -1 none */
+    uint32_t notified;   /* records with `notify`, ever */
     uint32_t high;       /* contexts at or above were never used */
     struct engine_context contexts[ENGINE_CONTEXTS];
 };
@@ -82,7 +82,7 @@ void engine_start(struct engine *e, uint64_t now_ns, uint64_t slice_ns, uint64_t
 int engine_join(struct engine *e, int32_t owner);
 void engine_leave(struct engine *e, int context);
 
-/* Run until `until_ns`, or until a record that asked to be told is done. Returns the time reached. */
+/* Run until `until_ns`, or until a record with `notify` is done. Returns the time reached. */
 uint64_t engine_advance(struct engine *e, uint64_t until_ns);
 
 /* Append to a queue at the engine's present; 0 when it is full. A record or wait names an event of the context. */
@@ -91,7 +91,7 @@ int engine_submit(struct engine *e, int context, int queue, struct engine_op op)
 /* Nothing left to run in a queue, or (queue -1) in the whole context. */
 int engine_is_idle(const struct engine *e, int context, int queue);
 
-/* When the engine would next have something to say if nobody submitted anything: never later than the end of what a
+/* When the engine would next change if nothing were submitted: never later than the end of what a
  * context has pending now. A waiter may sleep until then and ask again. */
 uint64_t engine_rest_ns(const struct engine *e, int context);
 

@@ -24,7 +24,7 @@ static void read_current(void)
     path = path ? path : MACHINE_DEFAULT_PATH;
     int line = machine_read(&current, path, why, sizeof why);
     if (line) {
-        /* A simulated machine that is wrong is a mistake of whoever wrote it: say so, loudly. */
+        /* A simulated machine that is wrong is a mistake of its author: it ends the process. */
         fprintf(stderr, "VGPU_FAKE_MACHINE: %s:%d: %s\n", path, line, why);
         return;
     }

@@ -17,7 +17,7 @@ struct machine_card {
     char model[96];
     char serial[32];
     uint64_t memory_bytes;
-    int numa;          /* NUMA node of the host nearest to it; -1: the platform does not say */
+    int numa;          /* NUMA node of the host nearest to it; -1: the platform does not report it */
     int numa_of_memory; /* NUMA node that its own memory is (Grace); -1: it is none */
     int switch_links;  /* NVLinks that end at a switch */
     unsigned domain, bus, device;
@@ -45,7 +45,7 @@ struct machine {
     uint64_t granularity;   /* every allocation is rounded up to this */
     uint64_t pool_chunk;    /* pools grow by multiples of this */
     int pools_wait;         /* 1: pools let go of memory at the next synchronisation, not at once */
-    uint64_t slice_ns;      /* turns that processes take on a card */
+    uint64_t slice_ns;      /* timeslice of a process on a card */
     uint64_t switch_ns;     /* what changing over costs */
     uint64_t sample_ns;     /* utilisation is sampled this often */
     uint64_t lag_ns;        /* and this late */
@@ -64,7 +64,7 @@ struct machine {
  * file cannot be read. */
 int machine_read(struct machine *out, const char *path, char *why, size_t why_bytes);
 
-/* Where the machine's description is when VGPU_FAKE_MACHINE does not say: in containers, whose environment may be
+/* Where the machine's description is when VGPU_FAKE_MACHINE is not set: in containers, whose environment may be
  * cleared as it cannot be for a driver. */
 #define MACHINE_DEFAULT_PATH "/run/vgpu-fake/machine"
 
@@ -80,7 +80,7 @@ int machine_make_room(struct machine *m, char *why, size_t why_bytes);
 /* First instance of a card in MIG mode, -1 when it has none. */
 int machine_first_instance(const struct machine *m, int card);
 
-/* Cards that can be opened, where the machine has device nodes; `list` says nothing then. Elsewhere the cards that
+/* Cards that can be opened, where the machine has device nodes; `list` is ignored then. Elsewhere the cards that
  * a list such as NVIDIA_VISIBLE_DEVICES selects, in card order: `list` NULL or "all" selects all; "",
  * "void" and "none" none; else indices and UUIDs separated by commas, unknown ones ignored. MIG instances only by name.
  * Fills `cards` with card indices, returns how many. */

@@ -8,7 +8,7 @@
 #include "state_inside.h"
 
 static pthread_mutex_t copy_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t copied; /* the turn that this process has seen */
+static uint32_t copied; /* the generation that this process has read */
 
 unsigned mig_number(const struct machine *m, int room)
 {
@@ -19,15 +19,15 @@ unsigned mig_number(const struct machine *m, int room)
     return number;
 }
 
-/* The card's own UUID with the turn in it: another one for every compute instance that was ever made. */
-static void name_it(struct machine_card *it, const struct machine_card *card, uint32_t turn)
+/* The card's own UUID with the generation in it: another one for every compute instance that was ever made. */
+static void name_it(struct machine_card *it, const struct machine_card *card, uint32_t generation)
 {
     static const int dashes[] = {4, 6, 8, 10};
     char *out = it->uuid + snprintf(it->uuid, sizeof it->uuid, "MIG-");
     memcpy(it->uuid_bytes, card->uuid_bytes, sizeof it->uuid_bytes);
-    it->uuid_bytes[4] ^= (unsigned char)(turn >> 8);
-    it->uuid_bytes[5] ^= (unsigned char)turn;
-    it->uuid_bytes[6] ^= 0x10; /* not the card's own, whatever the turn */
+    it->uuid_bytes[4] ^= (unsigned char)(generation >> 8);
+    it->uuid_bytes[5] ^= (unsigned char)generation;
+    it->uuid_bytes[6] ^= 0x10; /* not the card's own, whatever the generation */
     for (int i = 0, dash = 0; i < 16; i++) {
         if (dash < 4 && i == dashes[dash]) {
             *out++ = '-';
@@ -40,7 +40,8 @@ static void name_it(struct machine_card *it, const struct machine_card *card, ui
 void mig_refresh(const struct machine *m)
 {
     const struct state *shared = state_open(m);
-    if (!shared || __atomic_load_n(&shared->instance_turn, __ATOMIC_ACQUIRE) == __atomic_load_n(&copied, __ATOMIC_ACQUIRE)) {
+    if (!shared ||
+        __atomic_load_n(&shared->instance_generation, __ATOMIC_ACQUIRE) == __atomic_load_n(&copied, __ATOMIC_ACQUIRE)) {
         return;
     }
     pthread_mutex_lock(&copy_lock);
@@ -49,7 +50,7 @@ void mig_refresh(const struct machine *m)
         const struct machine_card *card = &m->cards[m->cards[room].parent < 0 ? 0 : m->cards[room].parent];
         const struct state_instance *of = &s->instances[room];
         const struct mig_profile *profile = of->compute_made ? mig_profile_by_id(card, of->profile) : NULL;
-        struct machine_card *it = (struct machine_card *)&m->cards[room]; /* the machine itself is nobody's constant */
+        struct machine_card *it = (struct machine_card *)&m->cards[room]; /* the machine itself is not const */
         if (!it->is_room) {
             continue;
         }
@@ -62,11 +63,11 @@ void mig_refresh(const struct machine *m)
             memcpy(it->model, model, sizeof model);
             it->gi = mig_number(m, room);
             it->ci = 0;
-            name_it(it, card, of->turn);
+            name_it(it, card, of->generation);
         }
     }
     if (s) {
-        __atomic_store_n(&copied, s->instance_turn, __ATOMIC_RELEASE);
+        __atomic_store_n(&copied, s->instance_generation, __ATOMIC_RELEASE);
         state_leave();
     }
     pthread_mutex_unlock(&copy_lock);
@@ -122,7 +123,7 @@ enum mig_result mig_make(const struct machine *m, int card, const struct mig_pro
     if (*room >= 0) {
         s->instances[*room] =
             (struct state_instance){.gpu_made = 1, .profile = profile->id, .start = (uint32_t)at, .size = profile->size};
-        __atomic_add_fetch(&s->instance_turn, 1, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&s->instance_generation, 1, __ATOMIC_RELEASE);
         result = MIG_OK;
     }
     state_leave();
@@ -139,7 +140,7 @@ enum mig_result mig_unmake(const struct machine *m, int room)
     enum mig_result result = !of->gpu_made ? MIG_GONE : of->compute_made ? MIG_IN_USE : MIG_OK;
     if (result == MIG_OK) {
         of->gpu_made = 0;
-        __atomic_add_fetch(&s->instance_turn, 1, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&s->instance_generation, 1, __ATOMIC_RELEASE);
     }
     state_leave();
     return result;
@@ -155,7 +156,7 @@ enum mig_result mig_make_compute(const struct machine *m, int room)
     enum mig_result result = !of->gpu_made ? MIG_GONE : of->compute_made ? MIG_NO_ROOM : MIG_OK;
     if (result == MIG_OK) {
         of->compute_made = 1;
-        of->turn = __atomic_add_fetch(&s->instance_turn, 1, __ATOMIC_RELEASE);
+        of->generation = __atomic_add_fetch(&s->instance_generation, 1, __ATOMIC_RELEASE);
         s->cards[room].peak_bytes = 0;
     }
     state_leave();
@@ -171,7 +172,7 @@ enum mig_result mig_unmake_compute(const struct machine *m, int room)
     }
     struct state_instance *of = &s->instances[room];
     enum mig_result result = of->gpu_made && of->compute_made ? MIG_OK : MIG_GONE;
-    state_bury(s);
+    state_clear(s);
     for (uint32_t i = 0; result == MIG_OK && i < s->process_high; i++) {
         const struct state_process *p = &s->processes[i];
         result = p->pid && (p->used[room] || p->contexts[room]) ? MIG_IN_USE : MIG_OK;
@@ -181,7 +182,7 @@ enum mig_result mig_unmake_compute(const struct machine *m, int room)
     }
     if (result == MIG_OK) {
         of->compute_made = 0;
-        __atomic_add_fetch(&s->instance_turn, 1, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&s->instance_generation, 1, __ATOMIC_RELEASE);
     }
     state_leave();
     mig_refresh(m);

@@ -23,7 +23,7 @@ static nvmlReturn_t answer(enum mig_result result)
 }
 
 /* Opens a call about a card: it must be one that can be cut now. */
-#define CUT(device, out_ok)                  \
+#define MIG_DEVICE(device, out_ok)           \
     QUERY(device, out_ok);                   \
     if (!c->mig_enabled || c->parent >= 0) { \
         return NVML_ERROR_NOT_SUPPORTED;     \
@@ -98,14 +98,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, u
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned id,
                                                                nvmlGpuInstanceProfileInfo_v2_t *out)
 {
-    CUT(device, out)
+    MIG_DEVICE(device, out)
     const struct mig_profile *p = mig_profile_by_id(c, id);
     return p ? describe(p, out) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned id, unsigned *out)
 {
-    CUT(device, out)
+    MIG_DEVICE(device, out)
     const struct mig_profile *p = mig_profile_by_id(c, id);
     *out = p ? mig_capacity(s->machine, card, p) : 0;
     return p ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
@@ -114,7 +114,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t dev
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
                                                                     nvmlGpuInstancePlacement_t *out, unsigned *count)
 {
-    CUT(device, count)
+    MIG_DEVICE(device, count)
     const struct mig_profile *p = mig_profile_by_id(c, id);
     if (!p) {
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -133,7 +133,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t
 
 static nvmlReturn_t create(nvmlDevice_t device, unsigned id, const nvmlGpuInstancePlacement_t *place, nvmlGpuInstance_t *out)
 {
-    CUT(device, out)
+    MIG_DEVICE(device, out)
     const struct mig_profile *p = mig_profile_by_id(c, id);
     int room;
     if (!p || (place && (place->size != p->size || place->start >= 8 || !(p->starts >> place->start & 1)))) {
@@ -165,7 +165,7 @@ NVML_API nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance)
 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned id, nvmlGpuInstance_t *out, unsigned *count)
 {
-    CUT(device, out && count)
+    MIG_DEVICE(device, out && count)
     if (!mig_profile_by_id(c, id)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -183,7 +183,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned id
 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned number, nvmlGpuInstance_t *out)
 {
-    CUT(device, out)
+    MIG_DEVICE(device, out)
     for (int i = 0; i < s->machine->card_count; i++) {
         if (s->machine->cards[i].is_room && s->machine->cards[i].parent == card && mig_number(s->machine, i) == number &&
             mig_instance(s->machine, i).gpu_made) {

@@ -172,7 +172,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
     }
     const struct nvml_session *s = nvml_session();
     unsigned room = *count, found = 0;
-    state_bury_dead(s->machine);
+    state_clear_dead(s->machine);
     for (int at = 0; at < s->machine->card_count; at++) {
         const struct machine_card *c = &s->machine->cards[at];
         if (at == card || c->parent == card) {

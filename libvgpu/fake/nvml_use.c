@@ -165,7 +165,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned 
 {
     QUERY(device, count);
     unsigned room = pids ? *count : 0, found = 0;
-    state_bury_dead(s->machine);
+    state_clear_dead(s->machine);
     for (uint32_t i = 0; i < s->state->process_high; i++) {
         const struct state_process *p = &s->state->processes[i];
         if (p->pid && (p->used[card] || p->contexts[card])) {
@@ -217,7 +217,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, n
 {
     enum { MEMORY_TEMP = 82, POWER_INSTANT = 186, PCIE_TX_BYTES = NVML_FI_PCIE_BYTES_FIRST };
     QUERY(device, values && count > 0);
-    int tells_repairs = atoi(s->machine->driver_version) >= 570;
+    int has_repairs = atoi(s->machine->driver_version) >= 570;
     for (int i = 0; i < count; i++) {
         nvmlFieldValue_t *v = &values[i];
         v->nvmlReturn = NVML_SUCCESS;
@@ -235,7 +235,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, n
             break;
         case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
             v->value.ullVal = now->recovery_action;
-            v->nvmlReturn = tells_repairs ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+            v->nvmlReturn = has_repairs ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
             break;
         default:
             v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
@@ -271,7 +271,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsig
     return nvmlDeviceGetPowerManagementLimit(device, out);
 }
 
-/* Zero is what these say on a quiet card: P0, persistence and compute mode default, no display. */
+/* Zero is what these return on a quiet card: P0, persistence and compute mode default, no display. */
 static nvmlReturn_t zero(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);

@@ -29,7 +29,7 @@ int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t
     }
     if (number >= 0) {
         struct state_share *share = &s->shares[number];
-        *share = (struct state_share){.bytes = bytes, .inode = inode, .card = card, .turn = share->turn + 1};
+        *share = (struct state_share){.bytes = bytes, .inode = inode, .card = card, .generation = share->generation + 1};
         mine->used[card] -= bytes;
         mine->shares[number] = 1;
     }
@@ -39,17 +39,17 @@ int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t
     return number;
 }
 
-int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t turn)
+int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t generation)
 {
     struct state *s = state_enter(m);
     struct state_process *mine = s ? state_mine(s) : NULL;
     int found = -1;
     if (mine) {
-        state_bury(s); /* what only the dead had open cannot be opened any more */
+        state_clear(s); /* what only the dead had open cannot be opened any more */
     }
     for (int i = 0; mine && found < 0 && i < STATE_MAX_SHARES; i++) {
         const struct state_share *share = &s->shares[i];
-        found = share->bytes && (inode ? share->inode == inode : i == number && share->turn == turn) ? i : -1;
+        found = share->bytes && (inode ? share->inode == inode : i == number && share->generation == generation) ? i : -1;
     }
     if (found >= 0) {
         mine->shares[found]++;
@@ -100,7 +100,7 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
     } else {
         uint64_t total = sum(s, card);
         if (total + bytes > c->peak_bytes || total + bytes > m->cards[card].memory_bytes) {
-            state_bury(s);
+            state_clear(s);
             total = sum(s, card);
         }
         if (total + bytes > m->cards[card].memory_bytes || bytes > state_limit_left(s, card)) {
@@ -137,7 +137,7 @@ enum state_result state_lock_host(const struct machine *m, uint64_t bytes)
     if (mine) {
         uint64_t total = 0;
         mine->host_bytes += bytes;
-        state_bury(s);
+        state_clear(s);
         for (uint32_t i = 0; i < s->process_high; i++) {
             total += s->processes[i].pid ? s->processes[i].host_bytes : 0;
         }
@@ -177,7 +177,7 @@ uint64_t state_used(const struct machine *m, int card)
     if (!s) {
         return 0;
     }
-    state_bury(s);
+    state_clear(s);
     uint64_t total = sum(s, card);
     state_leave();
     return total;
@@ -192,11 +192,11 @@ void state_change(const struct machine *m, void (*change)(struct state *, void *
     }
 }
 
-void state_bury_dead(const struct machine *m)
+void state_clear_dead(const struct machine *m)
 {
     struct state *s = state_enter(m);
     if (s) {
-        state_bury(s);
+        state_clear(s);
         state_leave();
     }
 }

@@ -1,9 +1,9 @@
 /* state.h - what changes on the simulated machine, shared by all its processes.
  *
- * Lives in `<machine file>.state`, created by whoever comes first. This is the oracle of the tests: it knows
+ * Lives in `<machine file>.state`, created by the first process. This is the oracle of the tests: it knows
  * how many bytes of a card every living process really holds, and the most that were ever held at once.
  * Every change happens under one file lock, which the kernel drops with its holder; a process writes only its
- * own record, so it may die anywhere. Memory of a dead process counts until somebody needs to know; then
+ * own record, so it may die anywhere. Memory of a dead process counts until it is read; then
  * the record is emptied.
  */
 #ifndef FAKE_STATE_H
@@ -20,12 +20,12 @@
 #define STATE_MAX_LIMITS 256
 #define STATE_GROUP_BYTES 512
 
-/* Memory that several processes have open: held by whoever refers to it, not by one of them. */
+/* Memory that several processes have open: held by all that refer to it, not by one of them. */
 struct state_share {
     uint64_t bytes; /* 0: a free record */
     uint64_t inode; /* of the file it is known by; 0: by its number */
     int32_t card;
-    uint32_t turn; /* tells it from its predecessors in this record */
+    uint32_t generation; /* distinguishes it from its predecessors in this record */
 };
 
 /* What the driver lets the processes of a cgroup hold of a card. */
@@ -54,7 +54,7 @@ struct state_instance {
     uint32_t gpu_made, compute_made;
     uint32_t profile; /* id */
     uint32_t start, size;
-    uint32_t turn; /* tells the compute instance from its predecessors: its UUID is made from that */
+    uint32_t generation; /* distinguishes the compute instance from its predecessors: its UUID is made from that */
 };
 
 struct state_process {
@@ -81,7 +81,7 @@ struct state {
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
-    uint32_t instance_turn; /* moves with every change of an instance */
+    uint32_t instance_generation; /* moves with every change of an instance */
     struct state_instance instances[MACHINE_MAX_CARDS];
     struct state_share shares[STATE_MAX_SHARES];
     uint32_t limit_high; /* records of limits at or above were never used */
@@ -94,7 +94,7 @@ enum state_result { STATE_OK = 0, STATE_NO_MEMORY, STATE_LOST, STATE_BROKEN };
 /* The shared state of this machine, mapped at the first call; NULL when its file cannot be used. */
 struct state *state_open(const struct machine *m);
 
-/* Take `bytes` of a card for the calling process, or say why not. `contexts` is added to its context count. */
+/* Take `bytes` of a card for the calling process, or return why not. `contexts` is added to its context count. */
 enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts);
 
 /* Give bytes and contexts back. */
@@ -103,8 +103,8 @@ void state_give(const struct machine *m, int card, uint64_t bytes, int contexts)
 /* Make a share of `bytes` that the calling process holds of a card. Its number, or -1. */
 int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t inode);
 
-/* The share with this inode (or, for inode 0, this number and turn), opened once more; -1 when there is none. */
-int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t turn);
+/* The share with this inode (or, for inode 0, this number and generation), opened once more; -1 when there is none. */
+int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t generation);
 void state_share_close(const struct machine *m, int number);
 
 /* Page-lock host memory for the calling process, or let it go. */
@@ -129,6 +129,6 @@ void state_change(const struct machine *m, void (*change)(struct state *, void *
 void state_event(const struct machine *m, int card, uint32_t xid);
 
 /* Empty the records of dead processes. */
-void state_bury_dead(const struct machine *m);
+void state_clear_dead(const struct machine *m);
 
 #endif

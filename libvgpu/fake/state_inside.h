@@ -19,7 +19,7 @@ struct state_process *state_mine(struct state *s);
 void state_forget_mine(void);
 
 /* Empty the records of processes that are no more, and drop what only they had open. */
-void state_bury(struct state *s);
+void state_clear(struct state *s);
 
 /* Bytes of a card that the limits of the calling process's cgroups leave it; UINT64_MAX when it has none. */
 uint64_t state_limit_left(struct state *s, int card);

@@ -85,7 +85,7 @@ uint64_t state_limit_left(struct state *s, int card)
         members.count = 0;
         add_members(limit->group, 0, &members);
         if (has(&members, getpid())) {
-            state_bury(s);
+            state_clear(s);
             uint64_t used = used_by(s, card, &members), more = limit->hard > used ? limit->hard - used : 0;
             left = more < left ? more : left;
         }
@@ -139,7 +139,7 @@ int state_limit_get(const struct machine *m, int card, const char *group, struct
     *out = limit && limit->group[0] ? *limit : (struct state_limit){.card = card, .hard = UINT64_MAX};
     members.count = 0;
     add_members(group, 0, &members);
-    state_bury(s);
+    state_clear(s);
     *used = used_by(s, card, &members);
     state_leave();
     return 0;

@@ -1,6 +1,6 @@
 /* state_records.c - the records of the machine's processes: whose is whose, which are the dead's.
  *
- * A process is told from a later one of its pid by its start time, and from itself before an exec by the image.
+ * A process is distinguished from a later one of its pid by its start time, and from itself before an exec by the image.
  */
 #include "state_inside.h"
 
@@ -94,13 +94,13 @@ void state_drop_unused(struct state *s, int number)
     s->shares[number].bytes = 0;
 }
 
-void state_bury(struct state *s)
+void state_clear(struct state *s)
 {
     uint32_t space = own_space();
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
         if (p->pid && p != own.record && !is_alive(s, p, space)) {
-            p->pid = 0; /* a record without a pid is free, whatever else it says */
+            p->pid = 0; /* a record without a pid is free, whatever else it has */
         }
     }
     for (int i = 0; i < STATE_MAX_SHARES; i++) {
@@ -143,7 +143,7 @@ struct state_process *state_mine(struct state *s)
     if (!mine) {
         mine = free_record(s);
         if (!mine) {
-            state_bury(s);
+            state_clear(s);
             mine = free_record(s);
         }
         if (!mine) {

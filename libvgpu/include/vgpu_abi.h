@@ -19,7 +19,7 @@
  *
  * The region needs no lock. A process claims a slot with one compare-and-swap of `owner`, and from then
  * on is the only one to change the words of that slot. The use of a device is the sum of one column over
- * slots [0, slot_high), whoever owns them: words of free slots are zero. See src/ledger.h for the protocol.
+ * slots [0, slot_high), whatever their owner: words of free slots are zero. See src/ledger.h for the protocol.
  */
 #ifndef VGPU_ABI_H
 #define VGPU_ABI_H
@@ -98,7 +98,7 @@ struct vgpu_region_bucket {
     uint64_t factor;        /* what estimates are multiplied with, in parts of 65536; 0: not known */
     uint64_t debt_ns;       /* measured and not yet charged; signed */
     uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
-    uint64_t others_ns;     /* when somebody else was last seen active on the device */
+    uint64_t others_ns;     /* when others were last seen active on the device */
     uint64_t waited_ns;     /* launches were held up for so long, all together */
     uint32_t used_percent;  /* of the device, by the last comparison */
     uint32_t blind;         /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
@@ -117,8 +117,8 @@ struct vgpu_region_column {
     uint64_t context_bytes;   /* the most a context was seen to cost */
 };
 
-/* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap says
- * everything a reaper must know:
+/* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap has
+ * everything that a reaper needs:
  *   bits  0-21  pid in the process's own pid namespace
  *   bits 22-41  low 20 bits of the inode of that namespace (/proc/self/ns/pid)
  *   bits 42-62  low 21 bits of the start time (field 22 of /proc/self/stat, clock ticks)
@@ -132,7 +132,7 @@ struct vgpu_region_slot {
     uint64_t owner;
     uint64_t start_time;      /* in full, for the agent */
     uint64_t pid_namespace;   /* in full, for the agent */
-    uint64_t image;           /* random bytes of the loaded program: tells an exec from its past self */
+    uint64_t image;           /* random bytes of the loaded program: distinguishes an exec from its past self */
     uint32_t pid;             /* as the process sees itself */
     uint32_t host_pid;        /* written by the agent; 0: not known */
     uint64_t registered_ns;   /* CLOCK_MONOTONIC */
@@ -147,7 +147,7 @@ struct vgpu_region_slot {
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
     uint32_t managed[VGPU_MAX_DEVICES]; /* beside used: managed memory of an oversubscribed device, in units of 64 KiB */
     uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB, or of 1 GiB where
-                                          * the highest bit is set. Its process being dead, it is charged for as long as anybody has anything open. */
+                                          * the highest bit is set. Its process being dead, it is charged for as long as any process has anything open. */
 };
 
 enum vgpu_region_state {

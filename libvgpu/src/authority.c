@@ -131,7 +131,7 @@ struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ord
     return (struct vgpu_budget){.device = vgpu_limit(p, uuid, ordinal), .total = VGPU_UNLIMITED};
 }
 
-uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal)
+uint64_t vgpu_context_price(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     return p->authority == VGPU_PAGE && p->page ? limits_of(p, uuid, ordinal).context : 0;
 }

@@ -1,4 +1,4 @@
-/* authority.h - what a device may hold, and who says so.
+/* authority.h - what a device may hold, and which source decides it.
  *
  * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
  * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
@@ -29,13 +29,13 @@ uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal);
 /* The same as a budget: of an oversubscribed device less than the limit may lie in its own memory. */
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* What the page says that a context costs on a device; 0: nothing. */
-uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal);
+/* What a context costs by the page on a device; 0: nothing. */
+uint64_t vgpu_context_price(struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* Bytes of page-locked host memory this process's container may hold. */
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
-/* What is said of a device's compute: cores, policy, ceiling. 0: nothing is granted. */
+/* The limits of a device's compute: cores, policy, ceiling. 0: nothing is granted. */
 int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_limits *out);
 
 /* 1 when no device at all has a memory limit. */

@@ -12,7 +12,7 @@ void vgpu_backing_let_go(struct vgpu_process *p, struct vgpu_backing *backing)
     }
     if (backing->is_imported) {
         vgpu_import(p, -1);
-        vgpu_exports_settle(p);
+        vgpu_exports_reclaim(p);
     } else if (backing->is_exported) {
         vgpu_export_freed(p, backing->column, backing->bytes);
     } else {

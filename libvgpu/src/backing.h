@@ -25,7 +25,7 @@ struct vgpu_backing *vgpu_backing_of(const struct vgpu_object *object);
 /* One more release of `handle` will be due. 0, or -1 without memory. */
 int vgpu_backing_add_handle(struct vgpu_process *p, CUmemGenericAllocationHandle handle, struct vgpu_backing *backing);
 
-/* The mapping that `address` lies in: where it is not the start, the driver knows the start. 0 when there is none. */
+/* The mapping that `address` lies in: where it is not the start, the start is the driver's. 0 when there is none. */
 int vgpu_backing_find_mapping(struct vgpu_process *p, const struct vgpu_cuda *cuda, uint64_t address, struct vgpu_object *out);
 
 #endif

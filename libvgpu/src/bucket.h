@@ -5,10 +5,10 @@
  * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
  * wait for is known. A share that changes holds for what is taken from then on.
  *
- * What the word may say is bounded: unused time is kept for a burst, a debt reaches at most 60 s ahead, and a moment
+ * The value of the word is bounded: unused time is kept for a burst, a debt reaches at most 60 s ahead, and a moment
  * beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for nothing at
  * each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
- * container) can write itself new bursts for ever; docs/limits.md says so.
+ * container) can write itself new bursts for ever; docs/limits.md has that.
  *
  * A burst is 200 ms of the share, or 50 ms of the device where that is more: a point of 5 s. A small share between busy
  * neighbours gets the device seldom, and has to use it then. A budget that is new has 10 ms of the device: nothing was saved yet,
@@ -39,7 +39,7 @@ int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns
 /* What was taken turned out to be more, or (negative) less. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
 
-/* Others have been active on the device lately, or nobody can tell. An NVML that is asked seldom may say so ahead of time. */
+/* Others have been active on the device lately, or that is unknown. Where NVML is read seldom, this may be set ahead of time. */
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
 int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
 

@@ -5,7 +5,7 @@
 #define NOTE_NS UINT64_C(10000000)
 #define LONGEST_NS UINT64_C(40000000000) /* between two comparisons */
 #define GAP_NS UINT64_C(3000000000)
-#define STEP_NS UINT64_C(10000000) /* samples are further apart than this */
+#define SPACING_NS UINT64_C(10000000) /* samples are further apart than this */
 #define SHORTEST_NS UINT64_C(100000000) /* that a sample is */
 #define SHOWN 0.01
 #define FAR_BETTER 2               /* times */
@@ -125,7 +125,7 @@ void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     vgpu_bucket_correct(bucket, now_ns, percent, now);
 }
 
-void vgpu_calibrate_asked(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
+void vgpu_calibrate_read(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
 {
     uint32_t all = SEEN_ALL;
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
@@ -135,12 +135,12 @@ void vgpu_calibrate_asked(const struct vgpu_calibration *s, struct vgpu_region_b
 
 static void learn_period(struct vgpu_calibration *s, uint64_t gap)
 {
-    uint64_t step = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
-    uint64_t least = s->gap_ns && step > STEP_NS && step < gap ? step : gap;
-    if (gap < STEP_NS || gap > GAP_NS) {
+    uint64_t spacing = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
+    uint64_t least = s->gap_ns && spacing > SPACING_NS && spacing < gap ? spacing : gap;
+    if (gap < SPACING_NS || gap > GAP_NS) {
         return;
     }
-    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple: what fitted that says nothing */
+    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple: what fitted that proves nothing */
         for (unsigned i = 0; i < VGPU_PARTS; i++) {
             s->misfit[i] = 0;
         }
@@ -153,7 +153,7 @@ static void learn_period(struct vgpu_calibration *s, uint64_t gap)
 
 static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
 
-/* What a sample says that was used; it is no longer than the period, however long nothing was shown before it. */
+/* What was used by a sample; it is no longer than the period, however long nothing was shown before it. */
 static double used_in(const struct vgpu_calibration *s, uint32_t percent, uint64_t window, const struct vgpu_measurement *seen)
 {
     uint64_t length = length_of_samples(s, percent);
@@ -176,7 +176,7 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
     s->measured += measured - s->measured * fade;
     s->raw += raw_to - raw_from - s->raw * fade;
     if (s->raw > 0) {
-        /* Few or large charges prove little against what events said: one. In company events are wrong anyway. */
+        /* Few or large charges prove little against the times of events: one. In company events are wrong anyway. */
         double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
         double factor = (s->measured + doubt) / (s->raw + doubt),
                is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
@@ -189,7 +189,7 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
     return measured - (to - from);
 }
 
-static void hold(struct vgpu_calibration *s, uint64_t window, int follows_missed, const struct vgpu_measurement *seen)
+static void keep(struct vgpu_calibration *s, uint64_t window, int follows_missed, const struct vgpu_measurement *seen)
 {
     uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
     s->held[at].window_ns = window;
@@ -205,19 +205,19 @@ static void let_go(struct vgpu_calibration *s)
     s->studied -= s->studied > 0;
 }
 
-/* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a step
- * looks like the length of one. A sample that is half of a step says twice as much in percent as the step would. Such
+/* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a spacing
+ * looks like the length of one. A sample that is half of a spacing has twice as much in percent as the spacing would. Such
  * programs have kernels nearly as long; with others, what was charged may be any multiple of what was used. */
 static void fit(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
-    uint64_t step = s->period_ns && s->period_ns < window ? s->period_ns : window;
-    if (window < STEP_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end_ns, &raw_to, &to)) {
-        return; /* beside neighbours nobody knows what a sample should say */
+    uint64_t spacing = s->period_ns && s->period_ns < window ? s->period_ns : window;
+    if (window < SPACING_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end_ns, &raw_to, &to)) {
+        return; /* beside neighbours the right value of a sample is unknown */
     }
     s->fitted += 1 - s->fitted * FADE;
     for (unsigned i = 0; i < VGPU_PARTS; i++) {
-        uint64_t length = step / (i + 1);
+        uint64_t length = spacing / (i + 1);
         if (seen->end_ns > length && totals_at(s, seen->end_ns - length, &raw_from, &from)) {
             double off = 100 * (raw_to - raw_from) / (double)length - seen->percent;
             s->misfit[i] += (off < 0 ? -off : off) - s->misfit[i] * FADE;
@@ -225,8 +225,8 @@ static void fit(struct vgpu_calibration *s, uint64_t window, const struct vgpu_m
     }
 }
 
-/* The period by which samples are taken for as long: the shortest step, or the part of it that fits far better. A program
- * hides samples when one kernel of it pays for about a step; held to a tenth of a device, that kernel is a tenth of it. */
+/* The period by which samples are taken for as long: the shortest spacing, or the part of it that fits far better. A program
+ * hides samples when one kernel of it pays for about a spacing; held to a tenth of a device, that kernel is a tenth of it. */
 static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
 {
     uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
@@ -240,7 +240,7 @@ static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t per
                : s->period_ns;
 }
 
-/* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
+/* Samples come at equal spacings, but none is shown of a time in which the container was idle: a spacing shows how long they are
  * if something ran at its beginning. */
 static void study(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
 {
@@ -266,9 +266,9 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, SEEN_ALL, memory_order_relaxed);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
     if (blind == SEEN_ALL) {
-        hold(s, window, 0, seen);
+        keep(s, window, 0, seen);
     } else if (blind == MISSED_SOME && s->gaps >= SURE) {
-        hold(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest was seen all the same */
+        keep(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest was seen all the same */
     }
 }
 

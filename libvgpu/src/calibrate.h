@@ -1,6 +1,6 @@
 /* calibrate.h - charged against measured: the comparison that makes a share exact whatever the estimates.
  *
- * NVML says what a container used of a device over some time that has passed. What was charged for the same time is known
+ * NVML shows what a container used of a device over some time that has passed. What was charged for the same time is known
  * from a history of the totals. Their difference is a debt (or credit) of the container, paid off over about a second,
  * and the ratio of both over a longer time is the factor that estimates are multiplied with from then on. Comparing like
  * with like, late figures do no harm: how late they are does not enter the loop.
@@ -19,8 +19,8 @@ struct vgpu_measurement {
     uint64_t stamp_us; /* of its sample; any clock, but the same always */
     uint64_t end_ns;   /* the same moment by CLOCK_MONOTONIC */
     uint32_t percent;  /* that the container used of the device in that sample */
-    int others;        /* somebody else used the device in it */
-    int neighbours;    /* somebody else has a context on the device, now */
+    int others;        /* others used the device in it */
+    int neighbours;    /* others have a context on the device, now */
     int others_known;  /* the last two are known, whatever is known of the container itself */
 };
 
@@ -35,11 +35,11 @@ struct vgpu_calibration {
     } history[VGPU_HISTORY];
     uint64_t lump_ns;      /* largest single charge of late */
     uint64_t gap_ns;       /* between the last two samples */
-    uint64_t period_ns;    /* of samples: the smallest step between them; those of idle times are never shown */
+    uint64_t period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
     uint32_t gaps;
     double fitted;             /* samples that were set against charges, fading */
-    double misfit[VGPU_PARTS]; /* how far samples are from what was charged, were they so many times shorter than the step */
-    double measured, raw;  /* of late, fading */
+    double misfit[VGPU_PARTS]; /* how far samples are from what was charged, were they so many times shorter than their spacing */
+    double measured, raw; /* of late, fading */
     uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {
         uint64_t window_ns;
@@ -62,14 +62,14 @@ void vgpu_calibrate_lump(struct vgpu_calibration *calibration, uint64_t raw_ns);
 /* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
 int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
 
-/* No comparison before then, by anybody; what NVML shows meanwhile is missed. */
+/* No comparison before then, by any process; what NVML shows meanwhile is missed. */
 void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
 
 /* What NVML shows next is not to be compared. */
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 
-/* NVML was asked `since_ns` after the last time: samples may have come and gone unseen. */
-void vgpu_calibrate_asked(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t since_ns);
+/* NVML was read `since_ns` after the last time: samples may have come and gone unseen. */
+void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t since_ns);
 
 /* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
 void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns,

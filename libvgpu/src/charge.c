@@ -33,7 +33,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     charge->column = device->column;
     charge->bytes = vgpu_ledger_rounded(bytes);
     if (!take(charge, charge->bytes, device->uuid) &&
-        !((vgpu_exports_settle(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, device->uuid))) {
+        !((vgpu_exports_reclaim(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, device->uuid))) {
         if (vgpu_budget(p, device->uuid, ordinal).total == VGPU_UNLIMITED) {
             vgpu_ledger_denied(p->region, (unsigned)device->column); /* else there may be room beside the device */
         }
@@ -220,7 +220,7 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
             return vgpu_import_closed(p, &open, unknown);
         }
         if (p && unknown == CUDA_SUCCESS && atomic_load_explicit(&p->graphs_known, memory_order_relaxed)) {
-            vgpu_pools_settle(p, cuda); /* a graph's, perhaps */
+            vgpu_pools_reconcile(p, cuda); /* a graph's, perhaps */
         }
         return unknown;
     }

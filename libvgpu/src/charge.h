@@ -1,4 +1,4 @@
-/* charge.h - reserve, call the driver, settle: what every allocating hook does around its call.
+/* charge.h - reserve, call the driver, correct: what every allocating hook does around its call.
  *
  *     struct vgpu_charge charge = {0};
  *     CUresult result = vgpu_charge_begin(&charge, cuda, ordinal, bytes);
@@ -6,7 +6,7 @@
  *     result = cuda->cuMemAlloc_v2(out, bytes);
  *     return vgpu_charge_end(&charge, result, out);
  *
- * The ledger is charged before the driver is, so at no moment does the driver hold more than the ledger says.
+ * The ledger is charged before the driver is, so at no moment does the driver hold more than the ledger has.
  */
 #ifndef VGPU_CHARGE_H
 #define VGPU_CHARGE_H
@@ -21,7 +21,7 @@ struct vgpu_charge {
     uint64_t bytes;
 };
 
-/* Reserve `bytes` (rounded here) of a device. CUDA_ERROR_OUT_OF_MEMORY when the limit says no. */
+/* Reserve `bytes` (rounded here) of a device. CUDA_ERROR_OUT_OF_MEMORY when that exceeds the limit. */
 CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes);
 
 /* The same for page-locked memory of the host. */

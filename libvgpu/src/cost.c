@@ -5,11 +5,11 @@
 #define WAVE_NS UINT64_C(5000)           /* guess for one wave over the device */
 #define GUESS_NS UINT64_C(10000000)      /* no guess is above this */
 #define GRAPH_NS UINT64_C(100000)        /* guess for a graph */
-#define LONG_WAIT_NS UINT64_C(100000000) /* turns of neighbours explain a time up to here */
+#define LONG_WAIT_NS UINT64_C(100000000) /* timeslices of neighbours explain a time up to here */
 #define TOO_LONG_NS UINT64_C(5000000000) /* and nothing explains one beyond */
 #define ODD 32                           /* times the usual */
-#define HALF_TURN_NS UINT64_C(1000000)   /* whoever is interrupted takes so much longer at least */
-#define FEW 8                            /* measurements, of which any may be mostly others' turns */
+#define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least so much longer */
+#define FEW 8                            /* measurements, of which any may be mostly others' timeslices */
 #define MOST 2                           /* times what was learned it is taken for then */
 
 static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
@@ -29,16 +29,16 @@ enum { THREADS = 2048 }; /* of a multiprocessor */
 uint32_t vgpu_cost_fit(const struct vgpu_geometry *what)
 {
     uint64_t room = (uint64_t)what->sms * THREADS;
-    uint64_t wanted = what->blocks > room || !what->threads ? room : what->blocks * what->threads;
-    return wanted && wanted < room ? (uint32_t)(room / wanted) : 1;
+    uint64_t needed = what->blocks > room || !what->threads ? room : what->blocks * what->threads;
+    return needed && needed < room ? (uint32_t)(room / needed) : 1;
 }
 
 static uint64_t waves(const struct vgpu_geometry *what)
 {
     uint64_t room = (uint64_t)(what->sms ? what->sms : 1) * THREADS;
     uint64_t threads = what->threads ? what->threads : 1;
-    uint64_t wanted = what->blocks > UINT64_MAX / threads ? UINT64_MAX : what->blocks * threads;
-    return wanted / room + (wanted % room != 0);
+    uint64_t needed = what->blocks > UINT64_MAX / threads ? UINT64_MAX : what->blocks * threads;
+    return needed / room + (needed % room != 0);
 }
 
 /* The entry of the function whatever its grid: ns a wave. */
@@ -85,13 +85,13 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
     return ns ? ns : 1;
 }
 
-static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling)
+static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kind)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
     uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
     uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
     uint32_t weight = samples < 48 ? samples + 1 : 48;
-    switch (telling) {
+    switch (kind) {
     case VGPU_ITS_OWN:
         break;
     case VGPU_WATCHED:
@@ -99,14 +99,14 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling
         atomic_store_explicit(&cost->watched, watched < UINT32_MAX ? watched + 1 : watched, memory_order_relaxed);
         break;
     case VGPU_WITH_OTHERS:
-        if (watched && ns > before / 2 && (before > 2 * HALF_TURN_NS || ns > before + HALF_TURN_NS)) {
+        if (watched && ns > before / 2 && (before > 2 * HALF_TIMESLICE_NS || ns > before + HALF_TIMESLICE_NS)) {
             ns = before; /* it is known better */
-        } else if (samples && ns > before + HALF_TURN_NS) {
-            ns = ns > before * MOST ? before * MOST : ns; /* others' turns, and perhaps more */
+        } else if (samples && ns > before + HALF_TIMESLICE_NS) {
+            ns = ns > before * MOST ? before * MOST : ns; /* others' timeslices, and perhaps more */
             weight = 64;
         } else if (samples < FEW && ns < before / 2) {
             weight = 1; /* the rest of the first ones was others' */
-        } else if (ns < before / 2 || (ns < before && before > HALF_TURN_NS)) {
+        } else if (ns < before / 2 || (ns < before && before > HALF_TIMESLICE_NS)) {
             weight = 4;
         }
         break;
@@ -120,13 +120,13 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling
 }
 
 void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
-                     enum vgpu_telling telling)
+                     enum vgpu_sample_kind kind)
 {
     struct vgpu_cost *wave = by_wave(costs, what);
-    blend(cost, ns, telling);
+    blend(cost, ns, kind);
     if (wave) {
         uint64_t count = waves(what);
-        blend(wave, ns / (count ? count : 1), telling);
+        blend(wave, ns / (count ? count : 1), kind);
     }
 }
 

@@ -15,7 +15,7 @@ struct vgpu_cost {
     _Atomic uint64_t key;        /* 0: free */
     _Atomic uint64_t ns;
     _Atomic uint32_t samples;    /* 0: not learned */
-    _Atomic uint32_t watched;    /* of them those of which the turns of others are known, and taken out */
+    _Atomic uint32_t watched;    /* of them those that were watched: others' timeslices are taken out */
     _Atomic uint32_t pending;    /* measurements on their way */
     _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
     _Atomic uint64_t least_ns;   /* about the least that was measured of late (lockstep.h) */
@@ -52,13 +52,13 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
 /* How many of these the device has room for at once, by their threads alone; 1 of a graph. */
 uint32_t vgpu_cost_fit(const struct vgpu_geometry *what);
 
-/* What a measurement tells. In company the turns of others are in it, unless somebody watched: then the lower figures
+/* What is in a measurement. Beside neighbours it holds others' timeslices, unless it was watched: so the lower figures
  * are nearer to the truth. So they are with kernels that wait for each other. */
-enum vgpu_telling { VGPU_ITS_OWN, VGPU_WATCHED, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };
+enum vgpu_sample_kind { VGPU_ITS_OWN, VGPU_WATCHED, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };
 
 /* One measurement. */
 void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
-                     enum vgpu_telling telling);
+                     enum vgpu_sample_kind kind);
 
 /* The handle may mean something else from now on. */
 void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what);

@@ -4,12 +4,12 @@
 
 #include "region.h"
 
-static int ask_uuid(const struct vgpu_cuda *cuda, CUdevice ordinal, char text[VGPU_UUID_BYTES])
+static int read_uuid(const struct vgpu_cuda *cuda, CUdevice ordinal, char text[VGPU_UUID_BYTES])
 {
     CUuuid id;
     CUresult result = CUDA_ERROR_NOT_FOUND;
     if (cuda->cuDeviceGetUuid_v2) {
-        result = cuda->cuDeviceGetUuid_v2(&id, ordinal); /* the one that tells MIG instances apart */
+        result = cuda->cuDeviceGetUuid_v2(&id, ordinal); /* the one that distinguishes MIG instances */
     }
     if (result != CUDA_SUCCESS && cuda->cuDeviceGetUuid) {
         result = cuda->cuDeviceGetUuid(&id, ordinal);
@@ -33,7 +33,7 @@ const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const s
         return device;
     }
     char uuid[VGPU_UUID_BYTES];
-    if (ask_uuid(cuda, ordinal, uuid)) {
+    if (read_uuid(cuda, ordinal, uuid)) {
         return NULL;
     }
     vgpu_calm_take(&p->lock);

@@ -4,7 +4,7 @@
 
 #include "process.h"
 
-/* The device of a CUDA ordinal, its UUID asked for once; NULL when the driver does not say. */
+/* The device of a CUDA ordinal, its UUID read once; NULL when the driver does not return it. */
 const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
 /* Ordinal of the current context's device; returns the driver's error. */

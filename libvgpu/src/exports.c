@@ -72,14 +72,14 @@ CUresult vgpu_import_closed(struct vgpu_process *p, const struct vgpu_object *op
 {
     if (result == CUDA_SUCCESS) {
         vgpu_import(p, -1);
-        vgpu_exports_settle(p);
+        vgpu_exports_reclaim(p);
     } else {
         vgpu_objects_add(&p->objects, *open);
     }
     return result;
 }
 
-int vgpu_exports_settle(struct vgpu_process *p)
+int vgpu_exports_reclaim(struct vgpu_process *p)
 {
     int shrank = 0;
     if (!atomic_load_explicit(&p->has_orphans, memory_order_relaxed) || vgpu_ledger_imports(p->region)) {

@@ -1,6 +1,6 @@
 /* exports.h - memory that other processes may have open.
  *
- * Whoever made it pays. Exported memory that its maker frees may still be open elsewhere, and nobody can say where: it
+ * Its maker pays. Exported memory that its maker frees may still be open in other processes, which the driver does not report: it
  * stays charged to its maker until no process of the container has anything open any more; so does what a dead process
  * had exported (ledger.h). Opening is counted, not charged.
  */
@@ -13,7 +13,7 @@
 /* `bytes` that are charged to us may be opened by others from now on. */
 void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes);
 
-/* The driver was told to free them. */
+/* The driver has freed them. */
 void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes);
 
 /* The same of an allocation from a pool, which may keep it or not. */
@@ -26,7 +26,7 @@ void vgpu_import(struct vgpu_process *p, int change);
 /* The driver was asked to close what was remembered as open, with this result. */
 CUresult vgpu_import_closed(struct vgpu_process *p, const struct vgpu_object *open, CUresult result);
 
-/* Give back what was exported and freed, if nobody has anything open. 1 when any charge shrank. */
-int vgpu_exports_settle(struct vgpu_process *p);
+/* Give back what was exported and freed, if no process has anything open. 1 when any charge shrank. */
+int vgpu_exports_reclaim(struct vgpu_process *p);
 
 #endif

@@ -3,7 +3,7 @@
  * A node that allocates takes nothing when it is added, and an address is all it ever gets: the driver backs it with
  * memory when the graph is launched or uploaded, out of a pool of its own for each device, which keeps what it has until
  * it is trimmed. So what all nodes of a graph together may take is found when it is instantiated, reserved at its
- * first launch, and after each launch the charge is what the driver says is reserved. Graphs share that memory when they
+ * first launch, and after each launch the charge is what the driver has reserved. Graphs share that memory when they
  * do not run at once: a reservation that fails is tried again after a trim. Graphs that allocate nothing, as most, are
  * not remembered and cost one look at a word.
  */

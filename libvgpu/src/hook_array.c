@@ -1,6 +1,6 @@
 /* hook_array.c - arrays and mipmapped arrays, by the size their description comes to.
  *
- * The driver lays arrays out in tiles of 64 bytes by 8 rows and does not say what they cost: rows and columns are
+ * The driver lays arrays out in tiles of 64 bytes by 8 rows and does not report what they cost: rows and columns are
  * rounded up to whole tiles. An element of a format that is not known counts as the largest there is. Sparse arrays,
  * and those whose memory is mapped later, have no memory of their own.
  */

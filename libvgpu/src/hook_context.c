@@ -1,6 +1,6 @@
 /* hook_context.c - contexts: what one costs is reserved before it is made, and one that goes takes its memory with it.
  *
- * Which allocations go is settled before the driver is asked: what another thread allocates in a context of the
+ * Which allocations go is decided before the driver is asked: what another thread allocates in a context of the
  * same name meanwhile is younger and stays charged.
  */
 #include "authority.h"
@@ -15,7 +15,7 @@ static void release_one(void *argument, const struct vgpu_object *object)
     vgpu_charge_drop(argument, object);
 }
 
-/* Remember on which device a context lives, and what for: when it is destroyed nobody says. */
+/* Remember on which device a context lives, and what for: the call that destroys it does not name them. */
 static void remember(struct vgpu_process *p, CUcontext context, CUdevice device, uint64_t charged)
 {
     struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};
@@ -70,7 +70,7 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
     CUresult result = real(context);
     if (p && result == CUDA_SUCCESS) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
-        vgpu_pools_settle(p, vgpu_world->cuda());
+        vgpu_pools_reconcile(p, vgpu_world->cuda());
     }
     if (was_known && result == CUDA_SUCCESS) {
         vgpu_context_gone(p, vgpu_world->cuda(), known.column, known.bytes);
@@ -92,7 +92,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return cuda && cuda->cuCtxDestroy_v2 ? destroy(cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Ends a context with its last use. Whether this was the last one nobody says, so what it held stays charged. */
+/* Ends a context with its last use. The driver does not report whether this was the last one, so what it held stays charged. */
 CUresult cuCtxDetach(CUcontext context)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -211,7 +211,7 @@ static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device, CUres
     return context;
 }
 
-/* `all` says that the call ends every use: a reset. Before what may be the last use ends, events are given back, as
+/* `all` marks a call that ends every use: a reset. Before what may be the last use ends, events are given back, as
  * afterwards they would be those of a context that is no more. */
 static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdevice), CUdevice device, int all)
 {
@@ -233,7 +233,7 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     }
     if (context && result == CUDA_SUCCESS && !is_active(cuda, device)) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
-        vgpu_pools_settle(p, cuda);
+        vgpu_pools_reconcile(p, cuda);
         vgpu_context_gone(p, cuda, device, p->overheads[device].of_primary);
     }
     return result;

@@ -63,11 +63,11 @@ RUN(cuGraphUpload_ptsz)
 LAUNCH(cuGraphLaunch, 0)
 LAUNCH(cuGraphLaunch_ptsz, 1)
 
-static CUresult settled(const struct vgpu_cuda *cuda, CUresult result)
+static CUresult reconciled(const struct vgpu_cuda *cuda, CUresult result)
 {
     struct vgpu_process *p = vgpu_process();
     if (p) {
-        vgpu_pools_settle(p, cuda);
+        vgpu_pools_reconcile(p, cuda);
     }
     return result;
 }
@@ -80,7 +80,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     }
     vgpu_launch_forget(exec);
     vgpu_graph_forget(exec); /* before: afterwards its handle may be another thread's */
-    return settled(cuda, cuda->cuGraphExecDestroy(exec));
+    return reconciled(cuda, cuda->cuGraphExecDestroy(exec));
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -93,5 +93,5 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
     if (p) {
         atomic_fetch_add(&p->graph_trims, 1);
     }
-    return settled(cuda, cuda->cuDeviceGraphMemTrim(device));
+    return reconciled(cuda, cuda->cuDeviceGraphMemTrim(device));
 }

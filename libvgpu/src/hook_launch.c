@@ -86,7 +86,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
     return cuda->cuLaunchCooperativeKernelMultiDevice(list, count, flags);
 }
 
-/* Before CUDA 4 a function had its block's shape set beforehand, so nobody tells us: it is learned what it costs. */
+/* Before CUDA 4 a function had its block's shape set beforehand, so the launch does not carry it: its cost is learned. */
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();

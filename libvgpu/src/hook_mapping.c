@@ -1,7 +1,7 @@
 /* hook_mapping.c - physical memory and the addresses it is mapped at: each call, and the reference it adds or ends.
  *
  * One lock goes round the driver's call and the reference: a handle that was released may at once become the handle of
- * another thread's memory, which must not be told apart by luck.
+ * another thread's memory, which must be distinguished for certain.
  */
 #include <stdlib.h>
 

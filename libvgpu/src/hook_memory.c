@@ -24,7 +24,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (!vgpu_process() || !out || !bytes) {
-        return cuda->cuMemAlloc_v2(out, bytes); /* nothing to limit, or wrong and for the driver to say how */
+        return cuda->cuMemAlloc_v2(out, bytes); /* nothing to limit, or wrong: the driver's error */
     }
     CUresult result = vgpu_charge_current(&charge, cuda, bytes);
     if (result != CUDA_SUCCESS) {
@@ -43,7 +43,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_
     if (!vgpu_process() || !out || !pitch || !width || !height) {
         return cuda->cuMemAllocPitch_v2(out, pitch, width, height, element);
     }
-    /* Rows are padded to the driver's pitch, which it tells only afterwards: guess, then correct. */
+    /* Rows are padded to the driver's pitch, which it returns only afterwards: guess, then correct. */
     uint64_t row = vgpu_ledger_rounded(width);
     uint64_t guess = row > UINT64_MAX / height ? UINT64_MAX : row * height;
     CUresult result = vgpu_charge_current(&charge, cuda, guess);

@@ -1,8 +1,8 @@
 /* hook_processes.c - NVML's other lists of processes, accounting, BAR1, fields and limits: of this container alone.
  *
- * Where the driver knows processes by other means than the ledger (graphics, MPS, accounting, utilisation), its list is
+ * Where the driver lists processes by other means than the ledger (graphics, MPS, accounting, utilisation), its list is
  * asked for whole, into memory of our own, and what is not of this container never reaches the caller: neither entries nor
- * how many there are. Processes of which the agent has not said how the driver knows them are not shown there.
+ * how many there are. Processes without a host PID from the agent are not shown there.
  */
 #include <stdlib.h>
 
@@ -10,8 +10,8 @@
 #include "usage.h"
 #include "view.h"
 
-#define ASK_AGAIN 4 /* times, of a list that grows meanwhile */
-#define MORE 16     /* entries beyond what a list was said to have */
+#define RETRIES 4 /* times, of a list that grows meanwhile */
+#define MORE 16     /* entries beyond the length that a list had */
 
 /* As the driver's list has it: its pid replaced by the one of the container. */
 static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *list, unsigned count)
@@ -30,13 +30,13 @@ static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *lis
 typedef nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 
 /* The container's entries of a list of the driver; `*out` is to be freed. */
-static nvmlReturn_t filtered(const struct vgpu_process *p, processes ask, nvmlDevice_t device, unsigned *count,
+static nvmlReturn_t filtered(const struct vgpu_process *p, processes list_processes, nvmlDevice_t device, unsigned *count,
                              nvmlProcessInfo_t **out)
 {
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
     unsigned room = 0;
     *out = NULL;
-    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    for (int i = 0; i < RETRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
         free(*out);
         room += MORE;
         *out = calloc(room, sizeof **out);
@@ -44,7 +44,7 @@ static nvmlReturn_t filtered(const struct vgpu_process *p, processes ask, nvmlDe
             return NVML_ERROR_MEMORY;
         }
         *count = room;
-        result = ask(device, count, *out);
+        result = list_processes(device, count, *out);
         room = *count > room ? *count : room;
     }
     *count = result == NVML_SUCCESS ? own_entries(p, *out, *count) : 0;
@@ -69,8 +69,8 @@ static void put_detail(void *out, unsigned at, const nvmlProcessInfo_t *entry)
                                                              .computeInstanceId = entry->computeInstanceId};
 }
 
-static nvmlReturn_t own_of(const struct vgpu_process *p, processes ask, nvmlDevice_t device, unsigned *count, void *out,
-                           void (*put)(void *out, unsigned at, const nvmlProcessInfo_t *entry))
+static nvmlReturn_t own_of(const struct vgpu_process *p, processes list_processes, nvmlDevice_t device, unsigned *count,
+                           void *out, void (*put)(void *out, unsigned at, const nvmlProcessInfo_t *entry))
 {
     nvmlProcessInfo_t *list = NULL;
     unsigned found = 0, room;
@@ -78,7 +78,7 @@ static nvmlReturn_t own_of(const struct vgpu_process *p, processes ask, nvmlDevi
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     room = *count;
-    nvmlReturn_t result = ask ? filtered(p, ask, device, &found, &list) : NVML_SUCCESS;
+    nvmlReturn_t result = list_processes ? filtered(p, list_processes, device, &found, &list) : NVML_SUCCESS;
     for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
         put(out, i, &list[i]);
     }
@@ -87,17 +87,17 @@ static nvmlReturn_t own_of(const struct vgpu_process *p, processes ask, nvmlDevi
     return result == NVML_SUCCESS && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }
 
-/* A driver that has but the first form of a list does not say enough: nobody is shown. */
-#define LIST(symbol, kind, type, put)                                                          \
-    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                       \
-    {                                                                                          \
-        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                     \
-        struct vgpu_process *p = vgpu_process();                                               \
-        if (!nvml || !nvml->symbol) {                                                          \
-            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;            \
-        }                                                                                      \
-        processes ask = nvml->kind##_v3 ? nvml->kind##_v3 : nvml->kind##_v2;                   \
-        return p ? own_of(p, ask, device, count, out, put) : nvml->symbol(device, count, out); \
+/* A driver that has but the first form of a list does not report enough: the list is empty. */
+#define LIST(symbol, kind, type, put)                                                                     \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                  \
+    {                                                                                                     \
+        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                \
+        struct vgpu_process *p = vgpu_process();                                                          \
+        if (!nvml || !nvml->symbol) {                                                                     \
+            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                       \
+        }                                                                                                 \
+        processes list_processes = nvml->kind##_v3 ? nvml->kind##_v3 : nvml->kind##_v2;                   \
+        return p ? own_of(p, list_processes, device, count, out, put) : nvml->symbol(device, count, out); \
     }
 
 LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, put_first)
@@ -136,21 +136,21 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) {
         return result;
     }
-    processes ask = list_of_mode(nvml, list->mode);
-    if (ask != nvmlDeviceGetComputeRunningProcesses_v3) {
-        return own_of(p, ask, device, &list->numProcArrayEntries, list->procArray, put_detail);
+    processes list_processes = list_of_mode(nvml, list->mode);
+    if (list_processes != nvmlDeviceGetComputeRunningProcesses_v3) {
+        return own_of(p, list_processes, device, &list->numProcArrayEntries, list->procArray, put_detail);
     }
     unsigned room = list->numProcArrayEntries, found = 0;
     if (room && !list->procArray) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    ask(device, &found, NULL);
+    list_processes(device, &found, NULL);
     nvmlProcessInfo_t *own = calloc(found + MORE, sizeof *own);
     if (!own) {
         return NVML_ERROR_MEMORY;
     }
     found += MORE;
-    result = ask(device, &found, own);
+    result = list_processes(device, &found, own);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
         put_detail(list->procArray, i, &own[i]);
     }
@@ -173,7 +173,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
     unsigned room = list->procUtilArray ? list->processSamplesCount : 0, kept = 0, had = 0;
     all.procUtilArray = NULL;
-    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    for (int i = 0; i < RETRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
         free(all.procUtilArray);
         had += MORE;
         all.processSamplesCount = had;
@@ -216,7 +216,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, u
     }
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
     unsigned room = pids ? *count : 0, all = 0, kept = 0, *known = NULL;
-    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    for (int i = 0; i < RETRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
         free(known);
         unsigned had = all + MORE;
         known = calloc(had, sizeof *known);
@@ -279,7 +279,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
     return result;
 }
 
-/* The record is everybody's. */
+/* The record is of all processes. */
 nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -326,7 +326,7 @@ static int counts_for_everybody(unsigned field)
     return 0;
 }
 
-/* Counters of traffic and stalls are of the whole device, and nobody knows whose: they are not supported here. */
+/* Counters of traffic and stalls are of the whole device, not of a process: they are not supported here. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();

@@ -139,11 +139,11 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 }
 
 /* After everything that may make a pool shrink. */
-static CUresult settled(const struct vgpu_cuda *cuda, CUresult result)
+static CUresult reconciled(const struct vgpu_cuda *cuda, CUresult result)
 {
     struct vgpu_process *p = vgpu_process();
     if (p) {
-        vgpu_pools_settle(p, cuda);
+        vgpu_pools_reconcile(p, cuda);
     }
     return result;
 }
@@ -206,7 +206,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     if (!cuda || !cuda->cuMemPoolTrimTo) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return settled(cuda, cuda->cuMemPoolTrimTo(pool, keep));
+    return reconciled(cuda, cuda->cuMemPoolTrimTo(pool, keep));
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
@@ -261,11 +261,11 @@ CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
     return result;
 }
 
-#define WAIT(symbol, parameters, arguments)                                                               \
-    CUresult symbol parameters                                                                            \
-    {                                                                                                     \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                \
-        return cuda && cuda->symbol ? settled(cuda, cuda->symbol arguments) : CUDA_ERROR_NOT_INITIALIZED; \
+#define WAIT(symbol, parameters, arguments)                                                                  \
+    CUresult symbol parameters                                                                               \
+    {                                                                                                        \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                   \
+        return cuda && cuda->symbol ? reconciled(cuda, cuda->symbol arguments) : CUDA_ERROR_NOT_INITIALIZED; \
     }
 
 WAIT(cuCtxSynchronize, (void), ())

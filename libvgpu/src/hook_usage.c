@@ -1,11 +1,11 @@
-/* hook_usage.c - what NVML says about utilisation: this container's, in its own terms. 100 % is the whole slice. */
+/* hook_usage.c - NVML's queries of utilisation: this container's, in its own terms. 100 % is the whole slice. */
 #include <stdlib.h>
 
 #include "launch.h"
 #include "usage.h"
 
-#define ASK_AGAIN 4 /* times, of a list that grows meanwhile */
-#define MORE 16     /* entries beyond what it was said to have */
+#define RETRIES 4 /* times, of a list that grows meanwhile */
+#define MORE 16     /* entries beyond the length that it had */
 
 /* Samples no further apart than this are of one moment. */
 #define SAME_US UINT64_C(1100000)
@@ -19,7 +19,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     }
     nvmlReturn_t result = nvml->nvmlDeviceGetUtilizationRates(device, out);
     if (result != NVML_SUCCESS || !p || !nvml->nvmlDeviceGetProcessUtilization || !vgpu_usage_is_known(p)) {
-        return result; /* who cannot tell his own from the others' shows the device */
+        return result; /* own and others' use cannot be distinguished: the device's is shown */
     }
     nvmlProcessUtilizationSample_t samples[256];
     unsigned count = sizeof samples / sizeof samples[0], sum = 0, memory = 0;
@@ -55,7 +55,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
     nvmlProcessUtilizationSample_t *all = NULL;
     unsigned room = out ? *count : 0, had = 0, kept = 0;
-    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    for (int i = 0; i < RETRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
         unsigned most = had + MORE;
         free(all);
         all = calloc(most, sizeof *all); /* the caller's own memory never holds a neighbour */

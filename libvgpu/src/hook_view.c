@@ -1,4 +1,4 @@
-/* hook_view.c - what CUDA says about memory: the slice. */
+/* hook_view.c - CUDA's queries of memory: the slice. */
 #include "devices.h"
 #include "exports.h"
 #include "overhead.h"
@@ -10,7 +10,7 @@ static unsigned narrow(uint64_t bytes)
     return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
 }
 
-/* Change what the driver said about the current device. A NULL pointer stays the driver's business. */
+/* Change what the driver returned for the current device. A NULL pointer stays the driver's business. */
 static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, size_t *total)
 {
     struct vgpu_process *p = vgpu_process();
@@ -19,10 +19,10 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
     if (!p || !cuda->cuMemGetInfo_v2) {
         return cuda->cuMemGetInfo_v2 ? cuda->cuMemGetInfo_v2(free_bytes, total) : CUDA_ERROR_NOT_SUPPORTED;
     }
-    vgpu_pools_settle(p, cuda);
+    vgpu_pools_reconcile(p, cuda);
     vgpu_overhead_grew(p); /* who asks gets the newest figure there is */
     vgpu_overhead_look(p, cuda);
-    vgpu_exports_settle(p);
+    vgpu_exports_reclaim(p);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;

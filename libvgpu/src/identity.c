@@ -117,7 +117,7 @@ int vgpu_identity_is_dead(uint64_t owner, const struct vgpu_identity *self)
     uint64_t space = owner >> VGPU_OWNER_PID_BITS & LOW(VGPU_OWNER_NS_BITS);
     uint64_t start = owner >> (VGPU_OWNER_PID_BITS + VGPU_OWNER_NS_BITS) & LOW(VGPU_OWNER_START_BITS);
     if (space != (self->pid_namespace & LOW(VGPU_OWNER_NS_BITS))) {
-        return 0; /* its pid means nothing here; the agent can tell */
+        return 0; /* its pid means nothing here; the agent can judge it */
     }
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
         return 1;

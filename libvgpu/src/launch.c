@@ -105,7 +105,7 @@ static uint32_t sms_of(void *owner, int ordinal)
     return (uint32_t)sms;
 }
 
-static struct vgpu_throttle *pace_of(struct vgpu_process *p)
+static struct vgpu_throttle *throttle_of(struct vgpu_process *p)
 {
     struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire), *seen = NULL;
     if (throttle) {
@@ -166,7 +166,7 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
             return;
         }
     }
-    struct vgpu_throttle *throttle = pace_of(p);
+    struct vgpu_throttle *throttle = throttle_of(p);
     if (!throttle) {
         return;
     }

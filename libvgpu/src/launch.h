@@ -93,7 +93,7 @@ void vgpu_launch_forget(CUgraphExec graph);
 /* Before the driver ends a context. */
 void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* What this container may use of a device, as the page says now. */
+/* What this container may use of a device, by the page, now. */
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 
 /* The same in percent of the device behind a handle of NVML; 0: no limit. */

@@ -129,9 +129,9 @@ static struct vgpu_region_slot *claim(struct vgpu_region *region, uint64_t me)
 {
     for (uint32_t i = 0; i < VGPU_REGION_SLOTS; i++) {
         struct vgpu_region_slot *slot = &region->slots[i];
-        uint64_t nobody = 0;
+        uint64_t unowned = 0;
         if (atomic_load_explicit((word *)&slot->owner, memory_order_relaxed) ||
-            !atomic_compare_exchange_strong((word *)&slot->owner, &nobody, me)) {
+            !atomic_compare_exchange_strong((word *)&slot->owner, &unowned, me)) {
             continue;
         }
         empty(slot);
@@ -166,7 +166,7 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
         slot->pid = self->pid;
         slot->registered_ns = vgpu_world->now_ns();
         atomic_store((word *)&slot->layout, self->layout);
-        atomic_store((word *)&slot->layout_owner, me); /* last: until then nobody compares */
+        atomic_store((word *)&slot->layout_owner, me); /* last: until then no process compares */
     }
     return slot;
 }

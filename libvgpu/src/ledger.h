@@ -6,7 +6,7 @@
  * limit; of those, the one added last saw all others when it summed, so its sum was over the limit and it was not
  * admitted. (Two that race near the limit may both be refused although one would fit: hence the retry.)
  *
- * Words of dead processes are emptied by whoever is refused next. The right to empty a slot is the owner word itself,
+ * Words of dead processes are emptied by the next process that is refused. The right to empty a slot is the owner word itself,
  * taken by compare-and-swap, so two reapers, or a reaper and a newcomer, never meet in one slot.
  */
 #ifndef VGPU_LEDGER_H
@@ -15,7 +15,7 @@
 #include "vgpu_abi.h"
 #include "world.h"
 
-/* How many slots, from the first on, may have been used: whatever the region says, no more than there are. */
+/* How many slots, from the first on, may have been used: whatever the region has, no more than there are. */
 uint32_t vgpu_ledger_high(const struct vgpu_region *region);
 
 /* In place of a column: page-locked memory of the host. */
@@ -77,7 +77,7 @@ void vgpu_ledger_import(struct vgpu_region_slot *mine, int change);
 void vgpu_ledger_exported(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
 uint64_t vgpu_ledger_exported_bytes(const struct vgpu_region_slot *slot, unsigned column);
 
-/* Empty the slots of processes that are dead. Returns how many. What one had exported stays charged as long as anybody
+/* Empty the slots of processes that are dead. Returns how many. What one had exported stays charged as long as any process
  * has anything open: who has what is not known here. */
 int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self);
 

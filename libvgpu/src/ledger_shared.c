@@ -1,4 +1,4 @@
-/* ledger_shared.c - what a process says of memory that others may have open, in its slot (exports.h). */
+/* ledger_shared.c - a process's record, in its slot, of memory that others may have open (exports.h). */
 #include <stdatomic.h>
 
 #include "ledger.h"

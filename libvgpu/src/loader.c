@@ -103,7 +103,7 @@ vgpu_dlsym vgpu_loader_dlsym(void)
     static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     void *at = atomic_load_explicit(&found, memory_order_relaxed);
     if (!at) {
-        /* The next one behind us, so that another library that interposes dlsym keeps its turn. */
+        /* The next one behind us, so that another library that interposes dlsym is called too. */
         vgpu_dlvsym versioned = vgpu_loader_dlvsym();
         for (size_t i = 0; versioned && !at && i < sizeof versions / sizeof versions[0]; i++) {
             at = versioned(RTLD_NEXT, "dlsym", versions[i]);

@@ -10,7 +10,7 @@ typedef void *(*vgpu_dlvsym)(void *handle, const char *name, const char *version
 vgpu_dlsym vgpu_loader_dlsym(void);
 vgpu_dlvsym vgpu_loader_dlvsym(void);
 
-/* The driver's functions, loading the driver if nobody has yet; NULL when there is none. */
+/* The driver's functions, loading the driver if it is not loaded yet; NULL when there is none. */
 const struct vgpu_cuda *vgpu_loader_cuda(void);
 const struct vgpu_nvml *vgpu_loader_nvml(void);
 

@@ -42,7 +42,7 @@ static inline void vgpu_lock_drop(struct vgpu_lock *lock)
 }
 
 /* For what is held across calls of the driver, of files and of sleep: these may be cancellation points, and a thread that
- * is cancelled would take the lock with it. Whoever holds it is not cancelled before it drops it. */
+ * is cancelled would take the lock with it. The holder is not cancelled before it drops it. */
 struct vgpu_calm_lock {
     struct vgpu_lock lock;
     int before; /* how the holder could be cancelled */

@@ -31,7 +31,7 @@ int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, uint64_t now_ns)
     return waited && now_ns - waited < FOR_NOW_NS;
 }
 
-void vgpu_lockstep_unsettle(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns)
+void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns)
 {
     vgpu_calibrate_miss(bucket);
     calibration->held_count = calibration->studied = 0;

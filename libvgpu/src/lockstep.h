@@ -3,8 +3,8 @@
  * What programs run on several devices is often one kernel on each that ends on none before it has begun on all. Where one device
  * is held back, such kernels spin on the others. Were that paid for, these would be held back for longer than they spun, and
  * the first would spin: below half of a device each round is longer than the one before. So what is seen to wait, in a container
- * with several devices in use, pays what it takes when it does not wait, as beside neighbours whose turns are in its time; and NVML,
- * which cannot tell spinning from work, is not compared with.
+ * with several devices in use, pays what it takes when it does not wait, as beside neighbours, whose timeslices are in
+ * its time; and NVML, which counts spinning as work, is not compared with.
  */
 #ifndef VGPU_LOCKSTEP_H
 #define VGPU_LOCKSTEP_H
@@ -16,9 +16,9 @@ int vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *p
 int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, uint64_t now_ns);
 
 /* Instead of a comparison: what spinning was taken for is forgotten. */
-void vgpu_lockstep_unsettle(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns);
+void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns);
 
-/* The thread turns to another device: what it has in hand goes back to the one that it was taken of. */
+/* The thread goes on to another device: what it has in hand goes back to the one that it was taken of. */
 void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, uint64_t now_ns);
 
 #endif

@@ -134,7 +134,7 @@ uint64_t vgpu_objects_now(struct vgpu_objects *objects)
     return atomic_load(&objects->births);
 }
 
-/* Forget what `belongs` says. */
+/* Forget the objects for which `belongs` is true. */
 static void drop(struct vgpu_objects *objects, int (*belongs)(const void *what, const struct vgpu_object *), const void *what,
                  void (*released)(void *argument, const struct vgpu_object *), void *argument)
 {

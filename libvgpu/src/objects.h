@@ -62,7 +62,7 @@ int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object);
  * so what it stood for is gone, by a way that no hook saw or by one that is not at its end yet. */
 int vgpu_objects_replace(struct vgpu_objects *objects, struct vgpu_object object, struct vgpu_object *old);
 
-/* Forget an object. 1 when it was known; `out` then says what it was. */
+/* Forget an object. 1 when it was known; `out` is what it was. */
 int vgpu_objects_take(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
 
 /* The same without forgetting. */

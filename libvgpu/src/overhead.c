@@ -33,7 +33,7 @@ static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
     return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Bytes of a device that this process holds by NVML's word. 0 when it does not say. */
+/* Bytes of a device that this process holds by NVML. 0 when it does not report it. */
 static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, uint32_t pid, uint64_t *out)
 {
     const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
@@ -47,7 +47,7 @@ static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, u
         return 0;
     }
     if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
-        memcpy(uuid, "MIG", 3); /* an instance: CUDA's bytes do not tell which kind they name */
+        memcpy(uuid, "MIG", 3); /* an instance: CUDA's bytes name either kind */
         if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
             return 0;
         }
@@ -67,7 +67,7 @@ static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, u
     return known;
 }
 
-/* Under the device's lock: what the overhead really is. 0 when that cannot be told. */
+/* Under the device's lock: what the overhead really is. 0 when that cannot be measured. */
 static int measure(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
                    const struct vgpu_overhead *over, uint64_t *out)
 {
@@ -116,12 +116,12 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int or
     return 1;
 }
 
-/* What a context costs, as far as anybody here has learned. */
+/* What a context costs, as far as this container has learned or its page has it. */
 static uint64_t known_cost(struct vgpu_process *p, const struct vgpu_device *device, int ordinal)
 {
     uint64_t seen = atomic_load((const word *)&p->region->columns[device->column].context_bytes);
-    uint64_t told = vgpu_context_hint(p, device->uuid, ordinal);
-    return seen > told ? seen : told;
+    uint64_t given = vgpu_context_price(p, device->uuid, ordinal);
+    return seen > given ? seen : given;
 }
 
 static void learn(struct vgpu_process *p, const struct vgpu_device *device, uint64_t bytes)
@@ -141,7 +141,7 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     }
     const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
     if (!device) {
-        return CUDA_SUCCESS; /* no such device: the driver's to say */
+        return CUDA_SUCCESS; /* no such device: the driver's error */
     }
     struct vgpu_region_slot *slot = device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!slot) {
@@ -183,7 +183,7 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
     struct vgpu_overhead *over = &p->overheads[it->ordinal];
     if (!measure(p, device, slot, over, &real)) {
-        vgpu_overhead_grew(p); /* later, when the agent has said who we are */
+        vgpu_overhead_grew(p); /* later, when the agent has written our host PID */
         return CUDA_SUCCESS;
     }
     if (!over->contexts) {
@@ -261,7 +261,7 @@ static int look(struct vgpu_process *p, int ordinal)
 void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
-    /* Kernels are loaded when they are first launched, which nobody sees: now and then there is reason to look anyway. */
+    /* Kernels are loaded when they are first launched, which no hook observes: so the figure is read now and then in any case. */
     if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) &&
         vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;

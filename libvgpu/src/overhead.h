@@ -1,9 +1,10 @@
 /* overhead.h - what contexts, modules and local memory take of a device by themselves.
  *
- * Nobody says how much that will be, so it is learned: after a context was made, NVML's figure for this process minus
- * what the ledger knows of is what it cost, and from then on that much is reserved before any process of the container
- * makes another. Where a price is known nobody waits for NVML: a look follows later. What grows (modules, stacks) is found by the same comparison, and charged though it may not
- * fit: it is there, and keeps new memory away. Only a context that goes gives any of it back.
+ * The driver does not report how much that will be, so it is learned: after a context was made, NVML's figure for this
+ * process minus what the ledger knows of is what it cost, and from then on that much is reserved before any process of the
+ * container makes another. Where a price is known no call waits for NVML: its figure is read later. What grows (modules,
+ * stacks) is found by the same comparison, and charged though it may not fit: it is there, and keeps new memory away. Only a
+ * context that goes gives any of it back.
  *
  * NVML counts processes by their PIDs on the host. The agent writes ours into our slot; until it has, and where
  * there is no agent, the PID is ours if we are not in a namespace. Unknown, the learned figure stands.
@@ -25,7 +26,7 @@ struct vgpu_new_context {
 /* Reserve what a context is known to cost. CUDA_ERROR_OUT_OF_MEMORY: do not make it; nothing is held then. */
 CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUdevice ordinal);
 
-/* It was made, or `result` says why not. CUDA_ERROR_OUT_OF_MEMORY when what it really costs does not fit: the caller
+/* It was made, or `result` is why not. CUDA_ERROR_OUT_OF_MEMORY when what it really costs does not fit: the caller
  * unmakes it, before vgpu_context_end. */
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result);
 void vgpu_context_end(struct vgpu_new_context *it, CUresult result);

@@ -19,7 +19,7 @@ int vgpu_uuid_same(const char *a, const char *b)
     return strncasecmp(vgpu_uuid_tail(a), vgpu_uuid_tail(b), VGPU_UUID_BYTES - 4) == 0;
 }
 
-/* What one stable read of the page says. */
+/* The values of one stable read of the page. */
 struct reading {
     struct vgpu_limits limits; /* of the device asked for */
     uint64_t host_limit;

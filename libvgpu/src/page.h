@@ -1,6 +1,6 @@
 /* page.h - reads the limit page.
  *
- * A look-up reads the live page under its seqlock. What it says of a device may be kept for as long as the page's sequence is
+ * A look-up reads the live page under its seqlock. What it has of a device may be kept for as long as the page's sequence is
  * the same (struct vgpu_kept_limits), so a change holds from the next call on and a page of many devices costs no scan a call.
  */
 #ifndef VGPU_PAGE_H
@@ -16,7 +16,7 @@ const char *vgpu_uuid_tail(const char *uuid);
 /* Same device? Prefix and case do not matter. */
 int vgpu_uuid_same(const char *a, const char *b);
 
-/* What the page says of one device; all zero for a device or page that grants nothing. */
+/* The limits of one device; all zero for a device or page that grants nothing. */
 struct vgpu_limits {
     uint64_t limit;
     uint64_t physical; /* of it in the device's own memory; 0: all */

@@ -14,7 +14,7 @@ enum { RESERVED_CURRENT = 5, USED_CURRENT = 7 };
 /* The same questions about the memory of graphs. */
 enum { GRAPHS_USED_CURRENT = 0, GRAPHS_RESERVED_CURRENT = 2 };
 
-static int ask(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int attribute, uint64_t *out)
+static int read_attribute(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int attribute, uint64_t *out)
 {
     if (pool->of_graphs) {
         return cuda->cuDeviceGetGraphMemAttribute &&
@@ -56,14 +56,14 @@ static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t by
     }
 }
 
-/* Under the pool's lock. What the driver does not say, of a destroyed pool say, stays charged to the last allocation. */
-static void settle(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+/* Under the pool's lock. What the driver does not report, of a destroyed pool for one, stays charged to the last allocation. */
+static void reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
     if (!pool->charged) {
         return;
     }
-    if (!pool->destroyed && ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
+    if (!pool->destroyed && read_attribute(cuda, pool, RESERVED_CURRENT, &reserved)) {
         lower_to(p, pool, reserved);
     } else if (!pool->live && !pool->of_graphs) {
         lower_to(p, pool, 0);
@@ -105,12 +105,12 @@ struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal)
     return find_or_make(p, VGPU_KIND_GRAPHS, (uint64_t)ordinal, (struct vgpu_pool){.of_graphs = 1, .ordinal = ordinal});
 }
 
-/* Pools grow by whole chunks, whose size nobody tells. Where one grew by more than it was asked for, the chunk divides
- * that growth. */
+/* Pools grow by whole chunks, whose size the driver does not report. Where one grew by more than it was asked for, the
+ * chunk divides that growth. */
 static void learn_chunk(struct vgpu_process *p, const struct vgpu_pool *pool, uint64_t reserved)
 {
     uint64_t a = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
-    if (reserved <= pool->before || reserved - pool->before <= pool->asked) {
+    if (reserved <= pool->before || reserved - pool->before <= pool->requested) {
         return;
     }
     for (uint64_t b = reserved - pool->before; b;) {
@@ -137,8 +137,8 @@ static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
         return 0;
     }
     pool->before = pool->charged;
-    pool->asked = least;
-    if (ask(cuda, pool, USED_CURRENT, &used) && used <= pool->charged && pool->charged - used >= least) {
+    pool->requested = least;
+    if (read_attribute(cuda, pool, USED_CURRENT, &used) && used <= pool->charged && pool->charged - used >= least) {
         return 1;
     }
     return raise_to(p, cuda, pool, pool->charged + in_chunks(least, seen ? seen : CHUNK)) ||
@@ -150,7 +150,7 @@ static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
 static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
-    if (!ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
+    if (!read_attribute(cuda, pool, RESERVED_CURRENT, &reserved)) {
         return 1; /* then what was asked for is all that is known */
     }
     learn_chunk(p, pool, reserved);
@@ -168,14 +168,14 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
     if (!is_covered(p, cuda, pool)) {
         const struct vgpu_device *device = &p->devices[pool->ordinal];
         uint64_t reserved = 0;
-        if (ask(cuda, pool, RESERVED_CURRENT, &reserved) && reserved > pool->charged) {
+        if (read_attribute(cuda, pool, RESERVED_CURRENT, &reserved) && reserved > pool->charged) {
             vgpu_ledger_add(vgpu_process_slot(p), (unsigned)device->column, reserved - pool->charged);
             set_charged(p, pool, reserved);
         }
     }
 }
 
-/* 1: the lock is ours. 0: whoever holds it has word, and settles in our place. The word is passed by exchanges alone: either the
+/* 1: the lock is ours. 0: the holder has word, and reconciles in our place. The word is passed by exchanges alone: either the
  * holder's, after it dropped the lock, finds it, or ours comes later, and then finds the lock dropped. */
 static int enter_or_leave_word(struct vgpu_pool *pool)
 {
@@ -190,7 +190,7 @@ void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
 {
     vgpu_calm_drop(&pool->lock);
     while (atomic_exchange(&pool->has_word, 0) && enter_or_leave_word(pool)) {
-        settle(p, cuda, pool);
+        reconcile(p, cuda, pool);
         vgpu_calm_drop(&pool->lock);
     }
 }
@@ -215,7 +215,7 @@ static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cud
         }
     }
     if (result != CUDA_SUCCESS) {
-        settle(p, cuda, pool);
+        reconcile(p, cuda, pool);
     }
     vgpu_pool_leave(p, cuda, pool);
     return result;
@@ -244,7 +244,7 @@ uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
     vgpu_calm_take(&pool->lock);
     uint64_t before = pool->charged;
     pool->live--;
-    settle(p, cuda, pool);
+    reconcile(p, cuda, pool);
     uint64_t shrank = before - pool->charged;
     vgpu_pool_leave(p, cuda, pool);
     return shrank;
@@ -256,7 +256,7 @@ CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda,
     CUresult result = cuda->cuMemPoolDestroy(pool->handle);
     if (result == CUDA_SUCCESS) {
         pool->destroyed = 1;
-        settle(p, cuda, pool);
+        reconcile(p, cuda, pool);
     }
     vgpu_pool_leave(p, cuda, pool);
     return result;
@@ -280,9 +280,9 @@ static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct 
 }
 
 /* Pools are never taken out of the list: a program has few. 1 when less is charged for them than before. A pool that another
- * thread is busy with is settled by that thread: nobody waits for the launch of a graph, which takes as long as its stream is
+ * thread is busy with is reconciled by that thread: no caller waits for the launch of a graph, which takes as long as its stream is
  * full. Only under pressure is there reason to wait for an allocation. */
-static int settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim)
+static int reconcile_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim)
 {
     int shrank = 0;
     for (struct vgpu_pool *pool = atomic_load_explicit(&p->pools, memory_order_acquire); pool; pool = pool->next) {
@@ -295,21 +295,21 @@ static int settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int 
         if (trim && before) {
             let_go(p, cuda, pool);
         }
-        settle(p, cuda, pool);
+        reconcile(p, cuda, pool);
         shrank |= pool->charged < before;
         vgpu_pool_leave(p, cuda, pool);
     }
     return shrank;
 }
 
-void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+void vgpu_pools_reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     if (atomic_load_explicit(&p->pools_in_use, memory_order_relaxed)) {
-        settle_all(p, cuda, 0);
+        reconcile_all(p, cuda, 0);
     }
 }
 
 int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
-    return settle_all(p, cuda, 1);
+    return reconcile_all(p, cuda, 1);
 }

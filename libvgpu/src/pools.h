@@ -2,7 +2,7 @@
  *
  * A pool keeps memory that was freed to it, so the sum of what programs asked for is not what it costs. Before an
  * allocation the most it can make the pool grow by is charged; after it, as after everything that may shrink a pool, the
- * charge becomes what the driver says is reserved. One lock a pool keeps the two in step. Whoever finds it held waits for no launch
+ * charge becomes what the driver has reserved. One lock a pool keeps the two equal. A thread that finds it held waits for no launch
  * of a graph, but leaves word: the holder may have asked the driver before the pool shrank, and asks once more.
  */
 #ifndef VGPU_POOLS_H
@@ -12,7 +12,7 @@
 
 struct vgpu_pool {
     struct vgpu_calm_lock lock;
-    _Atomic uint32_t has_word; /* 1: who holds the lock is to settle before it goes */
+    _Atomic uint32_t has_word; /* 1: who holds the lock is to reconcile before it goes */
     struct vgpu_pool *next;
     CUmemoryPool handle;
     int ordinal;          /* device, or VGPU_NOWHERE: host memory, never charged */
@@ -20,7 +20,7 @@ struct vgpu_pool {
     int destroyed;        /* no more questions; charged until the last allocation is freed */
     uint64_t charged;
     uint64_t before;      /* what was charged when it was last asked for memory, */
-    uint64_t asked;       /* and for how much */
+    uint64_t requested;   /* and for how much */
     uint64_t live;        /* allocations that are not freed yet */
 };
 
@@ -37,7 +37,7 @@ struct vgpu_pool_request {
     struct vgpu_object old;
 };
 
-/* Charge for an allocation, make it, settle. */
+/* Charge for an allocation, make it, reconcile. */
 CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool,
                             struct vgpu_pool_request *request, CUdeviceptr *out);
 
@@ -59,8 +59,9 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
 /* Drop the pool's lock, and do for those who found it held what they came for. */
 void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
-/* Make every charge what the driver says, be it by the thread that is busy with a pool. Cheap while no pool keeps anything. */
-void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda);
+/* Make every charge what the driver has reserved, be it by the thread that is busy with a pool. Cheap while no pool keeps
+ * anything. */
+void vgpu_pools_reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
 /* Make all pools give back what they only keep. 1 when any charge shrank. */
 int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda);

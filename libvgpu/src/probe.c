@@ -5,13 +5,13 @@
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define FIRST_COST_NS UINT64_C(20000000)
-#define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared device */
-#define PRIOR 0.65                        /* its part of what events say */
+#define TIMESLICE_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared device */
+#define PRIOR 0.65                        /* its part of the times of events */
 #define BLIND_NS UINT64_C(2000000000)      /* until NVML has been heard */
-#define SHORT_NS UINT64_C(1000000)          /* such kernels are seen without others' turns often enough */
+#define SHORT_NS UINT64_C(1000000)          /* such kernels often run within one timeslice */
 #define SURE 8                             /* measurements that were watched */
 #define AGAIN 16                           /* after so many one is watched again */
-#define MOST_ASKED 8                       /* in vain, at a time */
+#define MOST_PENDING 8                       /* without an answer, at a time */
 #define PAIR_NS UINT64_C(2000000)          /* launches that follow each other do so as soon as this */
 #define LOOK_NS UINT64_C(200000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
@@ -28,7 +28,7 @@ static int is_awaited(const struct vgpu_throttle *throttle, const struct vgpu_pr
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         const struct vgpu_probe *probe = &throttle->probes[i];
         if ((probe->state == VGPU_PROBE_CLAIMED || probe->state == VGPU_PROBE_ON_ITS_WAY) && probe->before == first &&
-            probe->before_turn == first->turn) {
+            probe->before_generation == first->generation) {
             return 1;
         }
     }
@@ -88,7 +88,7 @@ static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, st
     probe->stream = (uintptr_t)l->stream;
     probe->is_second = is_second;
     probe->before = is_second && single && single->context == probe->context && single->ordinal == l->ordinal ? single : NULL;
-    probe->before_turn = probe->before ? single->turn : 0;
+    probe->before_generation = probe->before ? single->generation : 0;
     if (!is_second) {
         vgpu_overlap_launched(&device->overlap, (uintptr_t)l->stream);
         throttle->single = probe;
@@ -116,7 +116,7 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
     if (probe) {
         probe->is_first = !is_busy(throttle, l->ordinal);
         probe->state = VGPU_PROBE_CLAIMED;
-        probe->turn++;
+        probe->generation++;
         probe->ordinal = l->ordinal; /* here, not with what the launch writes: a later launch may compare with it */
         pair(throttle, l, probe, is_second, now);
     }
@@ -215,7 +215,7 @@ static int is_worth_watching(const struct vgpu_throttle_device *device, const st
     return (watched < SURE && samples < 4 * SURE) || samples % AGAIN == 0;
 }
 
-/* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
+/* Beside neighbours the first measurements of a kind may hold any number of their timeslices: believe a part, and leave the
  * rest to the comparison with NVML. */
 uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost,
                              const struct vgpu_geometry *what, uint64_t ns)
@@ -228,13 +228,13 @@ uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const st
                : ns;
 }
 
-/* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
+/* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a timeslice is
  * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
 double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
 {
     double factor = (double)vgpu_bucket_factor(device->bucket) / (double)VGPU_FACTOR_ONE;
     uint64_t first = atomic_load_explicit(&device->first_ns, memory_order_relaxed);
-    return factor > PRIOR && device->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
+    return factor > PRIOR && device->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TIMESLICE_NS ? PRIOR : factor;
 }
 
 static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
@@ -248,7 +248,7 @@ static void compare_times(struct vgpu_throttle_device *device, const struct vgpu
 {
     const struct vgpu_probe *first = probe->is_second ? probe->before : device->origin;
     float ms = 0;
-    if (!first || first->context != probe->context || (probe->is_second && first->turn != probe->before_turn) ||
+    if (!first || first->context != probe->context || (probe->is_second && first->generation != probe->before_generation) ||
         (first->state != VGPU_PROBE_FREE && first->state != VGPU_PROBE_KEPT) ||
         (first != probe && cuda->cuEventElapsedTime(&ms, first->start, probe->start) != CUDA_SUCCESS)) {
         return;
@@ -289,27 +289,27 @@ static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu
     compare_times(device, cuda, probe);
 }
 
-static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
+static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     uint64_t took = ns;
     double part = probe->runs_ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
-    enum vgpu_telling telling = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
-    ns = telling == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
+    enum vgpu_sample_kind kind = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
+    ns = kind == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
     caught_up(device, probe->launched_ns);
     if (vgpu_lockstep_ran(throttle, probe, took, now)) {
-        telling = VGPU_WITH_WAITS;
+        kind = VGPU_WITH_WAITS;
         ns = took;
     }
-    vgpu_cost_learn(&throttle->costs, probe->cost, &probe->what, ns, telling);
-    if (telling == VGPU_WITH_OTHERS || telling == VGPU_WITH_WAITS) {
+    vgpu_cost_learn(&throttle->costs, probe->cost, &probe->what, ns, kind);
+    if (kind == VGPU_WITH_OTHERS || kind == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }
     ns = vgpu_probe_believed(device, probe->cost, &probe->what, ns);
     if (probe->alone) {
         double factor = vgpu_probe_factor(device, probe->cost, ns, now);
-        int beside = telling == VGPU_WATCHED || telling == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
+        int beside = kind == VGPU_WATCHED || kind == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
         int64_t charged = beside ? (int64_t)((double)ns * factor)
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
@@ -362,10 +362,10 @@ static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *c
         note_start(device, cuda, probe, now);
         return 0;
     }
-    int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
-    if (told) {
+    int timed = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
+    if (timed) {
         probe->took_ns = (uint64_t)((double)ms * 1e6);
-        settle_probe(throttle, probe, probe->took_ns, now);
+        resolve_probe(throttle, probe, probe->took_ns, now);
         drop(probe);
         learn_overlap(device, cuda, probe, now);
     } else {
@@ -381,7 +381,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
     struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
     struct vgpu_probe *probe = next_probe(throttle, NULL);
     int mode = vgpu_capture_relax(cuda), missing = 0, watched = 0;
-    for (; probe && missing < MOST_ASKED; probe = next_probe(throttle, probe)) {
+    for (; probe && missing < MOST_PENDING; probe = next_probe(throttle, probe)) {
         if (!harvest_one(throttle, cuda, probe, now)) {
             missing++;
             watched |= probe->ordinal == l->ordinal && is_worth_watching(device, probe->cost);

@@ -1,6 +1,6 @@
 /* probe.h - what kernels take: pairs of events around some launches, asked after without waiting. The inside of throttle.h.
  *
- * Also what is made of it: beside neighbours, events tell of their turns, too.
+ * Also what is made of it: beside neighbours, their timeslices are in the times of events.
  */
 #ifndef VGPU_PROBE_H
 #define VGPU_PROBE_H
@@ -28,7 +28,7 @@ void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *la
 /* Under the lock: whatever of this device's kernels ran before then is in the totals. */
 uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now);
 
-/* Under the lock, by who is about to launch: take in what has come, and look whose turn it is where that matters. */
+/* Under the lock, by who is about to launch: take in what has come, and put a mark (timeslice.h) where that matters. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, uint64_t now);
 
 /* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as

@@ -59,14 +59,14 @@ struct vgpu_process {
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;
     struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
-    struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these devices, as the page said last */
+    struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these devices, by the page, when last read */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     _Atomic uint64_t overhead_ns;  /* when the next look may be */
     _Atomic uint64_t overhead_wait_ns;
     _Atomic uint32_t overhead_due; /* 1: it may have grown */
     _Atomic uint32_t nvml_started;
     uint64_t cookie;                /* of this process and no other; never 0 */
-    struct vgpu_throttle *_Atomic throttle; /* its launches (launch.h); NULL until one must be paced */
+    struct vgpu_throttle *_Atomic throttle; /* its launches (launch.h); NULL until one must be throttled */
     _Atomic int device_count;       /* 0: not asked yet */
     uint32_t env_cores[VGPU_MAX_DEVICES];
     uint32_t env_policy;

@@ -115,14 +115,14 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
         return (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1};
     }
     if (natural == (void *)symbol->hook && !real) {
-        /* A program that looks whether CUDA is there must not be told yes by us: what lies behind us? */
+        /* A program that looks whether CUDA is there must not get a yes from us: what lies behind us? */
         return (struct vgpu_route){.answer = vgpu_loader_dlsym()(RTLD_NEXT, symbol->name), .decided = 1};
     }
     return not_ours;
 }
 
 /* A way to look names up that is itself asked for by name, as in dlsym(dlopen("libc.so.6"), "dlsym"): what libc has would
- * go past us. A library behind us that stands in for it as we do gets what libc says: what we go on to is that library's,
+ * go past us. A library behind us that stands in for it as we do gets what libc returns: what we go on to is that library's,
  * and its own would lead back to it. `natural` is what libc would answer us, where that may be asked. */
 static struct vgpu_route route_finder(void *handle, const char *name, const void *natural, const void *caller)
 {

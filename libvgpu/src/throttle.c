@@ -6,7 +6,7 @@
 
 #define SLICE_NS VGPU_TICK_NS             /* of a wait; the page is read again after each */
 #define NAP_NS UINT64_C(50000)            /* shortest sleep worth the name */
-#define WATCH_NS UINT64_C(250000)         /* shortest sleep while turns are watched; twice that is the longest */
+#define WATCH_NS UINT64_C(250000)         /* shortest sleep while timeslices are watched; twice that is the longest */
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
 #define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
@@ -32,7 +32,7 @@ static struct vgpu_throttle_device *device_of(struct vgpu_throttle *throttle, in
     return device->bucket ? device : NULL;
 }
 
-/* What was launched unheld is not owed: until the first launch after it has run, NVML's figures say nothing of what
+/* What was launched unheld is not owed: until the first launch after it has run, NVML's figures prove nothing of what
  * was charged. */
 static int is_catching_up(struct vgpu_throttle_device *device, uint64_t now)
 {
@@ -58,7 +58,7 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
         vgpu_calibrate_pause(device->bucket, end + pause);
     }
     if (!throttle->measure) {
-        seen.others = seen.neighbours = seen.others_known = 1; /* whoever cannot see neighbours must reckon with them */
+        seen.others = seen.neighbours = seen.others_known = 1; /* neighbours that cannot be observed are assumed */
     }
     if (seen.others_known) {
         device->crowded = seen.neighbours;
@@ -67,9 +67,9 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
         }
     }
     vgpu_calm_take(&throttle->lock);
-    vgpu_calibrate_asked(&device->calibration, device->bucket, since_ns);
+    vgpu_calibrate_read(&device->calibration, device->bucket, since_ns);
     if (vgpu_lockstep_waits(throttle, end)) {
-        vgpu_lockstep_unsettle(&device->calibration, device->bucket, end);
+        vgpu_lockstep_discard(&device->calibration, device->bucket, end);
         vgpu_calm_drop(&throttle->lock);
         return;
     }
@@ -82,9 +82,9 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     vgpu_calm_drop(&throttle->lock);
 }
 
-/* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
-static void tend(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, const struct vgpu_launch *l,
-                 uint32_t percent, uint64_t now, int eager)
+/* Book-keeping between two looks at the budget; where the lock is held, its holder does this. */
+static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, const struct vgpu_launch *l,
+                     uint32_t percent, uint64_t now, int eager)
 {
     uint64_t since_ns;
     if (!vgpu_calm_try(&throttle->lock)) {
@@ -110,7 +110,7 @@ static void wait_until(struct vgpu_throttle_device *device, uint64_t now, uint64
 {
     uint64_t ns = until > now ? until - now : 0, most = SLICE_NS;
     if (atomic_load_explicit(&device->watched, memory_order_relaxed)) {
-        most = WATCH_NS + now / 1024 * 40503 % WATCH_NS; /* out of step with turns */
+        most = WATCH_NS + now / 1024 * 40503 % WATCH_NS; /* never in phase with timeslices */
     }
     ns = ns < NAP_NS ? NAP_NS : ns > most ? most : ns;
     vgpu_world->sleep_ns(ns);
@@ -204,7 +204,7 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
     for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS;
          now = vgpu_world->now_ns(), share = throttle->share(throttle->owner, l->ordinal)) {
         int learned, held = share.always || vgpu_bucket_has_company(device->bucket, now);
-        tend(throttle, device, l, held ? share.percent : 0, now, nap > NAP_NS);
+        maintain(throttle, device, l, held ? share.percent : 0, now, nap > NAP_NS);
         held = share.always || vgpu_bucket_has_company(device->bucket, now);
         if (held && atomic_exchange_explicit(&device->ran_free, 0, memory_order_relaxed)) {
             atomic_store_explicit(&device->freed_ns, now, memory_order_relaxed);
@@ -244,7 +244,7 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         break;
     }
     if (!taken && !vgpu_share_is_limited(&share)) {
-        empty(hand, l, 0); /* no longer limited: the next launch finds out for good */
+        empty(hand, l, 0); /* no longer limited: the next launch marks the device as unlimited */
     }
 }
 

@@ -46,12 +46,12 @@ struct vgpu_probe {
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
     uint32_t looks, ours; /* of timeslice.h, then */
-    uint32_t turn;        /* which use of the pair this is */
+    uint32_t generation;  /* which use of the pair this is */
     uint64_t took_ns;     /* the last time, by its events */
     uintptr_t stream;
     int is_second;             /* of a pair of overlap.h */
     struct vgpu_probe *before; /* the first of that pair */
-    uint32_t before_turn;
+    uint32_t before_generation;
 };
 
 /* A device as this process sees it. */
@@ -61,7 +61,7 @@ struct vgpu_throttle_device {
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* for `share` to remember */
     _Atomic uint64_t first_ns; /* of the first launch that was held or charged */
-    _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
+    _Atomic int crowded; /* others have a context there, or that is unknown */
     _Atomic int ran_free; /* launches went by unheld, of which the device may still have many to run */
     _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
     struct vgpu_calibration calibration;

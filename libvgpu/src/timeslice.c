@@ -2,10 +2,10 @@
 
 #include <stddef.h>
 
-#define NEAR_NS 50000.0                    /* a mark that comes so soon found the turn ours */
+#define NEAR_NS 50000.0                    /* a mark that comes so soon ran in our timeslice */
 #define DRIFT 1e-4                         /* between the clocks of device and host */
 #define STALE_NS UINT64_C(10000000000)     /* beyond this they are set against each other anew */
-#define ENOUGH 6                           /* looks that say something */
+#define ENOUGH 6                           /* looks that are enough */
 #define MOST_MADE 8                        /* of a process that changes its contexts */
 
 int vgpu_timeslice_can(const struct vgpu_cuda *cuda)

@@ -1,8 +1,8 @@
-/* timeslice.h - whose turn it is on a shared device: seen by marks in a stream of our own, known at once and without NVML.
+/* timeslice.h - whose timeslice runs on a shared device: by marks in a stream of our own, at once and without NVML.
  *
- * Contexts take turns on a device, and what two events have between them holds the turns of others. An event in a stream
- * that has nothing else to do gets its time as soon as its context has a turn; so the time between putting such a mark
- * there and its own says whether the turn was ours at that moment. Looks at many moments while a kernel runs tell which
+ * The contexts of a device run in timeslices, and the time between two events includes those of others. An event in a stream
+ * that has nothing else to do gets its time as soon as its context has a timeslice; so the time between putting such a mark
+ * there and its own shows whether the timeslice was ours at that moment. Looks at many moments while a kernel runs show which
  * part of its time was its own.
  *
  * Only who waits looks, and only while something runs that is worth it. Under the lock of struct vgpu_throttle.
@@ -24,13 +24,13 @@ struct vgpu_timeslice {
     int out;           /* the newest mark has no time yet */
     double late_ns;    /* of the newest that has one, beside the quickest of late */
     uint64_t looked_ns;
-    uint32_t looks, ours; /* ever, and in how many of them the turn was ours */
+    uint32_t looks, ours; /* ever, and in how many of them the timeslice was ours */
 };
 
 /* Is it possible? */
 int vgpu_timeslice_can(const struct vgpu_cuda *cuda);
 
-/* Whose turn is it? In the current context, in the relaxed mode of captures. */
+/* Put or read a mark. In the current context, in the relaxed mode of captures. */
 void vgpu_timeslice_look(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, uint64_t now_ns);
 
 /* Before the driver ends a context: its stream and marks are given back. */

@@ -72,7 +72,7 @@ static const struct vgpu_nvml *started(struct vgpu_process *p)
     return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Does anybody else have a context on the device? Also when NVML does not even show ours. */
+/* Do others have a context on the device? Also when NVML does not even show ours. */
 static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device)
 {
     nvmlProcessInfo_t list[64];

@@ -1,4 +1,4 @@
-/* usage.h - what NVML says of the use of a device: by this container, and by anybody else.
+/* usage.h - NVML's figures of the use of a device: by this container, and by others.
  *
  * NVML counts processes by their PIDs on the host. The agent writes them into the slots of the region; where there is
  * none, a PID of the first namespace is one already.
@@ -18,7 +18,7 @@ int vgpu_usage_slot(const struct vgpu_process *p, uint32_t host_pid);
 /* Does every process of this container have a PID that NVML knows? */
 int vgpu_usage_is_known(const struct vgpu_process *p);
 
-/* PID on the host of the container's process with this PID of its own; 0: there is none, or the agent has not said. */
+/* PID on the host of the container's process with this PID of its own; 0: there is none, or the agent has not written it. */
 uint32_t vgpu_usage_host_pid(const struct vgpu_process *p, uint32_t pid);
 
 #endif

@@ -12,7 +12,7 @@ struct vgpu_view {
  * known). Charges of dead processes are taken back first, at most every 50 ms. */
 struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordinal, uint64_t total, uint64_t free);
 
-/* The same of the device behind a handle of NVML; nothing when NVML does not say which device that is. */
+/* The same of the device behind a handle of NVML; nothing when NVML does not report which device that is. */
 struct vgpu_view vgpu_view_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, uint64_t total,
                                      uint64_t free);
 

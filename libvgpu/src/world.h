@@ -13,10 +13,10 @@
 /* Who this process is, as its slot of the region records it. */
 struct vgpu_identity {
     uint32_t pid;
-    uint64_t start_time;    /* clock ticks; 0: /proc does not say */
-    uint64_t pid_namespace; /* inode; 0: /proc does not say */
+    uint64_t start_time;    /* clock ticks; 0: /proc does not have it */
+    uint64_t pid_namespace; /* inode; 0: /proc does not have it */
     uint64_t image;         /* changes with exec */
-    uint64_t layout;        /* so does this, and other processes can see it; 0: /proc does not say */
+    uint64_t layout;        /* so does this, and other processes can see it; 0: /proc does not have it */
 };
 
 enum vgpu_map {

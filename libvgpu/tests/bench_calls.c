@@ -78,7 +78,7 @@ static CUresult no_launch(CUfunction function, unsigned gx, unsigned gy, unsigne
  * never at their end, no launch waits, and what is measured is what pacing itself costs. */
 static uint64_t kernel_ns = 1, passed_ns;
 
-static CUresult paced_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+static CUresult timed_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                              unsigned shared, CUstream stream, void **parameters, void **extra)
 {
     passed_ns += 2 * kernel_ns + kernel_ns / 16;
@@ -168,7 +168,7 @@ static CUresult kernel_time(float *out, CUevent start, CUevent end)
     return CUDA_SUCCESS;
 }
 
-static const struct vgpu_cuda driver = {.cuLaunchKernel = paced_launch,
+static const struct vgpu_cuda driver = {.cuLaunchKernel = timed_launch,
                                         .cuMemAllocAsync = alloc_async,
                                         .cuMemFreeAsync = free_async,
                                         .cuDeviceGetMemPool = some_pool,
@@ -378,37 +378,38 @@ static double waits(CUresult (*context)(void), CUresult (*stream)(CUstream), CUr
 typedef CUresult (*launch_function)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                                     void **, void **);
 
-struct paced {
+struct throttled {
     double mean, p99, calls;
 };
 
-enum { PACED = 200000, PACED_KEPT = PACED - PACED / 1000 };
+enum { THROTTLED = 200000, THROTTLED_KEPT = THROTTLED - THROTTLED / 1000 };
 
-static struct paced one_by_one(launch_function launch)
+static struct throttled one_by_one(launch_function launch)
 {
-    static double each[PACED];
+    static double each[THROTTLED];
     double sum = 0;
     uint64_t before = calls;
-    for (int i = 0; i < PACED; i++) {
+    for (int i = 0; i < THROTTLED; i++) {
         uint64_t start = now_ns();
         launch((CUfunction)(uintptr_t)(1 + i % 4), 108, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
         each[i] = (double)(now_ns() - start);
     }
-    qsort(each, PACED, sizeof *each, by_value);
-    for (int i = 0; i < PACED_KEPT; i++) { /* not the time slices that others had */
+    qsort(each, THROTTLED, sizeof *each, by_value);
+    for (int i = 0; i < THROTTLED_KEPT; i++) { /* not the time slices that others had */
         sum += each[i];
     }
-    return (struct paced){.mean = sum / PACED_KEPT, .p99 = each[PACED - PACED / 100], .calls = (double)(calls - before) / PACED};
+    return (struct throttled){
+        .mean = sum / THROTTLED_KEPT, .p99 = each[THROTTLED - THROTTLED / 100], .calls = (double)(calls - before) / THROTTLED};
 }
 
 /* What a held launch takes more than a direct one, for kernels of some length at half of the device. */
-static struct paced paced(uint64_t ns, launch_function direct, launch_function held)
+static struct throttled throttled(uint64_t ns, launch_function direct, launch_function held)
 {
     kernel_ns = ns;
     one_by_one(held); /* the cost is learned */
-    struct paced all = one_by_one(held), bare = one_by_one(direct);
+    struct throttled all = one_by_one(held), bare = one_by_one(direct);
     kernel_ns = 1;
-    return (struct paced){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
+    return (struct throttled){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
 }
 
 /* So many devices on the page, ours the last. */
@@ -459,12 +460,12 @@ int main(void)
            "\"alloc_async_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
            "\"synchronize_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
            "\"mem_get_info_ns\": {\"direct\": %.1f, \"limited\": %.1f, \"cards_8\": %.1f}, "
-           "\"launch_ns\": {\"direct\": %.1f, \"unlimited\": %.1f, \"limited\": %.1f}, \"launch_paced_ns\": {",
+           "\"launch_ns\": {\"direct\": %.1f, \"unlimited\": %.1f, \"limited\": %.1f}, \"launch_throttled_ns\": {",
            direct, live_0, live_10k, cards_8, direct_async, limited_async, direct_waits, limited_waits, direct_info, limited_info,
            info_8, direct_launch, unlimited_launch, limited_launch);
     static const unsigned lengths[] = {5, 20, 100, 200};
     for (unsigned i = 0; i < 4; i++) {
-        struct paced it = paced(lengths[i] * UINT64_C(1000), driver.cuLaunchKernel, cuLaunchKernel);
+        struct throttled it = throttled(lengths[i] * UINT64_C(1000), driver.cuLaunchKernel, cuLaunchKernel);
         printf("%s\"kernels_%uus\": {\"mean\": %.1f, \"p99\": %.1f, \"driver_calls\": %.2f}", i ? ", " : "", lengths[i], it.mean,
                it.p99, it.calls);
     }

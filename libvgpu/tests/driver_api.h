@@ -13,7 +13,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuEventCreate(CUevent *out, unsigned flags);
 CUresult cuStreamCreate(CUstream *out, unsigned flags);
-CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags);
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr preferred, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const void *access, size_t count);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);

@@ -14,7 +14,7 @@ enum { QUEUE = 1, STACK_BYTES = 65536, STEP_EVENT = ENGINE_EVENTS - 8, AHEAD = 2
 
 struct CUevent_st {
     int card;
-    uint32_t slot, turn;
+    uint32_t slot, recording;
 };
 
 static struct card {
@@ -88,13 +88,14 @@ static CUresult event_record(CUevent event, CUstream stream)
 {
     (void)stream;
     submit((unsigned)event->card, (struct engine_op){.kind = ENGINE_RECORD, .event = event->slot});
-    event->turn = event_of((unsigned)event->card, event->slot)->asked;
+    event->recording = event_of((unsigned)event->card, event->slot)->submitted;
     return CUDA_SUCCESS;
 }
 
 static CUresult event_query(CUevent event)
 {
-    return (int32_t)(event_of((unsigned)event->card, event->slot)->done - event->turn) >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return (int32_t)(event_of((unsigned)event->card, event->slot)->done - event->recording) >= 0 ? CUDA_SUCCESS
+                                                                                                 : CUDA_ERROR_NOT_READY;
 }
 
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)

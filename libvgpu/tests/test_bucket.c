@@ -201,7 +201,7 @@ TEST(of_the_first_measurements_in_company_the_low_one_counts)
     int learned;
     memset(&costs, 0, sizeof costs);
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
-    vgpu_cost_learn(&costs, cost, &what, 32 * MS, VGPU_WITH_OTHERS); /* fifteen others' turns, and its own */
+    vgpu_cost_learn(&costs, cost, &what, 32 * MS, VGPU_WITH_OTHERS); /* fifteen timeslices of others, and its own */
     vgpu_cost_learn(&costs, cost, &what, 2 * MS, VGPU_WITH_OTHERS);
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 0, &learned), 2 * MS);
     for (int i = 0; i < 10; i++) {
@@ -281,14 +281,14 @@ TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
     static struct vgpu_calibration calibration;
     struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
     memset(&calibration, 0, sizeof calibration);
-    for (uint64_t at = 100 * S, asked = at; at < 110 * S; at += 10 * MS) {
+    for (uint64_t at = 100 * S, last = at; at < 110 * S; at += 10 * MS) {
         vgpu_calibrate_note(&calibration, &b, at);
         vgpu_bucket_count(&b, 10 * MS, 10 * MS);
-        uint64_t since = at - asked, end = at / (100 * MS) * 100 * MS;
+        uint64_t since = at - last, end = at / (100 * MS) * 100 * MS;
         if (since >= (at < 102 * S ? 100 * MS : 250 * MS)) {
             struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
-            asked = at;
-            vgpu_calibrate_asked(&calibration, &b, since);
+            last = at;
+            vgpu_calibrate_read(&calibration, &b, since);
             vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
             b.debt_ns = at < 102 * S ? 0 : b.debt_ns;
         }
@@ -307,7 +307,7 @@ TEST(what_is_not_to_be_compared_is_not)
         vgpu_calibrate_note(&calibration, &b, at);
         vgpu_bucket_count(&b, 100 * MS, 100 * MS);
         vgpu_calibrate_miss(&b);
-        vgpu_calibrate_asked(&calibration, &b, 200 * MS);
+        vgpu_calibrate_read(&calibration, &b, 200 * MS);
         vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
     }
     CHECK_EQ(b.debt_ns, 0);

@@ -72,7 +72,7 @@ static void in_turn(uint64_t ns, double share[CARDS])
     }
 }
 
-TEST(a_thread_that_turns_from_device_to_device_gets_its_share_of_each)
+TEST(a_thread_that_alternates_between_devices_gets_its_share_of_each)
 {
     double share[CARDS];
     begin("busy_20us");

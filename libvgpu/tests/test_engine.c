@@ -53,7 +53,7 @@ TEST(small_kernels_of_two_queues_run_side_by_side_and_large_ones_do_not)
     CHECK_EQ(e->contexts[c].busy_ns, 9 * MS);
 }
 
-TEST(processes_take_turns_so_a_small_kernel_beside_a_large_one_waits_one_slice)
+TEST(a_small_kernel_beside_a_large_one_of_another_process_waits_one_slice)
 {
     fresh();
     int a = engine_join(e, 1), b = engine_join(e, 2);
@@ -78,7 +78,7 @@ TEST(busy_processes_get_equal_parts_of_the_device)
     }
 }
 
-TEST(changing_over_costs_time_in_which_nobody_runs)
+TEST(changing_over_costs_time_in_which_nothing_runs)
 {
     fresh();
     e->switch_ns = MS;
@@ -110,7 +110,7 @@ TEST(a_stream_waits_for_the_event_of_another)
     int c = engine_join(e, 1);
     engine_submit(e, c, 1, kernel(5 * MS, 10));
     engine_submit(e, c, 1, record(0));
-    engine_submit(e, c, 2, (struct engine_op){.kind = ENGINE_AWAIT, .event = 0, .turn = 1});
+    engine_submit(e, c, 2, (struct engine_op){.kind = ENGINE_AWAIT, .event = 0, .recording = 1});
     engine_submit(e, c, 2, kernel(MS, 10));
     engine_submit(e, c, 2, record(1));
     engine_advance(e, 100 * MS);
@@ -146,10 +146,10 @@ TEST(time_stops_where_a_record_asked_to_be_told)
 {
     fresh();
     int c = engine_join(e, 1);
-    struct engine_op told = record(0);
-    told.notify = 1;
+    struct engine_op notified = record(0);
+    notified.notify = 1;
     engine_submit(e, c, 1, kernel(3 * MS, 10));
-    engine_submit(e, c, 1, told);
+    engine_submit(e, c, 1, notified);
     engine_submit(e, c, 1, kernel(3 * MS, 10));
     CHECK_EQ(engine_advance(e, 100 * MS), 3 * MS);
     CHECK_EQ(e->notified, 1);
@@ -184,7 +184,7 @@ TEST(a_grid_runs_in_waves_over_the_multiprocessors)
     CHECK_EQ(fraction, ENGINE_WHOLE / 20);
 }
 
-TEST(a_process_that_leaves_gives_its_turn_back)
+TEST(a_process_that_leaves_gives_its_timeslice_back)
 {
     fresh();
     int a = engine_join(e, 1), b = engine_join(e, 2);

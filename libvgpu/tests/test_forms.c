@@ -251,7 +251,7 @@ static void as_the_agent(void)
     }
 }
 
-TEST(what_code_green_contexts_and_limits_take_is_found_whoever_asked_for_it)
+TEST(what_code_green_contexts_and_limits_take_is_found_whichever_call_made_it)
 {
     static CUresult (*const forms[])(void) = {a_module,     module_data,  module_data_ex, fat_binary,
                                               library_data, library_file, green_context,  heap};

@@ -99,7 +99,7 @@ TEST(devices_have_columns_of_their_own)
     CHECK(vgpu_region_column(region, "GPU-one-too-many") == -1);
 }
 
-TEST(what_a_program_held_before_its_exec_is_given_back_by_whoever_is_refused)
+TEST(what_a_program_held_before_its_exec_is_given_back_by_the_next_refusal)
 {
     struct vgpu_region *region = fresh();
     struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann), *b = vgpu_ledger_join(region, &bob);
@@ -220,7 +220,7 @@ TEST(a_program_that_execs_leaves_nothing_behind)
     CHECK_EQ(vgpu_ledger_used(region, 0), 0);
 }
 
-TEST(a_full_region_admits_no_one_until_somebody_dies)
+TEST(a_full_region_refuses_newcomers_until_a_process_dies)
 {
     struct vgpu_region *region = fresh();
     for (uint32_t i = 0; i < VGPU_REGION_SLOTS; i++) {

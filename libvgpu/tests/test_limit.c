@@ -185,7 +185,7 @@ static void hold_as_a_child(void)
     CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL), NVML_ERROR_INVALID_ARGUMENT);
 }
 
-TEST(process_lists_name_who_of_the_container_holds_memory_and_nobody_else)
+TEST(process_lists_name_the_processes_of_the_container_alone)
 {
     CUdeviceptr out = 0;
     nvmlDevice_t second;

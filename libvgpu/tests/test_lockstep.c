@@ -45,7 +45,7 @@ static struct many_cards steps(unsigned kind, int owner, int blind)
     return s;
 }
 
-TEST(a_thread_that_turns_from_device_to_device_keeps_what_it_has_paid_for)
+TEST(a_thread_that_alternates_between_devices_keeps_what_it_has_paid_for)
 {
     for (int blind = 0; blind < 2; blind++) {
         struct many_cards s = {
@@ -54,7 +54,7 @@ TEST(a_thread_that_turns_from_device_to_device_keeps_what_it_has_paid_for)
     }
 }
 
-TEST(devices_that_wait_for_each_other_keep_their_share_whoever_launches)
+TEST(devices_that_wait_for_each_other_keep_their_share_whichever_thread_launches)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
         for (int owner = 0; owner < 3; owner++) {

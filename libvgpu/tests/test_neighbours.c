@@ -199,7 +199,7 @@ TEST(use_by_process_is_our_own)
     CHECK(!holds(samples, sizeof samples, (unsigned)neighbour));
 }
 
-TEST(accounting_knows_nobody_else_and_cannot_be_cleared)
+TEST(accounting_lists_no_other_process_and_cannot_be_cleared)
 {
     unsigned pids[MOST] = {0}, count = 0;
     nvmlAccountingStats_t stats;

@@ -220,7 +220,7 @@ TEST(memory_of_a_dead_maker_stays_charged_while_another_has_it_open)
     a_maker_dies(make_pooled_and_tell, &pointer, sizeof pointer, open_pooled, close_pooled);
 }
 
-TEST(what_was_exported_and_opened_by_nobody_is_free_at_once)
+TEST(what_was_exported_and_never_opened_is_free_at_once)
 {
     for (int i = 0; i < WAYS; i++) {
         start();

@@ -101,7 +101,7 @@ TEST(of_many_neighbours_who_wait_for_each_kernel_none_starts_far_behind)
     }
 }
 
-/* It gets the device seldom, between the turns of the others: then it has to be let. */
+/* It gets the device seldom, between the timeslices of the others: then it has to be let. */
 TEST(a_small_share_that_waits_for_each_kernel_gets_what_it_could_use_between_busy_neighbours)
 {
     double could = 0;
@@ -217,7 +217,7 @@ TEST(a_new_share_holds_at_once)
     CHECK(near(use(&s, 0, 3, 5), 25, 3) && near(use(&s, 0, 5, 6), 75, 5) && near(use(&s, 0, 6, 10), 75, 3));
 }
 
-TEST(by_default_the_device_is_ones_own_until_somebody_else_is_active)
+TEST(by_default_the_whole_device_is_free_until_others_are_active)
 {
     struct simulation s = scene(10, 100 * MS);
     s.by_default = 1;
@@ -254,7 +254,7 @@ TEST(what_was_launched_before_a_limit_came_is_not_owed)
     }
 }
 
-TEST(nor_what_was_launched_before_somebody_else_came)
+TEST(nor_what_was_launched_before_others_came)
 {
     struct simulation s = scene(40, 100 * MS);
     s.by_default = 1;

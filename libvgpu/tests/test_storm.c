@@ -294,7 +294,7 @@ static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
     check_that_all_comes_back();
 }
 
-TEST(shared_memory_exceeds_nothing_whoever_is_killed)
+TEST(shared_memory_exceeds_nothing_whichever_process_is_killed)
 {
     board = mmap(NULL, sizeof *board * BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);

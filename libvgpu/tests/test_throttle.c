@@ -263,7 +263,7 @@ TEST(a_forked_child_does_not_own_what_its_parent_has_in_hand)
     CHECK_EQ(plain("busy_20us"), CUDA_SUCCESS);
 }
 
-TEST(a_region_of_any_content_holds_nobody_up_for_ever)
+TEST(a_region_of_any_content_holds_no_launch_up_for_ever)
 {
     grant(50, VGPU_CORES_FORCE, 0);
     memset(&stage_region()->columns[0].bucket, 0xff, sizeof stage_region()->columns[0].bucket);

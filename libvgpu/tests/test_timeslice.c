@@ -1,4 +1,4 @@
-/* Whose turn it is, by marks on a simulated device: its clock drifts from ours, and turns come round as we say. */
+/* Whose timeslice runs, by marks on a simulated device: its clock drifts from ours, and timeslices come round as we say. */
 #include "timeslice.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
 
-/* Of each `round` the context has the first `turn`. */
-static uint64_t now_ns, turn_ns, round_ns;
+/* Of each `round` the context has the first `slice`. */
+static uint64_t now_ns, slice_ns, round_ns;
 static double drift;
 static CUcontext context;
 static int streams, lost;
@@ -37,7 +37,7 @@ static CUresult record(CUevent event, CUstream stream)
     uint64_t within = now_ns % round_ns;
     (void)stream;
     event->recorded_ns = now_ns;
-    event->done_ns = within < turn_ns ? now_ns : now_ns - within + round_ns;
+    event->done_ns = within < slice_ns ? now_ns : now_ns - within + round_ns;
     return lost ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
@@ -65,10 +65,10 @@ static const struct vgpu_cuda driver = {.cuStreamCreate = create_stream,
                                         .cuEventElapsedTime = elapsed,
                                         .cuCtxGetCurrent = current};
 
-static void stage(uint64_t turn, uint64_t round, double clocks)
+static void stage(uint64_t slice, uint64_t round, double clocks)
 {
     now_ns = 1000 * MS;
-    turn_ns = turn;
+    slice_ns = slice;
     round_ns = round;
     drift = clocks;
     context = (CUcontext)(void *)&driver;
@@ -96,20 +96,20 @@ static void end(struct vgpu_timeslice *timeslice)
 TEST(marks_tell_which_part_of_the_time_was_ours)
 {
     static const struct {
-        uint64_t turn, round;
+        uint64_t slice, round;
     } cases[] = {{2 * MS, 4 * MS}, {2 * MS, 8 * MS}, {2 * MS, 32 * MS}, {5 * MS, 6 * MS}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int d = -1; d <= 1; d++) {
             struct vgpu_timeslice timeslice = {0};
-            stage(cases[i].turn, cases[i].round, d * 5e-5);
-            double part = watch(&timeslice, 1000 * MS), is = (double)cases[i].turn / (double)cases[i].round;
+            stage(cases[i].slice, cases[i].round, d * 5e-5);
+            double part = watch(&timeslice, 1000 * MS), is = (double)cases[i].slice / (double)cases[i].round;
             CHECK(part > is * 0.9 && part < is * 1.15);
             end(&timeslice);
         }
     }
 }
 
-TEST(who_has_the_device_alone_has_all_turns)
+TEST(alone_on_a_device_every_timeslice_is_ours)
 {
     struct vgpu_timeslice timeslice = {0};
     stage(8 * MS, 8 * MS, 5e-5);

@@ -129,7 +129,7 @@ TEST(what_a_capture_does_not_bear_invalidates_it)
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST(two_processes_take_turns_and_nvml_sees_both)
+TEST(two_processes_share_the_timeslices_and_nvml_sees_both)
 {
     nvmlDevice_t device;
     nvmlUtilization_t all;

@@ -2,8 +2,8 @@
 
 The headers are not part of the tree. They are fetched from the package index, pinned, one set for
 each generation of CUDA, and kept outside it. A new header that declares a function without a row
-in `src/symbols.def` (and the lists it includes) fails the gate: somebody has to decide whether it
-allocates, frees or reports device memory, or is none of our business.
+in `src/symbols.def` (and the lists it includes) fails the gate until its row states whether it
+allocates, frees or reports device memory, or does none of these.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def declared(header: str) -> frozenset[str]:
     """Every exported name that a header stands for, twins and renamed ones included.
 
     A prototype `cuX` under `#define cuX cuX_v2` declares `cuX_v2`; without the define, in the
-    part for old binaries, `cuX`. Both are asked for by somebody, so both count.
+    part for old binaries, `cuX`. Programs ask for both, so both count.
     """
     text = _COMMENT.sub(" ", header).replace("\\\n", " ")
     names = set(_PROTOTYPE.findall(text))

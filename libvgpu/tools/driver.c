@@ -86,7 +86,7 @@ nvmlReturn_t driver_nvml_device(int device, char *uuid, nvmlDevice_t *out)
     }
     nvmlReturn_t found = nvml.by_uuid(uuid, out);
     if (found != NVML_SUCCESS) {
-        memcpy(uuid, "MIG", 3); /* CUDA's bytes do not tell which kind they name */
+        memcpy(uuid, "MIG", 3); /* CUDA's bytes name either kind */
         found = nvml.by_uuid(uuid, out);
     }
     return found;

@@ -67,10 +67,10 @@ struct driver_nvml {
 extern struct driver cu;
 extern struct driver_nvml nvml;
 
-/* Say on standard output what failed, as one JSON object. 1. */
+/* Print on standard output what failed, as one JSON object. 1. */
 int driver_failed(const char *what, CUresult result);
 
-/* Find it and start it, once. Whatever is missing is told, and the answer is 1. */
+/* Find it and start it, once. What is missing is printed, and the result is 1. */
 int driver_load(void);
 int driver_load_nvml(void);
 

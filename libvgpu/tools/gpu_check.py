@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; default: all")
     parser.add_argument("--spin", type=Path, default=BUILD / "vgpu-spin")
-    parser.add_argument("--pace", type=float, default=1.0, help="shorter windows prove nothing")
+    parser.add_argument("--scale", type=float, default=1.0, help="shorter windows prove nothing")
     asked = parser.parse_args()
     parts = asked.only or PARTS
     deadline = Deadline(SECONDS)
@@ -85,11 +85,11 @@ def main() -> int:
         findings["checks"] = check_memory(probe, total)
     findings["mps"] = is_under_mps()
     if "driver" in parts:
-        findings["driver"] = Facts(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
+        findings["driver"] = Facts(asked.spin, LIBRARY, scale=asked.scale).rows(deadline)
     if "compute" in parts:
-        findings["compute"] = Bench(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
+        findings["compute"] = Bench(asked.spin, LIBRARY, scale=asked.scale).rows(deadline)
     if "pytorch" in parts:
-        findings["pytorch"] = Torch(LIBRARY, probe.used, pace=asked.pace).rows(total, deadline)
+        findings["pytorch"] = Torch(LIBRARY, probe.used, scale=asked.scale).rows(total, deadline)
     for row in _rows(findings) if simulated else ():
         row["outcome"] = SIMULATED if row["outcome"] == PASSED else row["outcome"]
     findings["failures"] = failures(findings)

@@ -2,7 +2,7 @@
 
 The share is the rate of kernels of known work under the limit divided by the rate without one, both
 by the card's own clock. NVML's figure for the card stands beside it and decides nothing: it counts
-in whole percents of samples, and everybody's use.
+in whole percents of samples, and the use of all.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Bench:
     Args:
         spin: vgpu-spin.
         library: libvgpu.so.
-        pace: All windows are so many times as long; below 1 for tests of this program itself.
+        scale: All windows are so many times as long; below 1 for tests of this program itself.
     """
 
-    def __init__(self, spin: Path, library: Path, *, pace: float = 1.0) -> None:
-        self._spin, self._library, self._pace = spin, library, pace
+    def __init__(self, spin: Path, library: Path, *, scale: float = 1.0) -> None:
+        self._spin, self._library, self._scale = spin, library, scale
 
     def rows(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Every case, measured one after the other on a card that nobody else uses."""
+        """Every case, measured one after the other on a card that is otherwise idle."""
         rows = []
         works: list[Work] = []
         for kernel_us in KERNELS_US:
@@ -147,7 +147,7 @@ class Bench:
     ) -> tuple[list[dict[str, Any]], float | None]:
         """Run one program for each of `shares` at once; what they say, and NVML's mean percent."""
         command = [self._spin, *self._run(work.words, warm_s, window_s), "--gate", "1"]
-        watch = [self._spin, "watch", f"{(warm_s + window_s) * self._pace:.3f}"]
+        watch = [self._spin, "watch", f"{(warm_s + window_s) * self._scale:.3f}"]
         programs = [Started(command, env=environment(self._library, **share)) for share in shares]
         try:
             for program in programs:
@@ -164,8 +164,8 @@ class Bench:
         return done, seen["percent"] if seen["samples"] else None
 
     def _run(self, words: list[str], warm_s: float, window_s: float) -> list[str]:
-        seconds = (warm_s + window_s) * self._pace
-        return ["run", f"{seconds:.3f}", *words, "--warm", f"{warm_s * self._pace:.3f}"]
+        seconds = (warm_s + window_s) * self._scale
+        return ["run", f"{seconds:.3f}", *words, "--warm", f"{warm_s * self._scale:.3f}"]
 
     def _answers(self, words: list[str], own: Deadline, **settings: str) -> list[dict[str, Any]]:
         env = environment(self._library, **settings)

@@ -1,7 +1,7 @@
 """What the library takes for granted of a driver, and only hardware can answer.
 
-Contexts that are reset with work on their way, NVML's samples by process, marks that tell whose
-turn it is on the card. The simulated driver does these as NVIDIA describes them, or as we guessed.
+Contexts that are reset with work on their way, NVML's samples by process, marks that show whose
+timeslice runs on the card. The simulated driver does these as NVIDIA describes them, or by a guess.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KERNEL_US, LONG_KERNEL_US = 500, 5_000
 SHARE, BAR_POINTS = 50, 3.0
 # Unused time is kept for so long (src/bucket.h), so after each reset that much more may run.
 BURST_S, LIFE_S = 0.2, 1.0
-RESETS_S, LAG_S, TURNS_S, START_S = 6.0, 4.0, 2.0, 30.0
+RESETS_S, LAG_S, TIMESLICES_S, START_S = 6.0, 4.0, 2.0, 30.0
 LATE_ALONE, LATE_BESIDE = 0.1, 0.2
 MPS_PIPES = "/tmp/nvidia-mps"
 
@@ -27,19 +27,19 @@ class Facts:
     Args:
         spin: vgpu-spin.
         library: libvgpu.so.
-        pace: All windows are so many times as long; below 1 for tests of this program itself.
+        scale: All windows are so many times as long; below 1 for tests of this program itself.
     """
 
-    def __init__(self, spin: Path, library: Path, *, pace: float = 1.0) -> None:
-        self._spin, self._library, self._pace = spin, library, pace
+    def __init__(self, spin: Path, library: Path, *, scale: float = 1.0) -> None:
+        self._spin, self._library, self._scale = spin, library, scale
 
     def rows(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Every question, one after the other on a card that nobody else uses."""
+        """Every question, one after the other on a card that is otherwise idle."""
         bodies = (
             (f"contexts reset under {SHARE} %", self._resets, RESETS_S),
             ("NVML's samples by process", self._lag, LAG_S),
-            ("marks alone on the card", self._alone, TURNS_S),
-            ("marks beside a neighbour", self._beside, 2 * TURNS_S),
+            ("marks alone on the card", self._alone, TIMESLICES_S),
+            ("marks beside a neighbour", self._beside, 2 * TIMESLICES_S),
         )
         return [
             case(name, body, limit_s=START_S + seconds, deadline=deadline)
@@ -56,7 +56,7 @@ class Facts:
         return dict(found)
 
     def _seconds(self, seconds: float) -> str:
-        return f"{seconds * self._pace:.3f}"
+        return f"{seconds * self._scale:.3f}"
 
     def _resets(self, own: Deadline) -> dict[str, Any]:
         words = self._rounds(KERNEL_US, own)
@@ -77,15 +77,15 @@ class Facts:
         return {**found, "wrong": [] if found["samples"] else ["no sample was shown"]}
 
     def _alone(self, own: Deadline) -> dict[str, Any]:
-        found = self._one(["turns", self._seconds(TURNS_S)], own)
+        found = self._one(["timeslices", self._seconds(TIMESLICES_S)], own)
         late = found["late"] > LATE_ALONE
         return {**found, "wrong": [f"late in {found['late']:.0%} of looks"] if late else []}
 
     def _beside(self, own: Deadline) -> dict[str, Any]:
         words = self._rounds(LONG_KERNEL_US, own)
         env = environment(self._library)
-        work = [self._spin, "run", self._seconds(2 * TURNS_S), *words, "--gate", "1"]
-        looks = [self._spin, "turns", self._seconds(TURNS_S), "--gate", "1"]
+        work = [self._spin, "run", self._seconds(2 * TIMESLICES_S), *words, "--gate", "1"]
+        looks = [self._spin, "timeslices", self._seconds(TIMESLICES_S), "--gate", "1"]
         programs = [Started(words, env=env) for words in (work, looks)]
         try:
             for program in programs:
@@ -101,5 +101,5 @@ class Facts:
 
 
 def is_under_mps() -> bool:
-    """Whether programs of this environment run under MPS: then one context is everybody's."""
+    """Whether programs of this environment run under MPS: then all share one context."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_PIPES, "control").exists()

@@ -78,7 +78,7 @@ class Probe:
         }
 
     def used(self) -> int:
-        """Bytes in use on the first card, by NVML, as nobody limited sees it."""
+        """Bytes in use on the first card, by NVML, as an unlimited process reads it."""
         used: int = self.run("info")[0]["devices"][0]["nvml_used"]
         return used
 

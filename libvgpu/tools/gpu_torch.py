@@ -49,11 +49,11 @@ class Torch:
     Args:
         library: libvgpu.so.
         used: Bytes in use on the card, by NVML, without the library.
-        pace: All windows are so many times as long; below 1 for tests of this program itself.
+        scale: All windows are so many times as long; below 1 for tests of this program itself.
     """
 
-    def __init__(self, library: Path, used: Callable[[], int], *, pace: float = 1.0) -> None:
-        self._library, self._used, self._pace = library, used, pace
+    def __init__(self, library: Path, used: Callable[[], int], *, scale: float = 1.0) -> None:
+        self._library, self._used, self._scale = library, used, scale
         self._python = ""
 
     def rows(self, total: int, deadline: Deadline) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ class Torch:
         rates: list[float] = []
 
         def run(own: Deadline, **settings: str) -> dict[str, Any]:
-            seconds = [str((WARM_S + WINDOW_S) * self._pace), str(WARM_S * self._pace)]
+            seconds = [str((WARM_S + WINDOW_S) * self._scale), str(WARM_S * self._scale)]
             command = [self._python, CASE, "rate", *seconds, *words]
             env = environment(self._library, **settings)
             (done,) = answers(command, env=env, limit_s=own.left())

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "driver.h"
-#include "holding.h"
+#include "buffer.h"
 
 #define MAX_WORDS 16
 
@@ -75,12 +75,12 @@ static int info(void)
     return 0;
 }
 
-static int alloc(enum holding_kind kind, int device, uint64_t bytes)
+static int alloc(enum buffer_kind kind, int device, uint64_t bytes)
 {
     if (driver_use(device)) {
         return 1;
     }
-    CUresult result = holding_take(kind, device, bytes);
+    CUresult result = buffer_take(kind, device, bytes);
     printf("{\"alloc\": %llu, \"device\": %d, \"result\": %d}\n", (unsigned long long)bytes, device, result);
     return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -93,12 +93,12 @@ static int fill(int device, uint64_t step)
     if (driver_use(device)) {
         return 1;
     }
-    while (step >= HOLDING_GRAIN) {
-        result = holding_take(HOLDING_LINEAR, device, step);
+    while (step >= BUFFER_GRAIN) {
+        result = buffer_take(BUFFER_LINEAR, device, step);
         if (result == CUDA_SUCCESS) {
             got += step;
         } else if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-            step = step / 2 / HOLDING_GRAIN * HOLDING_GRAIN;
+            step = step / 2 / BUFFER_GRAIN * BUFFER_GRAIN;
         } else {
             return driver_failed("cuMemAlloc", result);
         }
@@ -122,7 +122,7 @@ static double now_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The simulated driver's kernels take as long as their names say. */
+/* The simulated driver's kernels take as long as is in their names. */
 static int work(int device, double seconds)
 {
     enum { BATCH = 4 };
@@ -151,8 +151,8 @@ static int work(int device, double seconds)
 
 static int release_all(void)
 {
-    size_t count = holding_count();
-    CUresult worst = holding_release_all();
+    size_t count = buffer_count();
+    CUresult worst = buffer_release_all();
     printf("{\"freed\": %zu, \"result\": %d}\n", count, worst);
     return worst != CUDA_SUCCESS;
 }
@@ -166,7 +166,7 @@ static int usage(const char *what)
 static int command(int count, char **words)
 {
     int device = 0, plain = 0;
-    enum holding_kind kind = HOLDING_LINEAR;
+    enum buffer_kind kind = BUFFER_LINEAR;
     uint64_t step = UINT64_C(64) << 20, bytes = 0;
     char *arguments[MAX_WORDS] = {0};
     for (int i = 1; i < count; i++) {
@@ -176,7 +176,7 @@ static int command(int count, char **words)
             if (parse_size(words[++i], &step)) {
                 return usage(words[i]);
             }
-        } else if (holding_kind_named(words[i], &kind)) {
+        } else if (buffer_kind_named(words[i], &kind)) {
             continue;
         } else {
             arguments[plain++] = words[i];

@@ -1,18 +1,18 @@
 /* spin.c - vgpu-spin: work for a device that can be measured, on whatever driver there is.
  *
  * Its kernel counts rounds of one multiplication that waits for the one before: the same work whatever the clocks do and
- * whoever interrupts it, so that what a limit leaves of a device is the rate of kernels under it beside the rate without.
+ * whatever interrupts it, so that what a limit leaves of a device is the rate of kernels under it beside the rate without.
  *
  *   vgpu-spin calibrate US [--device N]                 how many rounds take about so long on the idle device
  *   vgpu-spin run SECONDS --rounds N [--us US] [--warm SECONDS] [--graph COUNT] [--gate 1] [--device N]
  *                                                       launch all the time; the rate by the device's own clock
- *   vgpu-spin watch SECONDS [--device N]                what NVML says meanwhile of the use of the device
+ *   vgpu-spin watch SECONDS [--device N]                NVML's figures of the use of the device meanwhile
  *   vgpu-spin reset SECONDS --rounds N [--us US]        the same as run in a new context each second, reset with work on its way
  *   vgpu-spin lag SECONDS --rounds N [--us US]          how late NVML's samples by process are, how long, and by which clock
- *   vgpu-spin turns SECONDS [--gate 1] [--device N]     of marks in a stream of their own, how many are late: turns of others
+ *   vgpu-spin timeslices SECONDS [--gate 1] [--device N]  of marks in a stream of their own, how many are late: others' timeslices
  *
  * `--us` is what a launch takes, `--warm` how long nothing counts, `--graph` makes a launch a graph of so many kernels; with
- * `--gate` it says that it is ready, and begins when its standard input ends. A JSON object a line on standard output; status 1:
+ * `--gate` it prints that it is ready, and begins when its standard input ends. A JSON object a line on standard output; status 1:
  * something failed, 2: wrong usage.
  */
 #include <stdint.h>
@@ -182,7 +182,7 @@ static void wait_for_the_others(void)
     }
 }
 
-/* Two batches are on their way at any time, so that the device waits for nobody but the limit. */
+/* Two batches are on their way at any time, so that the device waits for nothing but the limit. */
 static int run(void)
 {
     CUevent origin, ends[2];
@@ -341,7 +341,7 @@ static int lag(void)
 }
 
 /* The marks of timeslice.h, from outside: the time between two by the device's clock beside the host's. */
-static int turns(void)
+static int timeslices(void)
 {
     CUevent marks[2];
     uint64_t at[2] = {0}, looks = 0, late_looks = 0;
@@ -351,7 +351,7 @@ static int turns(void)
     if (prepare()) {
         return 1;
     }
-    TRY(kernel()); /* who never ran anything has no turns */
+    TRY(kernel()); /* a process that never ran anything has no timeslices */
     TRY(cu.cuEventCreate(&marks[0], 0));
     TRY(cu.cuEventCreate(&marks[1], 0));
     if (spin.gate) {
@@ -416,10 +416,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *verb;
         int (*run)(void);
-        int needs_rounds;
-    } verbs[] = {{"run", run, 1}, {"reset", reset, 1}, {"lag", lag, 1}, {"turns", turns, 0}};
+        int takes_rounds;
+    } verbs[] = {{"run", run, 1}, {"reset", reset, 1}, {"lag", lag, 1}, {"timeslices", timeslices, 0}};
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
-        if (!strcmp(argv[1], verbs[i].verb) && number > 0 && (spin.rounds || !verbs[i].needs_rounds)) {
+        if (!strcmp(argv[1], verbs[i].verb) && number > 0 && (spin.rounds || !verbs[i].takes_rounds)) {
             return verbs[i].run();
         }
     }

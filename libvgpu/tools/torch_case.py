@@ -113,7 +113,7 @@ def rate(seconds: float, warm_s: float, graph: bool) -> None:
         launch()
         ends[sent % 2].record()
         sent += 1
-        if sent > 1:  # another batch is on its way: the card waits for nobody but the limit
+        if sent > 1:  # another batch is on its way: the card waits for nothing but the limit
             ends[sent % 2].synchronize()
             at_ms.append(origin.elapsed_time(ends[sent % 2]))
     torch.cuda.synchronize()

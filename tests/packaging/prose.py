@@ -1,7 +1,7 @@
 """Refuses the words and constructions that tests/packaging/prose.toml lists.
 
 In the manual, code (blocks, spans), links' targets and comments are left out. Of Python, the tests'
-included, only docstrings and comments are read, without code spans.
+included, only docstrings and comments are read, of libvgpu's C only comments, without code spans.
 Prints `file:line: found: write …`.
 """
 
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 RULES = Path(__file__).parent / "prose.toml"
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 ROOMS = ("operator", "nodeagent", "crds", "tests")
+NATIVE_FOLDERS = ("src", "include", "fake", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,24 @@ def modules(root: Path = ROOT) -> list[Path]:
     ]
 
 
+def native_sources(root: Path = ROOT) -> list[Path]:
+    """The C of libvgpu, of its simulated driver and of its tools."""
+    return [
+        path
+        for folder in NATIVE_FOLDERS
+        for path in sorted((root / "libvgpu" / folder).glob("*.[ch]"))
+    ]
+
+
+def native_comments(source: str) -> list[str]:
+    """The lines of a C source with everything blank that is no comment."""
+    lines, end = [], 0
+    for found in re.finditer(r"/\*.*?\*/", source, re.DOTALL):
+        lines += [re.sub(r"[^\n]", " ", source[end : found.start()]), found[0]]
+        end = found.end()
+    return [re.sub(r"`[^`]*`", "", line) for line in "".join(lines).splitlines()]
+
+
 def remarks(source: str) -> list[str]:
     """The lines of a module with everything blank that is no docstring or comment."""
     lines = source.splitlines()
@@ -105,11 +124,14 @@ def remarks(source: str) -> list[str]:
     return [code.sub("", line) for line in found]
 
 
+_READERS = {".py": remarks, ".c": native_comments, ".h": native_comments}
+
+
 def faults(page: Path, rules: Sequence[Banned]) -> Iterator[tuple[int, str, str]]:
     """Line, what was found, and what to write in its place."""
-    is_code = page.suffix == ".py"
-    text = page.read_text()
-    for number, line in enumerate(remarks(text) if is_code else prose(text), 1):
+    is_code = page.suffix in _READERS
+    lines = _READERS.get(page.suffix, prose)(page.read_text())
+    for number, line in enumerate(lines, 1):
         for rule in rules:
             for found in rule.pattern.finditer("" if is_code and rule.manual_only else line):
                 yield number, found[0], rule.write
@@ -118,7 +140,7 @@ def faults(page: Path, rules: Sequence[Banned]) -> Iterator[tuple[int, str, str]
 def main() -> int:
     """Print every fault; the exit status is 1 if there is one."""
     rules, count = banned(), 0
-    for page in (*pages(), *modules()):
+    for page in (*pages(), *modules(), *native_sources()):
         for number, found, write in faults(page, rules):
             print(f"{page.relative_to(ROOT)}:{number}: {found!r}: write {write}")
             count += 1

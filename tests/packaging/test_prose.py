@@ -61,6 +61,16 @@ def test_of_code_docstrings_and_comments_are_checked(tmp_path: Path) -> None:
     assert found == [(1, "Nobody"), (3, "told"), (5, "in vain")]
 
 
+def test_of_native_code_comments_are_checked(tmp_path: Path) -> None:
+    source = tmp_path / "source.c"
+    source.write_text(
+        "/* Nobody reads `somebody`.\n * It is told. */\n"
+        'int told; /* in vain */ char *nobody = "said";\n'
+    )
+    found = [(number, word) for number, word, _ in prose.faults(source, prose.banned())]
+    assert found == [(1, "Nobody"), (2, "told"), (3, "in vain")]
+
+
 def test_every_rule_says_what_to_write_and_is_a_pattern_of_something() -> None:
     rules = prose.banned()
     assert len(rules) > 10
@@ -79,6 +89,11 @@ def test_the_modules_of_the_product_and_of_its_tests_are_checked() -> None:
     names = {path.name for path in prose.modules()}
     assert names >= {"planning.py", "agent.py", "vgpuclaim.py", "test_prose.py", "campaign.py"}
     assert not any(name.endswith("_pb2.py") for name in names)
+
+
+def test_the_native_sources_are_checked() -> None:
+    names = {path.name for path in prose.native_sources()}
+    assert names >= {"throttle.c", "vgpu_abi.h", "engine.c", "spin.c"}
 
 
 def test_neither_manual_nor_code_has_what_is_banned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,17 @@ KEPT = {
     for word in entry["words"]
 }
 """By module and word: why the module may have it nevertheless."""
-ELSEWHERE = {word for entry in RULES["elsewhere"] for word in entry["words"]}
-"""Words of the column "Not" that are refused in one room's prose and not as a part of a name."""
+NATIVE_WORDS: dict[str, dict[str, str]] = {
+    folder: {
+        word: instead
+        for word, instead in (WORDS | entry["words"]).items()
+        if word not in entry.get("kept", {})
+    }
+    for folder, entry in RULES["native"].items()
+}
+"""By folder of libvgpu: the words that its C identifiers do not have, and the field's."""
 ROOMS = ("operator", "nodeagent", "crds")
+_NO_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -89,7 +97,52 @@ def words_of_the_page() -> set[str]:
 def test_every_word_that_the_page_refuses_is_refused_here() -> None:
     found = words_of_the_page()
     assert found >= {"ask", "lease", "card"}
-    assert found - WORDS.keys() - ELSEWHERE == set()
+    assert found - WORDS.keys() - NATIVE_WORDS["src"].keys() == set()
+
+
+def native_identifiers(source: str) -> Iterator[tuple[str, int]]:
+    """Every identifier of a C source with its line, but for those of NVIDIA's own interfaces."""
+    code = _NO_CODE.sub(lambda found: "\n" * found[0].count("\n"), source)
+    for number, line in enumerate(code.splitlines(), 1):
+        for name in re.findall(r"[A-Za-z_]\w*", line):
+            if not re.match(r"(?:nvml|cu)[A-Z]", name):
+                yield name, number
+
+
+def private_native_words(path: Path, words: dict[str, str]) -> Iterator[str]:
+    """What is wrong with the names of a C source: line, name and the field's word."""
+    for name, line in [(path.stem, 1), *native_identifiers(path.read_text())]:
+        for word in sorted(words_of(name) & words.keys()):
+            yield f"{path.name}:{line}: {name}: instead of {word} write {words[word]}"
+
+
+@pytest.mark.parametrize("folder", NATIVE_WORDS)
+def test_no_native_identifier_has_a_private_word(folder: str) -> None:
+    paths = sorted((ROOT / "libvgpu" / folder).glob("*.[ch]"))
+    assert len(paths) > 2
+    found = [text for path in paths for text in private_native_words(path, NATIVE_WORDS[folder])]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "word"),
+    [(folder, word) for folder, entry in RULES["native"].items() for word in entry.get("kept", {})],
+)
+def test_a_native_folder_has_the_words_that_it_may_keep(folder: str, word: str) -> None:
+    paths = (ROOT / "libvgpu" / folder).glob("*.[ch]")
+    names = {name for path in paths for name, _ in native_identifiers(path.read_text())}
+    assert word in WORDS
+    assert word in {each for name in names for each in words_of(name)}
+
+
+def test_a_private_word_is_found_in_native_names_and_not_beside_them(tmp_path: Path) -> None:
+    source = tmp_path / "source.c"
+    source.write_text(
+        '/* a\n * wish */\nint wish_of; // wish\nchar *s = "wish";\nnvmlDeviceGetBoardId(0);\n'
+    )
+    assert list(private_native_words(source, NATIVE_WORDS["src"])) == [
+        "source.c:3: wish_of: instead of wish write spec"
+    ]
 
 
 def test_no_two_classes_of_the_product_share_a_name() -> None:

@@ -41,7 +41,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
         if mode == "hangs":
             monkeypatch.setattr(torch, "IMPORT_S", 1)
         probe = memory.Probe(native / "vgpu-probe", library, torch.Deadline(100))
-        part = torch.Torch(library, used or probe.used, pace=0.05)
+        part = torch.Torch(library, used or probe.used, scale=0.05)
         return part.rows(DEVICE, torch.Deadline(100))
 
     return rows

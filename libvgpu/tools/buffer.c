@@ -1,11 +1,11 @@
-#include "holding.h"
+#include "buffer.h"
 
 #include <string.h>
 
 #define PHYSICAL_GRAIN (UINT64_C(2) << 20)
 
 static struct {
-    enum holding_kind kind;
+    enum buffer_kind kind;
     int device;
     union {
         CUdeviceptr address;
@@ -15,14 +15,14 @@ static struct {
 } held[65536];
 static size_t held_count;
 
-int holding_kind_named(const char *word, enum holding_kind *out)
+int buffer_kind_named(const char *word, enum buffer_kind *out)
 {
-    static const char *const names[] = {[HOLDING_MANAGED] = "--managed",   [HOLDING_ASYNC] = "--async",
-                                        [HOLDING_PITCH] = "--pitch",       [HOLDING_POOL] = "--pool",
-                                        [HOLDING_PHYSICAL] = "--physical", [HOLDING_ARRAY] = "--array"};
+    static const char *const names[] = {[BUFFER_MANAGED] = "--managed",   [BUFFER_ASYNC] = "--async",
+                                        [BUFFER_PITCH] = "--pitch",       [BUFFER_POOL] = "--pool",
+                                        [BUFFER_PHYSICAL] = "--physical", [BUFFER_ARRAY] = "--array"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i] && !strcmp(word, names[i])) {
-            *out = (enum holding_kind)i;
+            *out = (enum buffer_kind)i;
             return 1;
         }
     }
@@ -52,7 +52,7 @@ static CUresult take_array(uint64_t bytes, CUarray *out)
     return cu.cuArray3DCreate(out, &what);
 }
 
-CUresult holding_take(enum holding_kind kind, int device, uint64_t bytes)
+CUresult buffer_take(enum buffer_kind kind, int device, uint64_t bytes)
 {
     CUdeviceptr *address = &held[held_count].what.address;
     size_t pitch;
@@ -61,25 +61,25 @@ CUresult holding_take(enum holding_kind kind, int device, uint64_t bytes)
         return CUDA_ERROR_UNKNOWN;
     }
     switch (kind) {
-    case HOLDING_LINEAR:
+    case BUFFER_LINEAR:
         result = cu.cuMemAlloc(address, bytes);
         break;
-    case HOLDING_MANAGED:
+    case BUFFER_MANAGED:
         result = cu.cuMemAllocManaged(address, bytes, CU_MEM_ATTACH_GLOBAL);
         break;
-    case HOLDING_ASYNC:
+    case BUFFER_ASYNC:
         result = cu.cuMemAllocAsync(address, bytes, NULL);
         break;
-    case HOLDING_PITCH:
-        result = cu.cuMemAllocPitch(address, &pitch, HOLDING_GRAIN, (bytes + HOLDING_GRAIN - 1) / HOLDING_GRAIN, 4);
+    case BUFFER_PITCH:
+        result = cu.cuMemAllocPitch(address, &pitch, BUFFER_GRAIN, (bytes + BUFFER_GRAIN - 1) / BUFFER_GRAIN, 4);
         break;
-    case HOLDING_POOL:
+    case BUFFER_POOL:
         result = take_pooled(device, bytes, address);
         break;
-    case HOLDING_PHYSICAL:
+    case BUFFER_PHYSICAL:
         result = take_physical(device, bytes, &held[held_count].what.physical);
         break;
-    case HOLDING_ARRAY:
+    case BUFFER_ARRAY:
         result = take_array(bytes, &held[held_count].what.array);
         break;
     }
@@ -95,17 +95,17 @@ static CUresult give_back(size_t at)
     if (driver_use(held[at].device)) {
         return CUDA_ERROR_UNKNOWN;
     }
-    return held[at].kind == HOLDING_PHYSICAL ? cu.cuMemRelease(held[at].what.physical)
-           : held[at].kind == HOLDING_ARRAY  ? cu.cuArrayDestroy(held[at].what.array)
-                                             : cu.cuMemFree(held[at].what.address);
+    return held[at].kind == BUFFER_PHYSICAL ? cu.cuMemRelease(held[at].what.physical)
+           : held[at].kind == BUFFER_ARRAY  ? cu.cuArrayDestroy(held[at].what.array)
+                                            : cu.cuMemFree(held[at].what.address);
 }
 
-size_t holding_count(void)
+size_t buffer_count(void)
 {
     return held_count;
 }
 
-CUresult holding_release_all(void)
+CUresult buffer_release_all(void)
 {
     CUresult worst = CUDA_SUCCESS;
     while (held_count) {
