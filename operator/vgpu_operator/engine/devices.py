@@ -67,14 +67,14 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
                 state.device_views.pop(name, None)
                 continue
             is_due = written is None or state.now >= written.at + REWRITTEN_AFTER_S
-            if not (is_due and _is_settled(name, status, state)):
+            if not (is_due and _is_at_rest(name, status, state)):
                 state.devices[node] = None
                 continue
             state.device_writes[name] = DeviceWrite(status, state.now)
             yield WriteDevice(name, node, status)
 
 
-def _is_settled(name: str, status: dict[str, Any], state: State) -> bool:
+def _is_at_rest(name: str, status: dict[str, Any], state: State) -> bool:
     """Whether a view is the one of the look before, or has not come to rest for long enough.
 
     Pods of a burst fill a device within moments: one write shows them all.
