@@ -15,7 +15,6 @@ from typing import Any
 
 from builders import a_claim, a_container, a_device, a_node, a_pod, a_request
 from engine_world import LateApi, World
-from onlooker import Device, Onlooker, Wish
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota, Taint
@@ -33,6 +32,7 @@ from vgpu_api.v1alpha1 import Metadata, VGPUClaim
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
 from virtual_time import VirtualLoop
+from wait_observer import Device, PodPlan, WaitObserver
 
 NEWS_TAKE_S = 0.05
 FILTER_TAKES_S = 0.02
@@ -87,8 +87,8 @@ class VirtualCluster(World):
     """Everything, in a loop of its own.
 
     Attributes:
-        wishes: What pods ask for, by name.
-        claim_wishes: What Immediate claims ask for.
+        plans: What pods ask for, by name.
+        claim_plans: What Immediate claims ask for.
         served_after: Seconds from a pod's coming to its binding.
     """
 
@@ -102,10 +102,10 @@ class VirtualCluster(World):
         }
         self.shut: set[str] = set()  # nodes that are not ready, or tainted
         self.quota: int | None = None
-        self.wishes: dict[str, Wish] = {}
+        self.plans: dict[str, PodPlan] = {}
         self.active: asyncio.Queue[str] = asyncio.Queue()
         self.born = self.version = 0
-        self.claim_wishes: dict[str, Wish] = {}
+        self.claim_plans: dict[str, PodPlan] = {}
         self._read: dict[tuple[str, str], VGPUClaim] = {}
         self.served_after: dict[str, float] = {}
         self.came: dict[str, float] = {}
@@ -131,22 +131,22 @@ class VirtualCluster(World):
         self.born += 1
         name = f"pod-{self.born:04}"
         limits = {"nvidia.com/gpu": devices, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": cores}
-        wish = self.wishes[name] = Wish(devices, mib, cores, runs_s, **how)
+        plan = self.plans[name] = PodPlan(devices, mib, cores, runs_s, **how)
         self.came[name] = self.loop.time()
         pod = a_pod(
             name,
             containers=[a_container(limits=limits)],
-            scheduler="another" if wish.foreign else "vgpu-scheduler",
-            affinity=affinity_to(wish.nodes) if wish.is_pinned and wish.nodes else None,
+            scheduler="another" if plan.foreign else "vgpu-scheduler",
+            affinity=affinity_to(plan.nodes) if plan.is_pinned and plan.nodes else None,
         ).to_wire()
-        if wish.volume:
+        if plan.volume:
             claim = {"claimName": f"{name}-data"}
             pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
         pod["metadata"]["creationTimestamp"] = (
             f"2026-01-01T00:{self.born // 60:02}:{self.born % 60:02}Z"
         )
         self.api.put(PODS, pod)
-        if not wish.foreign:
+        if not plan.foreign:
             self.active.put_nowait(name)
         return name
 
@@ -157,13 +157,13 @@ class VirtualCluster(World):
         request = a_request(count=devices, memory=f"{mib}Mi", cores=cores)
         claim = a_claim(name, uid=name, requests=[request], binding_mode="Immediate").to_wire()
         claim.pop("status", None)
-        self.claim_wishes[name] = Wish(devices, mib, cores, lives_s)
+        self.claim_plans[name] = PodPlan(devices, mib, cores, lives_s)
         self.api.put(VGPU_CLAIMS, claim)
 
     def claim_is_seen(self, raw: dict[str, Any]) -> None:
         name = raw["metadata"]["name"]
-        if name in self.claim_wishes and (raw.get("status") or {}).get("allocation"):
-            self.loop.call_later(self.claim_wishes.pop(name).runs_s, self.delete_claim, name)
+        if name in self.claim_plans and (raw.get("status") or {}).get("allocation"):
+            self.loop.call_later(self.claim_plans.pop(name).runs_s, self.delete_claim, name)
 
     def device(self, uuid: str, **changes: bool) -> None:
         """A device gets ill or well, is cordoned or not any more."""
@@ -185,9 +185,9 @@ class VirtualCluster(World):
                       taints=[Taint(key="k", effect="NoSchedule")] if how == "tainted" else [],
                       resource_version=self._next())  # fmt: skip
         self._later(lambda: self.operator.news.node_changed(node))
-        for pod, wish in self.wishes.items():  # kube-scheduler sees nodes too
-            if wish.aside:
-                self._again(pod, wish)
+        for pod, plan in self.plans.items():  # kube-scheduler sees nodes too
+            if plan.aside:
+                self._again(pod, plan)
 
     def limit(self, mib: int | None) -> None:
         """The namespace's quota; None: there is none."""
@@ -211,16 +211,16 @@ class VirtualCluster(World):
 
     def pod_is_seen(self, raw: dict[str, Any]) -> None:
         """Its queue is woken by the pod's own annotations and by nothing else."""
-        wish = self.wishes[raw["metadata"]["name"]]
-        poke = raw["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
-        if poke != wish.poke:
-            wish.poke = poke
-            if wish.aside:
-                self._again(raw["metadata"]["name"], wish)
+        plan = self.plans[raw["metadata"]["name"]]
+        stamp = raw["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
+        if stamp != plan.requeue:
+            plan.requeue = stamp
+            if plan.aside:
+                self._again(raw["metadata"]["name"], plan)
 
-    def _again(self, name: str, wish: Wish) -> None:
-        wish.aside = False
-        self.loop.call_at(max(self.loop.time(), wish.ready), self.active.put_nowait, name)
+    def _again(self, name: str, plan: PodPlan) -> None:
+        plan.aside = False
+        self.loop.call_at(max(self.loop.time(), plan.ready), self.active.put_nowait, name)
 
     async def schedule(self) -> None:
         """One pod after the other, for ever."""
@@ -229,32 +229,32 @@ class VirtualCluster(World):
             pod = self.api.objects.get((PODS.plural, "default", name))
             if pod is None:
                 continue
-            wish = self.wishes[name]
-            await asyncio.sleep(FILTER_TAKES_S if wish.nodes is None or wish.nodes else IDLE_S)
-            wish.attempts += 1
-            wish.tried = self.loop.time()
+            plan = self.plans[name]
+            await asyncio.sleep(FILTER_TAKES_S if plan.nodes is None or plan.nodes else IDLE_S)
+            plan.attempts += 1
+            plan.tried = self.loop.time()
             nodes = sorted({device.node for device in self.truth.values()} - self.shut)
-            if wish.nodes is not None:
-                nodes = [node for node in nodes if node in wish.nodes]
+            if plan.nodes is not None:
+                nodes = [node for node in nodes if node in plan.nodes]
             request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": nodes})
             chosen = list(filter_nodes(self.operator.engine, request).node_names) if nodes else []
-            if chosen and not wish.vetoed:
+            if chosen and not plan.vetoed:
                 self.loop.create_task(self._bind(name, pod["metadata"]["uid"], chosen[0]))
                 continue
-            wish.aside = True
+            plan.aside = True
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
             self.api.put(PODS, {**pod, "status": {**pod["status"], "conditions": [condition]}})
 
     async def _bind(self, name: str, uid: str, node: str) -> None:
-        wish = self.wishes[name]
+        plan = self.plans[name]
         if await self.operator.binder.bind(BindRequest("default", name, uid, node)):
-            wish.aside = True
-            self._again(name, wish)
+            plan.aside = True
+            self._again(name, plan)
             return
         self.served_after[name] = self.loop.time() - self.came[name]
         await asyncio.sleep(KUBELET_TAKES_S)
         self.agent_starts_what_it_may()
-        await asyncio.sleep(wish.runs_s)
+        await asyncio.sleep(plan.runs_s)
         pod = copy.deepcopy(self.api.objects[PODS.plural, "default", name])
         pod["status"]["phase"] = "Succeeded"
         self.api.put(PODS, pod)
@@ -281,15 +281,15 @@ def played(
     play: Callable[[VirtualCluster], Awaitable[None]],
     *,
     starvation_after_s: int = 60,
-) -> tuple[VirtualCluster, Onlooker]:
+) -> tuple[VirtualCluster, WaitObserver]:
     """A cluster after `play`, everything else running beside it."""
     cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s)
-    onlooker = Onlooker(cluster)
+    wait_observer = WaitObserver(cluster)
 
     async def run() -> None:
         beside = [
             asyncio.create_task(work)
-            for work in (cluster.operator.engine.run(), cluster.schedule(), onlooker.watch())
+            for work in (cluster.operator.engine.run(), cluster.schedule(), wait_observer.watch())
         ]
         await play(cluster)
         for task in beside:
@@ -302,4 +302,4 @@ def played(
     finally:
         cluster.close()
     assert cluster.broken == []
-    return cluster, onlooker
+    return cluster, wait_observer

@@ -25,7 +25,7 @@ from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.nursery import Nursery
+from vgpu_local.fork_server import ForkServer
 from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.real_cluster import real_cluster
 
@@ -57,10 +57,10 @@ class RunningCluster:
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Forks our programs; those on a real control plane are executed, as in production."""
-    folder = tmp_path_factory.mktemp("nursery")
-    with Nursery(program_environment(folder, DRIVER_LOADER)) as running:
+    folder = tmp_path_factory.mktemp("fork_server")
+    with ForkServer(program_environment(folder, DRIVER_LOADER)) as running:
         yield running
 
 
@@ -69,8 +69,8 @@ def whole_cluster(request: pytest.FixtureRequest) -> Callable[..., LocalCluster]
     """Describes a cluster of nodes and options, on what this run is for."""
     if IS_REAL:
         return real_cluster
-    nursery: Nursery = request.getfixturevalue("nursery")
-    return partial(LocalCluster, spawn=nursery.spawn)
+    fork_server: ForkServer = request.getfixturevalue("fork_server")
+    return partial(LocalCluster, spawn=fork_server.spawn)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onlooker import LAST_BACKOFF_S
 from virtual_cluster import FILTER_TAKES_S, VirtualCluster, played
+from wait_observer import LAST_BACKOFF_S
 
 MIB = 16_384
 
@@ -50,9 +50,9 @@ def test_a_daemonset_gets_its_part_of_a_full_node_when_somebody_goes() -> None:
             pods.append(cluster.create(1, 8192, 0, 1e6, nodes=only, is_pinned=True))
         await asyncio.sleep(20)
 
-    cluster, onlooker = played(devices, play)
+    cluster, wait_observer = played(devices, play)
     assert all(pod in cluster.served_after for pod in pods)
-    assert onlooker.longest_s <= 5.0
+    assert wait_observer.longest_s <= 5.0
 
 
 FULL = "node-full"
@@ -88,7 +88,7 @@ def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> 
             await the_odd(cluster)
         await asyncio.sleep(60)
 
-    cluster, onlooker = played(devices, play)
+    cluster, wait_observer = played(devices, play)
     assert len([pod for pod in pods if pod in cluster.served_after]) == len(pods)
-    assert onlooker.longest_s <= 5.0
-    assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
+    assert wait_observer.longest_s <= 5.0
+    assert wait_observer.longest_in_all_s <= 5.0 + LAST_BACKOFF_S

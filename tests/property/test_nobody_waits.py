@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from onlooker import LAST_BACKOFF_S
 from virtual_cluster import VirtualCluster, played
+from wait_observer import LAST_BACKOFF_S
 
 MIB = 16_384
 DEVICES = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2", MIB)}
@@ -98,9 +98,9 @@ def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_roo
             await step(cluster, what, how)
         await asyncio.sleep(70)
 
-    _, onlooker = played(DEVICES, play, starvation_after_s=10)
-    assert onlooker.longest_s <= 5.0
-    assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
+    _, wait_observer = played(DEVICES, play, starvation_after_s=10)
+    assert wait_observer.longest_s <= 5.0
+    assert wait_observer.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
 
 
 SMALL = (1, 8192, 0)

@@ -172,7 +172,7 @@ STEPS = st.lists(
 def test_only_what_is_there_counts_whatever_came_and_went_before(
     steps: list[tuple[object, ...]],
 ) -> None:
-    """What follows from a history is what follows from its end, told at once."""
+    """What follows from a history is what follows from its end, given at once."""
     seen, there = a_cluster(), {}
     for step in steps:
         match step:

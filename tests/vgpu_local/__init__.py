@@ -7,7 +7,7 @@ differ, this one is wrong.
 * the real thing in its place: `control_plane`, `fault_proxy` with `request_words` and
   `broken_stream`, `recorder`; put together in `real_cluster`
 * what they stand on: `background`, `listener`, `ports`, `started`, `wall_clock`
-* our programs: `programs`, `daemon`, `daemons`, `nursery`, `operators`, `page`, `nodes`,
+* our programs: `programs`, `daemon`, `daemons`, `fork_server`, `operators`, `page`, `nodes`,
   `simulated_nodes`
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`

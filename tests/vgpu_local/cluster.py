@@ -73,7 +73,7 @@ class LocalCluster(Started):
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
-        spawn: how our programs come to be: executed, or forked by a `Nursery`.
+        spawn: how our programs come to be: executed, or forked by a `ForkServer`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LocalCluster(Started):
             nodes: each gets a kubelet and an agent.
             options: see there.
             foundation: what it runs on; None for the stand-in.
-            spawn: how our programs come to be: executed, or forked by a `Nursery`.
+            spawn: how our programs come to be: executed, or forked by a `ForkServer`.
         """
         self.folder = Path()
         self.kubeconfig = Path()

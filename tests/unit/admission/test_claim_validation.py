@@ -151,11 +151,11 @@ def given(*, request: str = "a", **device: Any) -> dict[str, Any]:
     return {**claim, "status": {"allocation": held}}
 
 
-@pytest.mark.parametrize("wish", [{"memoryPercent": 25}, {"memory": "1Gi"}, {}])
+@pytest.mark.parametrize("amounts", [{"memoryPercent": 25}, {"memory": "1Gi"}, {}])
 def test_a_percentage_may_change_where_the_allocation_has_what_it_is_of(
-    wish: dict[str, Any],
+    amounts: dict[str, Any],
 ) -> None:
-    validate_claim(a_claim({"name": "a", **wish}), given(deviceMemory="16Gi"))
+    validate_claim(a_claim({"name": "a", **amounts}), given(deviceMemory="16Gi"))
 
 
 @pytest.mark.parametrize("old", [given(), given(request="b", deviceMemory="16Gi")])

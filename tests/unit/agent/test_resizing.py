@@ -79,8 +79,8 @@ def claim_for(
         uid=f"uid-of-{name}",
         generation=generation,
         requests=[
-            a_request(name=container, **wishes)
-            for container, wishes in zip(names, asked, strict=True)
+            a_request(name=container, **plans)
+            for container, plans in zip(names, asked, strict=True)
         ],
         status=VGPUClaimStatus(
             allocation=an_allocation(*devices, node="n1"),

@@ -177,8 +177,8 @@ def in_words(raw: dict[str, Any]) -> str:
     assert demand.spec is not None
     requests = " + ".join(map(request_in_words, demand.spec.requests))
     placement = demand.spec.placement
-    wishes = {} if placement is None else placement.to_wire()
-    choice = "".join(f"; {key} {shown}" for key, shown in wishes.items() if shown)
+    plans = {} if placement is None else placement.to_wire()
+    choice = "".join(f"; {key} {shown}" for key, shown in plans.items() if shown)
     return f"{raw['metadata']['name']}: {requests}{choice}"
 
 

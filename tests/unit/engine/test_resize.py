@@ -90,13 +90,13 @@ async def test_more_is_in_the_ledger_and_in_the_allocation_where_there_is_room(
 
 
 @pytest.mark.parametrize(
-    "wish", [{"memory": "13000Mi"}, {"cores": 80}, {"memory": "5000Mi", "cores": 100}]
+    "amounts", [{"memory": "13000Mi"}, {"cores": 80}, {"memory": "5000Mi", "cores": 100}]
 )
 async def test_more_than_is_free_is_given_when_it_is(
-    replica: Any, pod: Pod, wish: dict[str, Any]
+    replica: Any, pod: Pod, amounts: dict[str, Any]
 ) -> None:
     other = await a_running_pod(replica, "pod-2", gpu=1, gpumem=4000, gpucores=30)
-    await change(replica, pod, **wish)
+    await change(replica, pod, **amounts)
     assert device_of(replica, pod) == (4000, 30)
     ended = a_pod(
         "pod-2",
@@ -114,8 +114,8 @@ async def test_more_than_is_free_is_given_when_it_is(
     await replica.settle()
     replica.time += REFIT_S
     await replica.settle()
-    memory = int(wish.get("memory", "4000Mi")[:-2])
-    assert device_of(replica, pod) == (memory, wish.get("cores", 30))
+    memory = int(amounts.get("memory", "4000Mi")[:-2])
+    assert device_of(replica, pod) == (memory, amounts.get("cores", 30))
 
 
 async def test_all_of_the_compute_is_for_who_has_the_device_alone(replica: Any, pod: Pod) -> None:

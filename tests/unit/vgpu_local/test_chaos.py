@@ -18,11 +18,11 @@ from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.chaos.grant_observer import GrantObserver
+from vgpu_local.chaos.scenarios import STAYING
 from vgpu_local.chaos.sightings import Sightings
-from vgpu_local.chaos.stories import STAYING
 from vgpu_local.chaos.succession import Succession
 from vgpu_local.chaos.supervisor import Supervisor
-from vgpu_local.chaos.witness import Witness
 from vgpu_local.chaos.workload import script
 from vgpu_local.daemon import Daemon
 from vgpu_nodeagent.enforcement.page import DeviceLimit, create_page, grant
@@ -64,10 +64,10 @@ def leave_record(
 
 
 def test_a_container_that_saw_its_claims_grant_is_no_finding(tmp_path: Path) -> None:
-    witness = Witness(tmp_path)
-    witness.saw(wrote(claim("u1", 100)))
+    grant_observer = GrantObserver(tmp_path)
+    grant_observer.saw(wrote(claim("u1", 100)))
     leave_record(tmp_path, pod_uid="u1", mib=100)
-    assert witness.verdicts() == []
+    assert grant_observer.verdicts() == []
 
 
 @pytest.mark.parametrize(
@@ -78,25 +78,25 @@ def test_a_container_that_saw_its_claims_grant_is_no_finding(tmp_path: Path) -> 
 def test_a_container_with_anothers_grant_is_found(
     tmp_path: Path, pod_uid: str, mib: int, visible: str
 ) -> None:
-    witness = Witness(tmp_path)
-    witness.saw(wrote(claim("u1", 100)))
+    grant_observer = GrantObserver(tmp_path)
+    grant_observer.saw(wrote(claim("u1", 100)))
     leave_record(tmp_path, pod_uid=pod_uid, mib=mib, visible=visible)
-    assert len(witness.verdicts()) == 1
+    assert len(grant_observer.verdicts()) == 1
 
 
 @pytest.mark.parametrize("without_a_request", [a_claim("c"), claim("u1", 100, request="other")])
 def test_a_container_that_lives_when_its_devices_are_given_back_is_found(
     tmp_path: Path, without_a_request: VGPUClaim
 ) -> None:
-    witness = Witness(tmp_path)
-    witness.saw(wrote(claim("u1", 100)))
+    grant_observer = GrantObserver(tmp_path)
+    grant_observer.saw(wrote(claim("u1", 100)))
     container = subprocess.Popen(["sleep", "60"], env={**os.environ, "POD_UID": "u1"})
     try:
         leave_record(tmp_path, pod_uid="u1", mib=100, pid=container.pid)
-        witness.saw(wrote(claim("u1", 100)))
-        assert witness.findings == []
-        witness.saw(wrote(without_a_request))
-        assert "ran when the devices" in witness.findings[0]
+        grant_observer.saw(wrote(claim("u1", 100)))
+        assert grant_observer.findings == []
+        grant_observer.saw(wrote(without_a_request))
+        assert "ran when the devices" in grant_observer.findings[0]
     finally:
         container.kill()
         container.wait()

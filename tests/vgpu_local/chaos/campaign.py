@@ -19,20 +19,20 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local import checker
 from vgpu_local.chaos.busyness import slowed_down_by
 from vgpu_local.chaos.faults import Injector, Terms
+from vgpu_local.chaos.grant_observer import GrantObserver
 from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
 from vgpu_local.chaos.remains import objects, remains
+from vgpu_local.chaos.scenarios import STAYING
 from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stage import Stage
-from vgpu_local.chaos.stories import STAYING
 from vgpu_local.chaos.succession import Succession
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.chaos.verdict import Verdict
-from vgpu_local.chaos.witness import Witness
 from vgpu_local.chaos.workload import encores, play, script
 from vgpu_local.cluster import LocalCluster
+from vgpu_local.fork_server import ForkServer
 from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import a100_node, t4_node, v100_node
-from vgpu_local.nursery import Nursery
 from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.readiness import plural
@@ -51,7 +51,7 @@ _LASTS_S = 17.0
 _MORE_S = 60.0
 _DEVICES = 6
 # How long after a write its event comes: a real server sends it over a watch.
-_TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
+_DELIVERED_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
 _LEASE_S = 3
 _UNUSED_LEASE_S = 6.0
@@ -99,12 +99,12 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
         options = _options(verdict.pace)
         with (
             tempfile.TemporaryDirectory(prefix="vgpu-clock-") as clock,
-            Nursery(
+            ForkServer(
                 program_environment(kept, {**DRIVER_LOADER, **a_clock(Path(clock))})
-            ) as nursery,
-            LocalCluster(nodes, options, foundation, nursery.spawn) as cluster,
+            ) as fork_server,
+            LocalCluster(nodes, options, foundation, fork_server.spawn) as cluster,
         ):
-            campaign = _Campaign(cluster, verdict, Path(clock), told_within_s=_TOLD_WITHIN_S[on])
+            campaign = _Campaign(cluster, verdict, Path(clock), delivery_s=_DELIVERED_S[on])
             try:
                 campaign.run()
             except Unsettled as error:
@@ -125,7 +125,7 @@ class _Campaign:
     """The parts of a run, in the order in which they are needed."""
 
     def __init__(
-        self, cluster: LocalCluster, verdict: Verdict, clock: Path, *, told_within_s: float
+        self, cluster: LocalCluster, verdict: Verdict, clock: Path, *, delivery_s: float
     ) -> None:
         self._cluster = cluster
         self._verdict = verdict
@@ -133,13 +133,13 @@ class _Campaign:
         self._lasts_s = _LASTS_S * verdict.pace
         self._script = script(random.Random(chance.random()), lasts=self._lasts_s)
         cluster.server.faults.reseed(verdict.seed)
-        folder = cluster.folder / "witness"
+        folder = cluster.folder / "records"
         folder.mkdir()
-        self._witness = Witness(folder, told_within_s=told_within_s)
+        self._witness = GrantObserver(folder, delivery_s=delivery_s)
         cluster.server.subscribe(self._witness.saw)
         self._sightings = Sightings(NAMESPACE)
         cluster.server.subscribe(self._sightings.saw)
-        self._succession = Succession(told_within_s=told_within_s)
+        self._succession = Succession(delivery_s=delivery_s)
         cluster.server.subscribe(self._succession.saw)
         self._stage = Stage(cluster.api, self._sightings, folder, pace=verdict.pace)
         self._supervisor = Supervisor(
@@ -258,7 +258,7 @@ class _Campaign:
         """The pods that fit and do not run."""
         phases = self._sightings.phases()
         if len(self._stage.staying) < STAYING:
-            return ["a story that has not begun"]
+            return ["a scenario that has not begun"]
         return [
             f"pod {name} fits, and is {phases.get(name)}"
             for name in sorted(self._stage.staying)

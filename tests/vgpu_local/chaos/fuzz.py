@@ -1,6 +1,6 @@
 """The fuzzer: claims and pods of a few names, edited, deleted and made anew in every order.
 
-Two claims and three pods share a story, so that an act often meets what another has just done to
+Two claims and three pods share a scenario, so that an act often meets what another has just done to
 the same name. What the API server refuses is refused; nothing else may go wrong.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local.chaos.pods import Shape, claim, one
+from vgpu_local.chaos.scenarios import Scenario, any_shape, requests
 from vgpu_local.chaos.stage import Refused, Stage
-from vgpu_local.chaos.stories import Story, any_shape, requests
 
 Act = Callable[[Stage], Awaitable[object]]
 
@@ -24,8 +24,8 @@ _ACTS = 24
 _PATIENCE_S = 2.0
 
 
-def fuzzed(chance: random.Random, name: str) -> Story:
-    """A story of acts drawn from a table."""
+def fuzzed(chance: random.Random, name: str) -> Scenario:
+    """A scenario of acts drawn from a table."""
     claims = [f"{name}-claim-{number}" for number in range(2)]
     pods = [f"{name}-pod-{number}" for number in range(3)]
     table: list[tuple[int, Callable[[random.Random, str, str], Act]]] = [
@@ -46,7 +46,7 @@ def fuzzed(chance: random.Random, name: str) -> Story:
     acts = [make(chance, chance.choice(claims), chance.choice(pods)) for make in makers]
     waits = [chance.choice((0.0, chance.uniform(0, 0.8))) for _ in acts]
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         for act, wait in zip(acts, waits, strict=True):
             if stage.enough.is_set():
                 break
@@ -60,7 +60,7 @@ def fuzzed(chance: random.Random, name: str) -> Story:
         for name in claims:
             await stage.delete(VGPU_CLAIMS, name)
 
-    return story
+    return scenario
 
 
 def _wanted(chance: random.Random, name: str) -> dict[str, Any]:

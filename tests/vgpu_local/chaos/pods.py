@@ -18,7 +18,7 @@ Limits = Mapping[str, int]
 
 # Of `$$$$` the kubelet makes `$$`. Written whole and renamed, so that no half record is read.
 _TESTIFY = (
-    'f="$WITNESS/$POD_UID.$CONTAINER.$$$$"; cp "$VGPU_LIMIT_PAGE" "$f.page"; '
+    'f="$RECORDS/$POD_UID.$CONTAINER.$$$$"; cp "$VGPU_LIMIT_PAGE" "$f.page"; '
     '{ date +%s.%N; echo "$NVIDIA_VISIBLE_DEVICES"; } > "$f.new"; mv "$f.new" "$f.seen"; '
 )
 
@@ -61,14 +61,14 @@ def one(limits: Limits, **rest: Any) -> Shape:
     return Shape((Box("main", limits),), **rest)
 
 
-def pod(name: str, shape: Shape, witness: Path, *, namespace: str = NAMESPACE) -> Object:
-    """The pod's object; its containers testify into the folder `witness`."""
+def pod(name: str, shape: Shape, records: Path, *, namespace: str = NAMESPACE) -> Object:
+    """The pod's object; its containers write their records into the folder `records`."""
     annotations = {ANNOTATION_CLAIM: shape.claim, ANNOTATION_CLAIM_TEMPLATE: shape.template}
     spec: dict[str, Any] = {
         "restartPolicy": shape.restart,
         "terminationGracePeriodSeconds": 1,
-        "containers": [_container(box, witness) for box in shape.boxes if box.kind == "app"],
-        "initContainers": [_container(box, witness) for box in shape.boxes if box.kind != "app"],
+        "containers": [_container(box, records) for box in shape.boxes if box.kind == "app"],
+        "initContainers": [_container(box, records) for box in shape.boxes if box.kind != "app"],
     }
     if shape.scheduler:
         spec["schedulerName"] = shape.scheduler
@@ -84,13 +84,13 @@ def pod(name: str, shape: Shape, witness: Path, *, namespace: str = NAMESPACE) -
     }
 
 
-def _container(box: Box, witness: Path) -> dict[str, Any]:
+def _container(box: Box, records: Path) -> dict[str, Any]:
     return {
         "name": box.name,
         "image": "none",
         "command": ["/bin/sh", "-c", _TESTIFY + box.end],
         "env": [
-            {"name": "WITNESS", "value": str(witness)},
+            {"name": "RECORDS", "value": str(records)},
             {"name": "CONTAINER", "value": box.name},
             {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         ],

@@ -1,4 +1,4 @@
-"""Where the stories of a campaign are played: a user who tries again until it is done."""
+"""Where the scenarios of a campaign are played: a user who tries again until it is done."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Stage:
         hopeless: names of pods that fit nowhere and must not run.
         sightings: what there is.
         pace: by how much all takes longer than on a quiet machine.
-        enough: set when no new fault comes any more, so that stories may come to their ends.
+        enough: set when no new fault comes any more, so that scenarios may come to their ends.
         findings: what was refused and should not have been.
     """
 
-    def __init__(self, api: Api, sightings: Sightings, witness: Path, *, pace: float = 1.0) -> None:
+    def __init__(self, api: Api, sightings: Sightings, records: Path, *, pace: float = 1.0) -> None:
         self.pods = 0
         self.claims = 0
         self.staying: set[str] = set()
@@ -49,7 +49,7 @@ class Stage:
         self.pace = pace
         self.enough = threading.Event()
         self._api = api
-        self._witness = witness
+        self._records = records
 
     async def namespace(self, name: str) -> None:
         """Create a namespace.
@@ -66,7 +66,7 @@ class Stage:
             Refused: it is not wanted.
         """
         created = await self._create(
-            PODS, pods.pod(name, shape, self._witness, namespace=namespace)
+            PODS, pods.pod(name, shape, self._records, namespace=namespace)
         )
         self.pods += 1
         return str(created["metadata"]["uid"])

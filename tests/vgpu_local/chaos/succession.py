@@ -22,12 +22,12 @@ class Succession:
     """`saw` is to be subscribed to the API server's writes.
 
     Attributes:
-        told_within_s: so long after a write it may be noted.
+        delivery_s: so long after a write it may be noted.
         clock: monotonic seconds.
         findings: leaders that came too early.
     """
 
-    told_within_s: float = 0.0
+    delivery_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
     findings: list[str] = field(default_factory=list)
     _holder: str = ""
@@ -43,7 +43,7 @@ class Succession:
         now, spec = self.clock(), obj["spec"]
         holder = str(spec.get("holderIdentity") or "")
         waited, due = now - self._since, float(spec["leaseDurationSeconds"]) * (1 + _WRITES)
-        if self._holder and holder not in ("", self._holder) and waited + self.told_within_s < due:
+        if self._holder and holder not in ("", self._holder) and waited + self.delivery_s < due:
             self.findings.append(
                 f"{holder} took the Lease {waited:.2f} s after {self._holder} had renewed it, "
                 f"which is sooner than {due:.2f} s"

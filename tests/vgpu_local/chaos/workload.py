@@ -1,4 +1,4 @@
-"""What comes and goes during a campaign: which stories are played when, from the seed alone.
+"""What comes and goes during a campaign: which scenarios are played when, from the seed alone.
 
 What happens between them follows from the machine too.
 """
@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vgpu_local.chaos.fuzz import fuzzed
-from vgpu_local.chaos.stage import Refused, Stage
-from vgpu_local.chaos.stories import (
+from vgpu_local.chaos.scenarios import (
     STAYING,
-    Story,
+    Scenario,
     claim_and_pod,
     claim_in_turns,
     comes_and_goes,
@@ -27,8 +26,9 @@ from vgpu_local.chaos.stories import (
     stays,
     template,
 )
+from vgpu_local.chaos.stage import Refused, Stage
 
-Teller = Callable[[random.Random, str], Story]
+Teller = Callable[[random.Random, str], Scenario]
 
 # How often, and in which part of the campaign it may begin: what takes long begins early.
 _TOLD: tuple[tuple[int, float, Teller], ...] = (
@@ -51,14 +51,14 @@ _ENCORE_EVERY_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A story and when it begins, in seconds."""
+    """A scenario and when it begins, in seconds."""
 
     at: float
-    story: Story
+    scenario: Scenario
 
 
 def script(chance: random.Random, *, lasts: float) -> list[Entry]:
-    """The stories of a campaign, in order of time."""
+    """The scenarios of a campaign, in order of time."""
     entries = [
         Entry(chance.uniform(0, part * lasts), _told_as(make, chance, number))
         for times, part, make in _TOLD
@@ -67,7 +67,7 @@ def script(chance: random.Random, *, lasts: float) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.at)
 
 
-def encores(chance: random.Random) -> Iterator[Story]:
+def encores(chance: random.Random) -> Iterator[Scenario]:
     """What is played for as long as faults are still to be injected."""
     number = 1000
     while True:
@@ -75,25 +75,25 @@ def encores(chance: random.Random) -> Iterator[Story]:
         number += 1
 
 
-def _told_as(make: Teller, chance: random.Random, number: int) -> Story:
+def _told_as(make: Teller, chance: random.Random, number: int) -> Scenario:
     return make(chance, f"{make.__name__.replace('_', '-')}-{number}")
 
 
-async def play(entries: list[Entry], stage: Stage, *, more: Iterator[Story]) -> None:
-    """Play all stories to their ends, and more until the stage is to end."""
+async def play(entries: list[Entry], stage: Stage, *, more: Iterator[Scenario]) -> None:
+    """Play all scenarios to their ends, and more until the stage is to end."""
     loop = asyncio.get_running_loop()
-    async with asyncio.TaskGroup() as stories:
+    async with asyncio.TaskGroup() as scenarios:
         began = loop.time()
         for entry in entries:
             await asyncio.sleep(max(0.0, began + entry.at - loop.time()))
-            stories.create_task(_played(entry.story, stage))
+            scenarios.create_task(_played(entry.scenario, stage))
         while not stage.enough.is_set():
-            stories.create_task(_played(next(more), stage))
+            scenarios.create_task(_played(next(more), stage))
             await asyncio.sleep(_ENCORE_EVERY_S * stage.pace)
 
 
-async def _played(story: Story, stage: Stage) -> None:
+async def _played(scenario: Scenario, stage: Stage) -> None:
     try:
-        await story(stage)
+        await scenario(stage)
     except Refused as refusal:
         stage.findings.append(f"refused: {refusal}")

@@ -38,20 +38,20 @@ class Record:
 
 
 @dataclass(slots=True)
-class Witness:
+class GrantObserver:
     """Collects both sides; `saw` is to be subscribed to the API server's writes.
 
     Attributes:
         folder: where containers put their records.
-        told_within_s: so long after a write it may be noted.
+        delivery_s: so long after a write it may be noted.
         findings: containers that were alive when their devices were given back.
     """
 
     folder: Path
-    told_within_s: float = 0.0
+    delivery_s: float = 0.0
     findings: list[str] = field(default_factory=list)
     _claims: dict[str, VGPUClaim] = field(default_factory=dict)
-    _told: dict[str, list[tuple[float, VGPUClaim | None]]] = field(
+    _delivered: dict[str, list[tuple[float, VGPUClaim | None]]] = field(
         default_factory=lambda: defaultdict(list)
     )
 
@@ -64,7 +64,7 @@ class Witness:
         gone = write.type == "DELETED"
         before = self._claims.get(uid)
         self._claims[uid] = claim
-        self._told[uid].append((time.time(), None if gone else claim))
+        self._delivered[uid].append((time.time(), None if gone else claim))
         reserved = before.status.reserved_for if before is not None else None
         if before is None or reserved is None or not reserved.pod_uid:
             return
@@ -105,9 +105,9 @@ class Witness:
 
         Several answers where writes are noted late: any of those of that time.
         """
-        for told in list(self._told.values()):  # the recorder goes on noting
+        for told in list(self._delivered.values()):  # the recorder goes on noting
             before = [claim for at, claim in told if at <= record.at]
-            during = [c for at, c in told if record.at < at <= record.at + self.told_within_s]
+            during = [c for at, c in told if record.at < at <= record.at + self.delivery_s]
             for claim in (*before[-1:], *during):
                 if claim is None:
                     continue

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_local.nursery import Child, Nursery
+from vgpu_local.fork_server import Child, ForkServer
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(os.environ) as nursery:
-        yield nursery
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer(os.environ) as fork_server:
+        yield fork_server
 
 
-def born(nursery: Nursery, log: Path, module: str, *arguments: str) -> Child:
-    return nursery.spawn([sys.executable, "-m", module, *arguments], os.environ, log)
+def forked(fork_server: ForkServer, log: Path, module: str, *arguments: str) -> Child:
+    return fork_server.spawn([sys.executable, "-m", module, *arguments], os.environ, log)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def born(nursery: Nursery, log: Path, module: str, *arguments: str) -> Child:
     ids=["help", "a wrong argument", "a file that is not there"],
 )
 def test_it_says_and_ends_as_if_executed(
-    nursery: Nursery, tmp_path: Path, module: str, arguments: list[str]
+    fork_server: ForkServer, tmp_path: Path, module: str, arguments: list[str]
 ) -> None:
     executed = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -45,20 +45,20 @@ def test_it_says_and_ends_as_if_executed(
     )
     log = tmp_path / "log"
     log.write_text("before\n")
-    child = born(nursery, log, module, *arguments)
+    child = forked(fork_server, log, module, *arguments)
     assert child.wait(60) == executed.returncode == child.poll()
     assert log.read_text() == "before\n" + executed.stdout
 
 
-def a_waiting_operator(nursery: Nursery, tmp_path: Path) -> Child:
+def a_waiting_operator(fork_server: ForkServer, tmp_path: Path) -> Child:
     """One whose configuration is never written."""
     config = tmp_path / "config"
     os.mkfifo(config)
-    return born(nursery, tmp_path / "log", "vgpu_operator", "--config", str(config))
+    return forked(fork_server, tmp_path / "log", "vgpu_operator", "--config", str(config))
 
 
-def test_one_that_is_killed_says_by_which_signal(nursery: Nursery, tmp_path: Path) -> None:
-    child = a_waiting_operator(nursery, tmp_path)
+def test_one_that_is_killed_says_by_which_signal(fork_server: ForkServer, tmp_path: Path) -> None:
+    child = a_waiting_operator(fork_server, tmp_path)
     assert os.getsid(child.pid) == child.pid
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.05)
@@ -68,13 +68,13 @@ def test_one_that_is_killed_says_by_which_signal(nursery: Nursery, tmp_path: Pat
     child.send_signal(signal.SIGKILL)  # of one that has ended, no process's
 
 
-def test_who_was_born_ends_with_the_nursery(tmp_path: Path) -> None:
-    nursery = Nursery(os.environ)
-    nursery.start()
-    child = a_waiting_operator(nursery, tmp_path)
+def test_what_was_forked_ends_with_the_fork_server(tmp_path: Path) -> None:
+    fork_server = ForkServer(os.environ)
+    fork_server.start()
+    child = a_waiting_operator(fork_server, tmp_path)
     pidfd = os.pidfd_open(child.pid)
     try:
-        nursery.stop()
+        fork_server.stop()
         assert child.wait(0) == -signal.SIGKILL
         with pytest.raises(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Stories: each the life of a few pods and claims, as a coroutine on a stage.
+"""Scenarios: each the life of a few pods and claims, as a coroutine on a stage.
 
-Whatever in a story is left to chance is drawn when it is made, so that it follows from the seed.
+Whatever in a scenario is left to chance is drawn when it is made, so that it follows from the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vgpu_local.chaos.stage import Stage
 STAYING = 20
 """Pods that stay: so small that they fit together wherever they are put (see `small`)."""
 
-Story = Callable[[Stage], Awaitable[None]]
+Scenario = Callable[[Stage], Awaitable[None]]
 
 _STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 
@@ -64,7 +64,7 @@ def requests(chance: random.Random) -> list[Mapping[str, Any]]:
     return [{**memory, "cores": chance.choice((0, 10, 40)), "count": chance.choice((1, 1, 2))}]
 
 
-def comes_and_goes(chance: random.Random, name: str) -> Story:
+def comes_and_goes(chance: random.Random, name: str) -> Scenario:
     """Goes at a random moment: waiting, decided, bound, starting or running."""
     shape = any_shape(chance)
     if chance.random() < 0.2:
@@ -72,7 +72,7 @@ def comes_and_goes(chance: random.Random, name: str) -> Story:
     life, force = chance.uniform(0.1, 5), chance.random() < 0.3
     label = chance.random() < 0.3
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         uid = await stage.pod(name, shape)
         await asyncio.sleep(life / 2)
         if label:
@@ -81,10 +81,10 @@ def comes_and_goes(chance: random.Random, name: str) -> Story:
         await stage.delete(PODS, name, force=force)
         await stage.gone(name, uid)
 
-    return story
+    return scenario
 
 
-def runs_and_goes(chance: random.Random, name: str) -> Story:
+def runs_and_goes(chance: random.Random, name: str) -> Scenario:
     """Goes a while after it came to run, or because that took too long."""
     shape = any_shape(chance)
     if chance.random() < 0.2:
@@ -92,17 +92,17 @@ def runs_and_goes(chance: random.Random, name: str) -> Story:
     patience, life = chance.uniform(6, 20), chance.uniform(0.1, 2)
     force = chance.random() < 0.3
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         uid = await stage.pod(name, shape)
         if await stage.runs(name, within=patience):
             await asyncio.sleep(life)
         await stage.delete(PODS, name, force=force)
         await stage.gone(name, uid)
 
-    return story
+    return scenario
 
 
-def ends_by_itself(chance: random.Random, name: str) -> Story:
+def ends_by_itself(chance: random.Random, name: str) -> Scenario:
     """Ends well or badly, and is deleted some time after or before that."""
     code, after = chance.choice((0, 1)), chance.choice((0, 0.3, 1))
     shape = any_shape(chance).ending(f"sleep {after}; exit {code}")
@@ -110,17 +110,17 @@ def ends_by_itself(chance: random.Random, name: str) -> Story:
         shape = Shape(shape.boxes, restart="OnFailure")
     waits, stays_on = chance.random() < 0.7, chance.uniform(0.5, 4)
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.pod(name, shape)
         if waits:
             await stage.runs(name, within=8)
         await asyncio.sleep(stays_on)
         await stage.delete(PODS, name)
 
-    return story
+    return scenario
 
 
-def replica_of_a_set(chance: random.Random, name: str) -> Story:
+def replica_of_a_set(chance: random.Random, name: str) -> Scenario:
     """Comes again under its name as soon as it is gone, as a StatefulSet's pod does.
 
     Deleted by force it is gone while its container may live on for a second.
@@ -131,7 +131,7 @@ def replica_of_a_set(chance: random.Random, name: str) -> Story:
     patience = [chance.choice((0.0, 4.0)) for _ in lives]
     force = chance.random() < 0.7
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         for life, within in zip(lives, patience, strict=True):
             uid = await stage.pod(name, shape)
             await stage.runs(name, within=within)
@@ -139,10 +139,10 @@ def replica_of_a_set(chance: random.Random, name: str) -> Story:
             await stage.delete(PODS, name, force=force)
             await stage.gone(name, uid)
 
-    return story
+    return scenario
 
 
-def claim_and_pod(chance: random.Random, name: str) -> Story:
+def claim_and_pod(chance: random.Random, name: str) -> Scenario:
     """A user's claim and its pod; either goes first."""
     wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
     shape = one({}, claim=name)
@@ -150,7 +150,7 @@ def claim_and_pod(chance: random.Random, name: str) -> Story:
     before, life = chance.uniform(0, 1), chance.uniform(0.2, 3)
     waits = chance.random() < 0.6
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.claim(wanted)
         await asyncio.sleep(before)
         await stage.pod(f"{name}-pod", shape)
@@ -164,15 +164,15 @@ def claim_and_pod(chance: random.Random, name: str) -> Story:
         if not claim_goes_first:
             await stage.delete(VGPU_CLAIMS, name)
 
-    return story
+    return scenario
 
 
-def claim_in_turns(chance: random.Random, name: str) -> Story:
+def claim_in_turns(chance: random.Random, name: str) -> Scenario:
     """Two pods want one claim: one after the other gets it."""
     wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
     life = chance.uniform(0.2, 3)
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.claim(wanted)
         await stage.pod(f"{name}-a", one({}, claim=name))
         await stage.pod(f"{name}-b", one({}, claim=name))
@@ -183,14 +183,14 @@ def claim_in_turns(chance: random.Random, name: str) -> Story:
         await stage.delete(PODS, f"{name}-b")
         await stage.delete(VGPU_CLAIMS, name)
 
-    return story
+    return scenario
 
 
-def template(chance: random.Random, name: str) -> Story:
+def template(chance: random.Random, name: str) -> Scenario:
     """A claim that is copied for each of three pods."""
     wanted, lives = claim(name, requests(chance)), [chance.uniform(0.2, 4) for _ in range(3)]
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.claim(wanted)
         for number, life in enumerate(lives):
             await stage.pod(f"{name}-{number}", one({}, template=name))
@@ -200,10 +200,10 @@ def template(chance: random.Random, name: str) -> Story:
             await stage.delete(PODS, f"{name}-{number}")
         await stage.delete(VGPU_CLAIMS, name)
 
-    return story
+    return scenario
 
 
-def namespace_goes(chance: random.Random, name: str) -> Story:
+def namespace_goes(chance: random.Random, name: str) -> Scenario:
     """A namespace is deleted with claims in use: a user's, and those of a pod."""
     wanted = claim("claim", requests(chance), namespace=name, immediate=chance.random() < 0.5)
     shape = any_shape(chance)
@@ -211,7 +211,7 @@ def namespace_goes(chance: random.Random, name: str) -> Story:
         shape = shape.ending(_STUBBORN)
     life = chance.uniform(0.5, 6)
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.namespace(name)
         await stage.claim(wanted)
         await stage.pod("of-claim", one({}, claim="claim"), namespace=name)
@@ -220,44 +220,44 @@ def namespace_goes(chance: random.Random, name: str) -> Story:
         await stage.delete(NAMESPACES, name)
         await stage.namespace_is_gone(name)
 
-    return story
+    return scenario
 
 
-def fits_nowhere(chance: random.Random, name: str) -> Story:
+def fits_nowhere(chance: random.Random, name: str) -> Scenario:
     """Must never get a node."""
     limits = chance.choice(({COUNT: 1, MEMORY: 200_000}, {COUNT: 3}, {COUNT: 2, MEMORY: 82_000}))
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.hopeless.add(name)
         await stage.pod(name, one(limits))
 
-    return story
+    return scenario
 
 
-def nobody_schedules(chance: random.Random, name: str) -> Story:
+def nobody_schedules(chance: random.Random, name: str) -> Scenario:
     """Its devices are reserved, and no Filter ever asks about them."""
     limits, life = small(chance), chance.uniform(0.5, 4)
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         await stage.pod(name, one(limits, scheduler="nobody"))
         await asyncio.sleep(life)
         await stage.delete(PODS, name)
 
-    return story
+    return scenario
 
 
-def stays(chance: random.Random, name: str) -> Story:
+def stays(chance: random.Random, name: str) -> Scenario:
     """Made again by its controller when a kubelet whose plugin was away would not have it.
 
     Where its node goes down and comes back, its container is started again.
     """
     shape = one(small(chance), restart="Always")
 
-    async def story(stage: Stage) -> None:
+    async def scenario(stage: Stage) -> None:
         stage.staying.add(name)
         await stage.pod(name, shape)
         while not await stage.runs(name):
             await stage.delete(PODS, name, force=True)
             await stage.pod(name, shape)
 
-    return story
+    return scenario

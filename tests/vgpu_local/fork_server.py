@@ -1,4 +1,4 @@
-"""Processes born by forking one that has our programs' modules loaded already.
+"""Processes forked from one that has our programs' modules loaded already.
 
 A program of ours takes a second of processor time to import what it needs and a quarter of one to
 take its modules apart when it ends; tests that start hundreds of them would mostly do that. So the
@@ -38,11 +38,11 @@ _MODULES = (
 )
 _LAZY = ("vgpu_operator.cli.cluster_commands", "vgpu_operator.cli.live")
 """What a program imports only once it knows that it needs it."""
-_BIRTH_S = 60.0
+_FORK_S = 60.0
 
 
 class Child:
-    """A process that the nursery bore; has what `subprocess.Popen` has and a `Daemon` uses."""
+    """A process that the fork server started, with what a `Daemon` uses of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -79,8 +79,8 @@ class Child:
         self._ended.set()
 
 
-class Nursery(Started):
-    """Use as a context manager, for one cluster or many; what was born ends with it.
+class ForkServer(Started):
+    """Use as a context manager, for one cluster or many; what it has forked ends with it.
 
     Args:
         environment: what the loader of shared libraries must know, which it learns only once.
@@ -89,9 +89,9 @@ class Nursery(Started):
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._children: dict[int, Child] = {}
-        self._births: list[Child] = []
-        self._born = threading.Condition()
-        self._one_birth = threading.Lock()
+        self._forked: list[Child] = []
+        self._changed = threading.Condition()
+        self._one_at_a_time = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Nursery(Started):
                 start_new_session=True,
             )
         self._socket = ours
-        self._reader = threading.Thread(target=self._read, name="nursery", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="fork_server", daemon=True)
         self._reader.start()
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class Nursery(Started):
         """Start `python -m MODULE ARGUMENTS`; its output is appended to files, as a `Spawn` does.
 
         Raises:
-            RuntimeError: it could not be born.
+            RuntimeError: it could not be forked.
         """
         _, flag, module, *arguments = command
         assert flag == "-m", command
@@ -138,33 +138,35 @@ class Nursery(Started):
             "environment": dict(environment),
             "outputs": [str(log), str(errors or log)],
         }
-        with self._one_birth, self._born:  # a birth does not show whose it is
+        with self._one_at_a_time, self._changed:  # an answer does not show whose it is
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-            if not self._born.wait_for(lambda: self._births, _BIRTH_S):
-                raise RuntimeError(f"{module} was not born: the nursery has ended, or is stuck")
-            return self._births.pop()
+            if not self._changed.wait_for(lambda: self._forked, _FORK_S):
+                raise RuntimeError(
+                    f"{module} was not forked: the fork server has ended, or is stuck"
+                )
+            return self._forked.pop()
 
     def _read(self) -> None:
         with self._socket.makefile("rb") as lines:
             for line in lines:
-                told = json.loads(line)
-                with self._born:
-                    if "code" in told:
-                        self._children.pop(told["pid"]).ended(told["code"])
+                event = json.loads(line)
+                with self._changed:
+                    if "code" in event:
+                        self._children.pop(event["pid"]).ended(event["code"])
                     else:
-                        child = self._children[told["pid"]] = Child(told["pid"])
-                        self._births.append(child)
-                        self._born.notify_all()
-        with self._born:
+                        child = self._children[event["pid"]] = Child(event["pid"])
+                        self._forked.append(child)
+                        self._changed.notify_all()
+        with self._changed:
             for child in self._children.values():
-                child.ended(-signal.SIGKILL)  # the nursery saw to that before it went
+                child.ended(-signal.SIGKILL)  # the fork server did that before it ended
 
 
-# Inside the nursery's process.
+# Inside the fork server's process.
 
 
 def main() -> None:
-    """Bear who is asked for, report their ends, and end them all when the socket closes."""
+    """Fork what is asked for, report each end, and end all when the socket closes."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     modules = {name: importlib.import_module(f"{name}.__main__") for name in _MODULES}
     for name in _LAZY:
@@ -188,9 +190,9 @@ def main() -> None:
                 break
             *requests, rest = (rest + chunk).split(b"\n")
             for request in requests:
-                pid = _bear(json.loads(request), modules, [channel.fileno(), woken, wake])
+                pid = _fork(json.loads(request), modules, [channel.fileno(), woken, wake])
                 alive.add(pid)
-                _tell(channel, {"pid": pid})
+                _send(channel, {"pid": pid})
     for pid in alive:
         os.killpg(pid, signal.SIGKILL)  # no other process reaps them, so they are there
         os.waitpid(pid, 0)
@@ -201,28 +203,28 @@ def _reap(alive: set[int], channel: socket.socket) -> None:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             alive.discard(pid)
-            _tell(channel, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+            _send(channel, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _tell(channel: socket.socket, what: Mapping[str, int]) -> None:
+def _send(channel: socket.socket, what: Mapping[str, int]) -> None:
     with contextlib.suppress(OSError):  # the socket is closed: `recv` will show that
         channel.sendall(json.dumps(what).encode() + b"\n")
 
 
-def _bear(request: dict[str, Any], modules: Mapping[str, ModuleType], fds: Sequence[int]) -> int:
+def _fork(request: dict[str, Any], modules: Mapping[str, ModuleType], fds: Sequence[int]) -> int:
     ready, done = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         os.close(done)
-        _become(request, modules[request["module"]], [*fds, ready])
+        _run(request, modules[request["module"]], [*fds, ready])
     os.close(done)
     os.read(ready, 1)  # ends when it leads its own session, as its group may be killed from now on
     os.close(ready)
     return pid
 
 
-def _become(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> NoReturn:
+def _run(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -235,7 +237,7 @@ def _become(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> 
             os.close(file)
         os.environ.clear()
         os.environ.update(request["environment"])
-        tempfile.tempdir = None  # the nursery's may be another
+        tempfile.tempdir = None  # the fork server's may be another
         sys.argv = [str(module.__file__), *request["arguments"]]
         code = _code_of(module.main)
     except BaseException:

@@ -1,7 +1,7 @@
-"""Who looks on at a cluster in virtual time and counts for itself who could have devices.
+"""Observes a cluster in virtual time and counts by itself which pods could have devices.
 
 From what the API holds, from what is reserved, and from what devices and nodes are in truth;
-`placement` is not asked. Devices that are earmarked for who has waited longer count as taken.
+`placement` is not asked. Devices that are earmarked for a pod that waited longer count as taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Used: TypeAlias = dict[str, tuple[int, int, int]]
 
 
 @dataclass(slots=True)
-class Wish:
+class PodPlan:
     """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
 
     devices: int
@@ -38,7 +38,7 @@ class Wish:
     attempts: int = 0
     tried: float = 0.0
     aside: bool = False
-    poke: str = ""
+    requeue: str = ""
     since: float | None = None  # it could run from then on
 
     @property
@@ -59,8 +59,8 @@ class Device:
     cordoned: bool = False
 
 
-class Onlooker:
-    """Looks on.
+class WaitObserver:
+    """Looks at the cluster now and then.
 
     Attributes:
         longest_s: For how long a pod that could have run waited, at worst, kube-scheduler's own
@@ -82,22 +82,22 @@ class Onlooker:
         """See who waits though there is room, and since when."""
         cluster, standing = self._cluster, self._standing()
         used, reserved = self._used(standing), self._reserved()
-        for name, wish in cluster.wishes.items():
+        for name, plan in cluster.plans.items():
             pod = cluster.api.objects.get((PODS.plural, "default", name))
             bound = pod is None or pod["spec"].get("nodeName") or name in cluster.served_after
-            waits = not (bound or wish.vetoed or wish.foreign)
-            self._note(wish, waits and (name in reserved or self._fits(wish, used)))
-        for name, wish in cluster.claim_wishes.items():
-            self._note(wish, standing.get(name) is None and self._fits(wish, used))
+            waits = not (bound or plan.vetoed or plan.foreign)
+            self._note(plan, waits and (name in reserved or self._fits(plan, used)))
+        for name, plan in cluster.claim_plans.items():
+            self._note(plan, standing.get(name) is None and self._fits(plan, used))
 
-    def _note(self, wish: Wish, waits_in_vain: bool) -> None:
+    def _note(self, plan: PodPlan, waits_in_vain: bool) -> None:
         now = self._cluster.loop.time()
         if not waits_in_vain:
-            wish.since = None
+            plan.since = None
             return
-        wish.since = now if wish.since is None else wish.since
-        self.longest_s = max(self.longest_s, now - max(wish.since, wish.ready))
-        self.longest_in_all_s = max(self.longest_in_all_s, now - wish.since)
+        plan.since = now if plan.since is None else plan.since
+        self.longest_s = max(self.longest_s, now - max(plan.since, plan.ready))
+        self.longest_in_all_s = max(self.longest_in_all_s, now - plan.since)
 
     def _reserved(self) -> set[str]:
         """Pods for which devices are reserved on a node that takes them."""
@@ -127,17 +127,17 @@ class Onlooker:
                     used[uuid] = (SLOTS, self._cluster.truth[uuid].mib, 100)
         return used
 
-    def _fits(self, wish: Wish, used: Used) -> bool:
+    def _fits(self, plan: PodPlan, used: Used) -> bool:
         cluster = self._cluster
-        if cluster.quota is not None and self._taken_mib + wish.devices * wish.mib > cluster.quota:
+        if cluster.quota is not None and self._taken_mib + plan.devices * plan.mib > cluster.quota:
             return False
         able: dict[str, int] = {}
         for uuid, device in cluster.truth.items():
             slots, mib, cores = used[uuid]
-            roomy = slots < SLOTS and mib + wish.mib <= device.mib and cores + wish.cores <= 100
-            alone = wish.cores < 100 or not slots
+            roomy = slots < SLOTS and mib + plan.mib <= device.mib and cores + plan.cores <= 100
+            alone = plan.cores < 100 or not slots
             usable = device.healthy and not device.cordoned and device.node not in cluster.shut
-            usable = usable and (wish.nodes is None or device.node in wish.nodes)
-            if usable and roomy and alone and (wish.cores or cores < 100):
+            usable = usable and (plan.nodes is None or device.node in plan.nodes)
+            if usable and roomy and alone and (plan.cores or cores < 100):
                 able[device.node] = able.get(device.node, 0) + 1
-        return any(count >= wish.devices for count in able.values())
+        return any(count >= plan.devices for count in able.values())
