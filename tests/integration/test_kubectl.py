@@ -8,9 +8,12 @@ import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from conftest import RunningCluster
 
 CLAIM = """
 apiVersion: vgpu.dev/v1alpha1
@@ -143,7 +146,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kubectl(cluster: Any, home: Path) -> Iterator[Kubectl]:
+def kubectl(cluster: RunningCluster, home: Path) -> Iterator[Kubectl]:
     namespace = f"kubectl-{secrets.token_hex(4)}"
     kubectl = Kubectl(cluster.kubeconfig, home, namespace)
     kubectl("create", "namespace", namespace)

@@ -218,7 +218,9 @@ admit = st.sampled_from([(), ("--admit",)])
 
 @any_examples
 @given(state=spoilt(STATE), asker=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM]))
-def test_any_state_is_answered_for_or_named_with_what_is_wrong(files, state, asker):
+def test_any_state_is_answered_for_or_named_with_what_is_wrong(
+    files: tuple[Path, Path, Path], state, asker
+):
     state_file, pod_file, _ = files
     state_file.write_text(json.dumps(state))
     pod_file.write_text(json.dumps(asker))
@@ -230,7 +232,9 @@ def test_any_state_is_answered_for_or_named_with_what_is_wrong(files, state, ask
     asker=st.sampled_from([POD, POD, CLAIM, NAMES_A_CLAIM]).flatmap(spoilt),
     admit=admit,
 )
-def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(files, asker, admit):
+def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(
+    files: tuple[Path, Path, Path], asker, admit
+):
     state_file, pod_file, _ = files
     state_file.write_text(json.dumps(STATE))
     pod_file.write_text(json.dumps(asker))
@@ -245,7 +249,9 @@ def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(files, asker,
     line=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM]).flatmap(spoilt),
     admit=admit,
 )
-def test_any_line_of_many_is_answered_or_named_with_what_is_wrong(files, case, line, admit):
+def test_any_line_of_many_is_answered_or_named_with_what_is_wrong(
+    files: tuple[Path, Path, Path], case, line, admit
+):
     state_file, _, lines = files
     lines.write_text("\n".join(map(json.dumps, (case, case))))
     check("--cases", str(lines), *admit, pod_file=lines)
@@ -255,7 +261,7 @@ def test_any_line_of_many_is_answered_or_named_with_what_is_wrong(files, case, l
 
 
 @pytest.mark.parametrize("where", places(STATE), ids=named)
-def test_what_stands_in_the_wrong_place_is_named_by_its_path(files, where):
+def test_what_stands_in_the_wrong_place_is_named_by_its_path(files: tuple[Path, Path, Path], where):
     state_file, pod_file, _ = files
     state = copy.deepcopy(STATE)
     inside, key = holder(state, where), where[-1]

@@ -57,7 +57,9 @@ def pod(
     }
 
 
-def test_a_configuration_that_no_process_could_use_does_not_roll(refused: Any) -> None:
+def test_a_configuration_that_no_process_could_use_does_not_roll(
+    refused: Callable[[dict[str, Any]], str],
+) -> None:
     found = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -68,51 +70,63 @@ def test_a_configuration_that_no_process_could_use_does_not_roll(refused: Any) -
 
 
 @pytest.mark.parametrize("memory", ["8 GiB", "8gb", "lots", "-8Gi"])
-def test_a_quantity_that_cannot_be_read_is_refused_by_its_field(refused: Any, memory: str) -> None:
+def test_a_quantity_that_cannot_be_read_is_refused_by_its_field(
+    refused: Callable[[dict[str, Any]], str], memory: str
+) -> None:
     said = refused(claim(requests=[{"memory": memory}]))
     assert "spec.requests[0].memory" in said
     assert memory in said
 
 
 @pytest.mark.parametrize("memory", ["512Ki", "1500k"])
-def test_a_size_below_or_between_mib_is_refused(refused: Any, memory: str) -> None:
+def test_a_size_below_or_between_mib_is_refused(
+    refused: Callable[[dict[str, Any]], str], memory: str
+) -> None:
     said = refused(claim(requests=[{"memory": memory}]))
     assert "memory" in said
     assert "MiB" in said
 
 
-def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(refused: Any) -> None:
+def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(
+    refused: Callable[[dict[str, Any]], str],
+) -> None:
     said = refused(claim(requests=[{}], placement={"node": "Tightest"}))
     assert "spec.placement.node" in said
     assert "Tightest" in said
     assert "Binpack" in said
 
 
-def test_both_forms_of_memory_are_refused(refused: Any) -> None:
+def test_both_forms_of_memory_are_refused(refused: Callable[[dict[str, Any]], str]) -> None:
     said = refused(claim(requests=[{"memory": "8Gi", "memoryPercent": 50}]))
     assert "memory or memoryPercent, not both" in said
 
 
-def test_a_claim_of_another_namespace_cannot_be_used(refused: Any) -> None:
+def test_a_claim_of_another_namespace_cannot_be_used(
+    refused: Callable[[dict[str, Any]], str],
+) -> None:
     said = refused(pod({}, {"vgpu.dev/claim": "other/theirs"}))
     assert "vgpu.dev/claim" in said
     assert "another namespace cannot be used" in said
 
 
-def test_an_unknown_policy_on_a_pod_is_refused_by_its_annotation(refused: Any) -> None:
+def test_an_unknown_policy_on_a_pod_is_refused_by_its_annotation(
+    refused: Callable[[dict[str, Any]], str],
+) -> None:
     said = refused(pod({"nvidia.com/gpu": 1}, {"hami.io/gpu-scheduler-policy": "tightest"}))
     assert "hami.io/gpu-scheduler-policy" in said
     assert "tightest" in said
 
 
-def test_a_percentage_above_100_is_refused_on_a_pod(refused: Any) -> None:
+def test_a_percentage_above_100_is_refused_on_a_pod(
+    refused: Callable[[dict[str, Any]], str],
+) -> None:
     said = refused(pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 130}))
     assert "nvidia.com/gpumem-percentage" in said
     assert "130" in said
 
 
 def test_a_priority_above_what_the_administrator_allows_is_refused_by_its_bound(
-    refused: Any,
+    refused: Callable[[dict[str, Any]], str],
 ) -> None:
     said = refused(claim(requests=[{"memory": "1Gi"}], schedulingPriority=1001))
     assert "spec.schedulingPriority: Invalid value: 1001: must be no more than 1000" in said
@@ -164,7 +178,7 @@ def test_another_vendors_pod_is_neither_changed_nor_warned_about(
     assert "env" not in container
 
 
-def test_mps_is_refused_with_what_to_use_instead(refused: Any) -> None:
+def test_mps_is_refused_with_what_to_use_instead(refused: Callable[[dict[str, Any]], str]) -> None:
     said = refused(claim(requests=[{"mode": "MPS"}]))
     assert "spec.requests[0].mode" in said
     assert "Shared" in said
@@ -213,7 +227,7 @@ def test_limits_are_switched_off_only_where_the_namespace_is_labelled(
 
 
 def test_a_users_mistake_is_one_line_at_info_in_the_log_of_the_webhooks(
-    cluster: LocalCluster, refused: Any
+    cluster: LocalCluster, refused: Callable[[dict[str, Any]], str]
 ) -> None:
     """Kopf logs a refusal as the failure of its handler, at ERROR."""
     (webhook,) = cluster.webhooks

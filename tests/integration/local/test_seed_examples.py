@@ -65,7 +65,7 @@ def probe(cluster: LocalCluster, pod: str, command: str) -> Any:
 
 
 def test_example_1_two_pods_share_one_device_with_8192_mib_each(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     applied("seeds/01-two-pods-one-card.yaml")
     first = devices(running(cluster, "inference-service-a"))
@@ -81,7 +81,7 @@ def test_example_1_two_pods_share_one_device_with_8192_mib_each(
 
 
 def test_example_1_a_pod_is_refused_at_its_limit_and_the_other_does_not_notice(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     applied("seeds/01-two-pods-one-card.yaml")
     running(cluster, "inference-service-a")
@@ -93,7 +93,7 @@ def test_example_1_a_pod_is_refused_at_its_limit_and_the_other_does_not_notice(
 
 
 def test_example_2_memory_is_limited_and_compute_is_not(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     applied("seeds/02-memory-only.yaml")
     ((device, _, cores),) = devices(running(cluster, "memory-only-isolation"))
@@ -106,7 +106,7 @@ def test_example_2_memory_is_limited_and_compute_is_not(
 
 
 def test_example_3_keeps_others_off_the_device_and_gives_all_its_memory(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     applied("seeds/03-exclusive.yaml")
     ((exclusive, mib, cores),) = devices(running(cluster, "training-job"))
@@ -121,7 +121,7 @@ def test_example_3_keeps_others_off_the_device_and_gives_all_its_memory(
 
 
 def test_example_3_is_refused_where_every_device_is_in_use(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     for name, node in (("one", "t4"), ("two", "v100"), ("three", "a100")):
         pin(cluster, name, node)
@@ -145,7 +145,7 @@ def test_example_3_is_refused_where_every_device_is_in_use(
 
 @pytest.mark.parametrize(("node", "mib"), [("t4", 4915), ("v100", 9830), ("a100", 24576)])
 def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(
-    cluster: LocalCluster, applied: Any, node: str, mib: int
+    cluster: LocalCluster, applied: Callable[[str], None], node: str, mib: int
 ) -> None:
     """The seed shows about 4.8, 9.6 and 24 GB; its own check pipes the record, which is no JSON,
     into a JSON reader, so the record's content is checked instead.
@@ -165,7 +165,7 @@ def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(
 
 
 def test_a_claim_of_ones_own_serves_the_pod_that_names_it(
-    cluster: LocalCluster, applied: Any
+    cluster: LocalCluster, applied: Callable[[str], None]
 ) -> None:
     applied("claim.yaml")
     pod = running(cluster, "uses-small")

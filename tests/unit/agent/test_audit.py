@@ -272,12 +272,12 @@ def a_kubectl(**answers: Any) -> Callable[[Sequence[str]], str]:
     return run
 
 
-def test_nodes_that_agree_are_named_and_the_status_is_0(capsys: Any) -> None:
+def test_nodes_that_agree_are_named_and_the_status_is_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([], kubectl=a_kubectl(n1=CLEAN)) == 0
     assert capsys.readouterr().out == "n1: all records agree (1 claims, 2 leases)\n"
 
 
-def test_a_disagreement_is_shown_and_the_status_is_1(capsys: Any) -> None:
+def test_a_disagreement_is_shown_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = {**CLEAN, "node": "n2", "findings": [FOUND]}
     assert main([], kubectl=a_kubectl(n2=wrong, n1=CLEAN)) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -287,14 +287,16 @@ def test_a_disagreement_is_shown_and_the_status_is_1(capsys: Any) -> None:
     ]
 
 
-def test_an_agent_that_cannot_be_asked_makes_the_status_2(capsys: Any) -> None:
+def test_an_agent_that_cannot_be_asked_makes_the_status_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     refused = subprocess.CalledProcessError(1, "kubectl", stderr="Forbidden: pods/exec\n")
     assert main(["-o", "json"], kubectl=a_kubectl(n1=CLEAN, n2=refused)) == 2
     shown = json.loads(capsys.readouterr().out)
     assert shown == [CLEAN, {"node": "n2", "error": "Forbidden: pods/exec"}]
 
 
-def test_one_node_alone_may_be_asked(capsys: Any) -> None:
+def test_one_node_alone_may_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--node", "n1"], kubectl=a_kubectl(n1=CLEAN, n2=CLEAN)) == 0
     assert capsys.readouterr().out.count("\n") == 1
     assert main(["--node", "n9"], kubectl=a_kubectl(n1=CLEAN)) == 2

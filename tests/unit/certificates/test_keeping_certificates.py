@@ -6,6 +6,7 @@ import base64
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,7 +190,7 @@ async def test_a_missing_secret_is_said_by_name() -> None:
         await world.keeper().step()
 
 
-async def test_python_takes_the_pairs_for_what_they_are(tmp_path: Any) -> None:
+async def test_python_takes_the_pairs_for_what_they_are(tmp_path: Path) -> None:
     """Server and client by OpenSSL's rules, names and purposes included."""
     world = World()
     world.now = datetime.now(UTC)  # OpenSSL has no other clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def asks(name: str, **limits: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    def answer(document: Any, state: Any = STATE) -> dict[str, Any]:
+def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    def answer(document: Any, state: Any = STATE) -> Callable[..., dict[str, Any]]:
         (tmp_path / "state").write_text(json.dumps(state))
         (tmp_path / "pod").write_text(json.dumps(document))
         files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "pod")]
@@ -106,11 +107,15 @@ def request(container: str, **fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_requests_are_told_in_one_unit_whatever_the_dialect(answer, container, expected):
+def test_requests_are_told_in_one_unit_whatever_the_dialect(
+    answer: Callable[..., dict[str, Any]], container, expected
+):
     assert answer(a_raw_pod(container))["requests"] == [request("m", **expected)]
 
 
-def test_each_container_that_asks_has_its_request_and_its_devices_init_containers_first(answer):
+def test_each_container_that_asks_has_its_request_and_its_devices_init_containers_first(
+    answer: Callable[..., dict[str, Any]],
+):
     pod = a_raw_pod(
         asks("idle"),
         hami("first", gpumem=1000, gpucores=5),
@@ -136,14 +141,18 @@ def test_each_container_that_asks_has_its_request_and_its_devices_init_container
     assert {each["uuid"] for each in found["devices"][-2:]} == {"GPU-0", "GPU-1"}
 
 
-def test_a_percentage_is_told_as_asked_and_resolved_on_each_device(answer):
+def test_a_percentage_is_told_as_asked_and_resolved_on_each_device(
+    answer: Callable[..., dict[str, Any]],
+):
     found = answer(a_raw_pod(hami("m", 2, **{"gpumem-percentage": 33})))
     assert found["requests"][0]["memoryPercent"] == 33
     amounts = {device["uuid"]: device["memoryMiB"] for device in found["devices"]}
     assert amounts == {"GPU-0": 13_200, "GPU-1": 26_400}
 
 
-def test_devices_are_taken_from_the_end_of_the_order_that_is_shown(answer):
+def test_devices_are_taken_from_the_end_of_the_order_that_is_shown(
+    answer: Callable[..., dict[str, Any]],
+):
     found = answer(a_raw_pod(hami("m", gpumem=1000)))
     assert found["nodes"]["a"]["order"][-1] == found["devices"][0]["uuid"] == "GPU-0"
     scores = found["nodes"]["a"]["deviceScores"]
@@ -154,7 +163,9 @@ def test_devices_are_taken_from_the_end_of_the_order_that_is_shown(answer):
     assert found["nodes"]["a"]["score"] == round(10 * (1 / 20 + 10 / 200), 6)
 
 
-def test_a_claim_that_names_no_container_is_told_by_the_container_that_gets_it(answer):
+def test_a_claim_that_names_no_container_is_told_by_the_container_that_gets_it(
+    answer: Callable[..., dict[str, Any]],
+):
     pod = a_raw_pod(
         asks("beside"),
         hami("main"),
@@ -179,7 +190,7 @@ def a_state_where_it_holds(pod_name: str) -> dict[str, Any]:
 NAMES_IT = a_raw_pod(hami("m"), **{"vgpu.dev__claim": "c", "vgpu.dev__slots-added": "m"})
 
 
-def test_a_pod_whose_claim_holds_devices_already_has_those(answer):
+def test_a_pod_whose_claim_holds_devices_already_has_those(answer: Callable[..., dict[str, Any]]):
     found = answer(NAMES_IT, a_state_where_it_holds("p"))
     assert (found["node"], found["refused"]) == ("b", None)
     assert found["devices"] == [{"container": "m", "uuid": "GPU-2", "memoryMiB": 4096, "cores": 20}]
@@ -187,7 +198,9 @@ def test_a_pod_whose_claim_holds_devices_already_has_those(answer):
     assert found["nodes"]["b"]["reasons"] == ""
 
 
-def test_a_claim_that_serves_another_pod_serves_no_second_and_none_twice(tmp_path, capsys):
+def test_a_claim_that_serves_another_pod_serves_no_second_and_none_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     for served, placed in (("p", 2), ("other", 0)):
         (tmp_path / "state").write_text(json.dumps(a_state_where_it_holds(served)))
         (tmp_path / "many").write_text("\n".join([json.dumps(NAMES_IT)] * 2))
@@ -207,7 +220,7 @@ def test_a_claim_that_serves_another_pod_serves_no_second_and_none_twice(tmp_pat
     ],
 )
 def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(
-    answer, label, container, device
+    answer: Callable[..., dict[str, Any]], label, container, device
 ):
     labels = {"ack.node.gpu.placement": label}
     state = {**STATE, "nodes": [{**STATE["nodes"][0], "labels": labels}]}
@@ -216,7 +229,9 @@ def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_where_nodes_with_one_numa_node_go_first_the_order_is_that_of_one_numa_node(answer, count):
+def test_where_nodes_with_one_numa_node_go_first_the_order_is_that_of_one_numa_node(
+    answer: Callable[..., dict[str, Any]], count
+):
     """Devices of NUMA nodes 0, 1, 1, of which the first is the emptiest."""
     devices = [
         {"uuid": f"GPU-{at}", "memoryMiB": 40_000, "numa": min(at, 1), "coresUsed": 10 * at}

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from vgpu_operator.cli.__main__ import main
@@ -15,7 +16,9 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "simulate.md"
 BLOCKS = re.findall(r"```(json|yaml)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
 
-def test_the_state_pod_and_result_of_the_document_belong_together(tmp_path, capsys):
+def test_the_state_pod_and_result_of_the_document_belong_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     (_, state), (_, pod), (_, result) = BLOCKS
     (tmp_path / "state").write_text(state)
     (tmp_path / "pod").write_text(pod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture
-def imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     """Imports files or texts; returns status, standard output and standard error."""
 
-    def imported(*sources: str) -> tuple[int, str, str]:
+    def imported(*sources: str) -> Callable[..., tuple[int, str, str]]:
         arguments = ["import", "hami"]
         for at, source in enumerate(sources):
             file = EXAMPLES / source
@@ -35,7 +38,9 @@ def imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     return imported
 
 
-def test_flat_keys_become_a_section_without_what_is_the_default(imported) -> None:
+def test_flat_keys_become_a_section_without_what_is_the_default(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
     assert imported("hami-guide/5.1-device-config.yaml") == (
         0,
         "nvidia:\n  defaultMem: 1000\n",
@@ -43,11 +48,15 @@ def test_flat_keys_become_a_section_without_what_is_the_default(imported) -> Non
     )
 
 
-def test_what_says_nothing_but_defaults_is_an_empty_document(imported) -> None:
+def test_what_says_nothing_but_defaults_is_an_empty_document(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
     assert imported("hami-configuration/6.1.1-nvidia.yaml") == (0, "{}\n", "")
 
 
-def test_node_configuration_and_what_is_not_carried_over(imported) -> None:
+def test_node_configuration_and_what_is_not_carried_over(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
     status, out, _ = imported("hami-configuration/6.2-nodes.yaml")
     file = "hami-configuration/6.2-nodes.yaml: data[config.json].nodeconfig"
     assert status == 0
@@ -71,7 +80,9 @@ def test_node_configuration_and_what_is_not_carried_over(imported) -> None:
     }
 
 
-def test_several_files_make_one_document_that_reads_back_as_what_they_say(imported) -> None:
+def test_several_files_make_one_document_that_reads_back_as_what_they_say(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
     files = [
         "hami-guide/5.1-device-config.yaml",
         "hami-configuration/6.1.6-mixed.yaml",
@@ -83,13 +94,15 @@ def test_several_files_make_one_document_that_reads_back_as_what_they_say(import
     assert "6.1.6-mixed.yaml: data[device-config.yaml].ascend" in out
 
 
-def test_a_later_file_wins_key_by_key(imported) -> None:
+def test_a_later_file_wins_key_by_key(imported: Callable[..., tuple[int, str, str]]) -> None:
     first = "nvidia: {defaultCores: 10, deviceSplitCount: 5}"
     _, out, _ = imported(first, "nvidia.defaultCores: 20")
     assert yaml.safe_load(out) == {"nvidia": {"defaultCores": 20, "deviceSplitCount": 5}}
 
 
-def test_objects_that_are_no_configuration_are_named_and_left_out(imported) -> None:
+def test_objects_that_are_no_configuration_are_named_and_left_out(
+    imported: Callable[..., tuple[int, str, str]],
+) -> None:
     _, out, _ = imported("kind: Deployment\n---\nnvidia: {defaultCores: 10}")
     assert out == (
         "# not carried over: 0.yaml[0]: a Deployment is no configuration\n"
@@ -108,7 +121,7 @@ def test_objects_that_are_no_configuration_are_named_and_left_out(imported) -> N
     ],
 )
 def test_what_cannot_be_meant_ends_with_status_2_and_one_line(
-    imported, text: str, said: str
+    imported: Callable[..., tuple[int, str, str]], text: str, said: str
 ) -> None:
     status, out, error = imported(text)
     assert (status, out) == (2, "")

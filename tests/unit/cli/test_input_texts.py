@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ def deep(levels: int) -> str:
 
 
 @pytest.fixture
-def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs simulate on files with these contents; returns status, standard output and error."""
 
-    def said(*more: str, **contents: Any) -> tuple[int, str, str]:
+    def said(*more: str, **contents: Any) -> Callable[..., tuple[int, str, str]]:
         arguments = ["simulate", *more]
         for option, content in contents.items():
             if not isinstance(content, bytes):
@@ -107,7 +108,9 @@ def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         ),
     ],
 )
-def test_a_manifest_that_is_no_plain_yaml_is_named_with_what_is_wrong(said, content, complaint):
+def test_a_manifest_that_is_no_plain_yaml_is_named_with_what_is_wrong(
+    said: Callable[..., tuple[int, str, str]], content, complaint
+):
     status, out, error = said(state=STATE, file=content)
     assert (status, out) == (2, "")
     assert error.startswith("kubectl-vgpu: file: ")
@@ -133,24 +136,30 @@ def test_a_manifest_that_is_no_plain_yaml_is_named_with_what_is_wrong(said, cont
         (b"{'nodes': []}", "line 1 column 2"),
     ],
 )
-def test_a_state_that_is_no_plain_json_is_named_with_what_is_wrong(said, content, complaint):
+def test_a_state_that_is_no_plain_json_is_named_with_what_is_wrong(
+    said: Callable[..., tuple[int, str, str]], content, complaint
+):
     status, out, error = said(state=content, file=POD)
     assert (status, out) == (2, "")
     assert complaint in error
     assert error.count("\n") == 1
 
 
-def test_an_anchor_and_a_document_of_another_kind_are_no_slips(said):
+def test_an_anchor_and_a_document_of_another_kind_are_no_slips(
+    said: Callable[..., tuple[int, str, str]],
+):
     text = "kind: Service\n---\nkind: Pod\nspec: {containers: &c [{name: m}], initContainers: []}"
     assert said(state=STATE, file=text) == (0, ": refused: the pod asks for no GPU\n", "")
 
 
-def test_a_field_that_there_is_not_is_named_as_such(said):
+def test_a_field_that_there_is_not_is_named_as_such(said: Callable[..., tuple[int, str, str]]):
     _, _, error = said(state={"nodes": [{"name": "a", "divices": 3}]}, file=POD)
     assert "nodes[0].divices: Forbidden: unknown field" in error
 
 
-def test_an_amount_that_is_neither_text_nor_number_is_one_thing_that_is_wrong(said):
+def test_an_amount_that_is_neither_text_nor_number_is_one_thing_that_is_wrong(
+    said: Callable[..., tuple[int, str, str]],
+):
     limits = {"nvidia.com/gpumem": [4096]}
     spec = {"containers": [{"name": "m", "resources": {"limits": limits}}]}
     _, _, error = said(state=STATE, file={**POD, "spec": spec})
@@ -161,7 +170,9 @@ def test_an_amount_that_is_neither_text_nor_number_is_one_thing_that_is_wrong(sa
     )
 
 
-def test_what_people_write_does_nothing_to_a_terminal_and_is_cut_where_it_is_long(said):
+def test_what_people_write_does_nothing_to_a_terminal_and_is_cut_where_it_is_long(
+    said: Callable[..., tuple[int, str, str]],
+):
     pod = {**POD, "metadata": {"name": "\x1b[2Jp"}}
     assert said(state=STATE, file=pod)[1].startswith("\\x1b[2Jp: a: GPU-1")
     pod = {**POD, "metadata": {"annotations": {"hami.io/gpu-scheduler-policy": "\x07" * 5000}}}
@@ -170,7 +181,9 @@ def test_what_people_write_does_nothing_to_a_terminal_and_is_cut_where_it_is_lon
     assert len(error) < 600
 
 
-def test_something_else_than_a_pod_among_many_is_refused_and_the_others_are_not(said):
+def test_something_else_than_a_pod_among_many_is_refused_and_the_others_are_not(
+    said: Callable[..., tuple[int, str, str]],
+):
     lines = [{"kind": "Service", "metadata": {"name": "d"}}, {"metadata": 3}, POD]
     status, out, _ = said(state=STATE, many="\n".join(map(json.dumps, lines)))
     first, second, third, _ = out.splitlines()
@@ -183,7 +196,9 @@ def test_something_else_than_a_pod_among_many_is_refused_and_the_others_are_not(
     assert third == "p: a: GPU-1 (4096 MiB, 0 % for m)"
 
 
-def test_options_that_contradict_each_other_are_refused_and_not_overlooked(said):
+def test_options_that_contradict_each_other_are_refused_and_not_overlooked(
+    said: Callable[..., tuple[int, str, str]],
+):
     case = json.dumps({"id": 1, "state": STATE, "pod": POD})
     assert said(cases=case)[0] == 0
     assert said(cases=case, state=STATE)[0] == 2
@@ -200,7 +215,9 @@ def a_claim(**device: Any) -> dict[str, Any]:
     }
 
 
-def test_a_claim_that_does_not_say_which_device_it_holds_fills_its_node(said):
+def test_a_claim_that_does_not_say_which_device_it_holds_fills_its_node(
+    said: Callable[..., tuple[int, str, str]],
+):
     """As in a cluster: it is unknown which of them is free."""
     one = a_claim(uuid="GPU-0", memory="16Gi")
     assert "GPU-1" in said(state={**STATE, "claims": [one]}, file=POD)[1]
@@ -209,7 +226,9 @@ def test_a_claim_that_does_not_say_which_device_it_holds_fills_its_node(said):
     assert out.startswith("p: refused: 2/2 CardTimeSlicingExhausted")
 
 
-def test_what_comes_in_is_read_as_a_file_is(said, monkeypatch, tmp_path):
+def test_what_comes_in_is_read_as_a_file_is(
+    said: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     for content, status in ((json.dumps(POD).encode(), 0), (b"kind: Pod \xe9", 2)):
         (tmp_path / "stdin").write_bytes(content)
         with (tmp_path / "stdin").open() as stream:
@@ -217,7 +236,7 @@ def test_what_comes_in_is_read_as_a_file_is(said, monkeypatch, tmp_path):
             assert said("-f", "-", state=STATE)[0] == status
 
 
-def test_a_name_in_letters_that_the_terminal_does_not_know_is_shown_all_the_same(tmp_path):
+def test_a_name_in_letters_that_the_terminal_does_not_know_is_shown_all_the_same(tmp_path: Path):
     (tmp_path / "state").write_text(json.dumps(STATE))
     (tmp_path / "pod").write_text(json.dumps({**POD, "metadata": {"name": "pé"}}))
     files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "pod")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,10 @@ def a_raw_pod(name: str = "pod", node_selector: dict[str, str] | None = None, **
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs simulate on documents; returns status, standard output and standard error."""
 
-    def run(*arguments: str, **documents: Any) -> tuple[int, str, str]:
+    def run(*arguments: str, **documents: Any) -> Callable[..., tuple[int, str, str]]:
         command = ["simulate", *arguments]
         for option, document in documents.items():
             path = tmp_path / f"{option}.json"
@@ -73,7 +74,9 @@ def simulated(run, *arguments: str, state: Any = None, pod: Any) -> dict[str, An
     return answer
 
 
-def test_a_pod_goes_to_the_fuller_node_and_the_emptier_device_and_the_answer_shows_why(run):
+def test_a_pod_goes_to_the_fuller_node_and_the_emptier_device_and_the_answer_shows_why(
+    run: Callable[..., tuple[int, str, str]],
+):
     answer = simulated(run, pod=a_raw_pod(gpu=1, gpumem=4096))
     assert answer == {
         "id": "pod",
@@ -109,25 +112,25 @@ def test_a_pod_goes_to_the_fuller_node_and_the_emptier_device_and_the_answer_sho
     }
 
 
-def test_a_refusal_has_the_reasons_of_every_node(run):
+def test_a_refusal_has_the_reasons_of_every_node(run: Callable[..., tuple[int, str, str]]):
     answer = simulated(run, pod=a_raw_pod(gpu=1, gpumem=99999))
     assert answer["node"] is None
     assert answer["refused"] == "3/3 CardInsufficientMemory"
     assert answer["nodes"]["a"]["reasons"] == "2/2 CardInsufficientMemory"
 
 
-def test_a_pod_rules_nodes_out_by_its_selector(run):
+def test_a_pod_rules_nodes_out_by_its_selector(run: Callable[..., tuple[int, str, str]]):
     answer = simulated(run, pod=a_raw_pod(node_selector={"zone": "two"}, gpu=1, gpumem=1))
     assert answer["refused"] == "2/2 NodeSelectorMismatch"
 
 
-def test_a_quota_of_the_state_is_kept(run):
+def test_a_quota_of_the_state_is_kept(run: Callable[..., tuple[int, str, str]]):
     quotas = [{"namespace": "default", "hard": {"limits.nvidia.com/gpumem": 1000}}]
     answer = simulated(run, state={**STATE, "quotas": quotas}, pod=a_raw_pod(gpu=1, gpumem=2000))
     assert answer["refused"] == "3/3 ResourceQuotaNotFit"
 
 
-def test_a_node_that_the_quota_alone_rules_out_says_so(run):
+def test_a_node_that_the_quota_alone_rules_out_says_so(run: Callable[..., tuple[int, str, str]]):
     """Half of its larger device is more than the namespace may take."""
     hard = {"limits.nvidia.com/gpumem": 10_000}
     state = {**STATE, "quotas": [{"namespace": "default", "hard": hard}]}
@@ -136,7 +139,7 @@ def test_a_node_that_the_quota_alone_rules_out_says_so(run):
     assert answer["nodes"]["b"]["reasons"] == "1/1 ResourceQuotaNotFit"
 
 
-def test_the_claims_of_the_state_hold_their_devices(run):
+def test_the_claims_of_the_state_hold_their_devices(run: Callable[..., tuple[int, str, str]]):
     claim = {
         "metadata": {"name": "c", "namespace": "default"},
         "spec": {"requests": [{"name": "main", "memory": "40Gi"}]},
@@ -152,7 +155,7 @@ def test_the_claims_of_the_state_hold_their_devices(run):
     assert answer["nodes"]["b"]["reasons"] == "1/1 CardInsufficientMemory"
 
 
-def test_pair_scores_decide_for_topology(run):
+def test_pair_scores_decide_for_topology(run: Callable[..., tuple[int, str, str]]):
     devices = [{"uuid": f"g{index}", "memoryMiB": 100} for index in range(3)]
     pairs = [{"a": "g0", "b": "g2", "score": 150}, {"a": "g1", "b": "g2", "score": 20}]
     state = {"nodes": [{"name": "n", "devices": devices, "pairScores": pairs}]}
@@ -162,7 +165,7 @@ def test_pair_scores_decide_for_topology(run):
     assert found == {"g0", "g2"}
 
 
-def test_a_claim_is_simulated_as_a_pod_is(run):
+def test_a_claim_is_simulated_as_a_pod_is(run: Callable[..., tuple[int, str, str]]):
     claim = {
         "kind": "VGPUClaim",
         "metadata": {"name": "c"},
@@ -171,18 +174,20 @@ def test_a_claim_is_simulated_as_a_pod_is(run):
     assert simulated(run, pod=claim)["devices"][0]["uuid"] == "GPU-b0"
 
 
-def test_a_pod_that_asks_for_no_gpu_is_told_so(run):
+def test_a_pod_that_asks_for_no_gpu_is_told_so(run: Callable[..., tuple[int, str, str]]):
     assert simulated(run, pod=a_raw_pod())["refused"] == "the pod asks for no GPU"
 
 
-def test_admission_completes_the_pod_before_it_is_placed(run):
+def test_admission_completes_the_pod_before_it_is_placed(run: Callable[..., tuple[int, str, str]]):
     pod = a_raw_pod(gpumem="4Gi")
     pod["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpumem": "4Gi"}
     answer = simulated(run, "--admit", pod=pod)
     assert answer["devices"][0]["memoryMiB"] == 4096
 
 
-def test_cases_are_answered_line_by_line_and_a_bad_pod_does_not_stop_the_others(run):
+def test_cases_are_answered_line_by_line_and_a_bad_pod_does_not_stop_the_others(
+    run: Callable[..., tuple[int, str, str]],
+):
     cases = [
         {"id": 1, "state": STATE, "pod": a_raw_pod(gpu=1, gpumem=4096)},
         {"id": "two", "state": STATE, "pod": a_raw_pod(gpu=1, gpumem="x")},
@@ -196,7 +201,9 @@ def test_cases_are_answered_line_by_line_and_a_bad_pod_does_not_stop_the_others(
     assert "nvidia.com/gpumem" in answers[1]["refused"]
 
 
-def test_many_pods_hold_what_they_got_and_utilisation_is_reported(run):
+def test_many_pods_hold_what_they_got_and_utilisation_is_reported(
+    run: Callable[..., tuple[int, str, str]],
+):
     pods = [a_raw_pod(f"p{number}", gpu=1, gpumem=16384) for number in range(4)]
     status, out, _ = run("-o", "json", state=STATE, many=pods)
     *answers, summary = (json.loads(line) for line in out.splitlines())
@@ -207,7 +214,7 @@ def test_many_pods_hold_what_they_got_and_utilisation_is_reported(run):
     assert summary["utilisation"]["memory"] == round(used, 2)
 
 
-def test_the_text_form_says_where_and_why(run):
+def test_the_text_form_says_where_and_why(run: Callable[..., tuple[int, str, str]]):
     _, out, _ = run(state=STATE, file=a_raw_pod(gpu=1, gpumem=20000))
     first, *nodes = out.splitlines()
     assert first == "pod: b: GPU-b0 (20000 MiB, 0 % for main)"
@@ -262,7 +269,9 @@ def wrong(change) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_a_state_that_is_wrong_is_named_with_its_place_in_one_line(run, change, place):
+def test_a_state_that_is_wrong_is_named_with_its_place_in_one_line(
+    run: Callable[..., tuple[int, str, str]], change, place
+):
     status, out, error = run(state=wrong(change), file=a_raw_pod(gpu=1))
     assert (status, out) == (2, "")
     assert len(error.splitlines()) == 1
@@ -284,7 +293,9 @@ def test_a_state_that_is_wrong_is_named_with_its_place_in_one_line(run, change, 
         {**a_raw_pod(gpu=1), "metadata": {"annotations": {"hami.io/gpu-scheduler-policy": "x"}}},
     ],
 )
-def test_a_pod_that_is_wrong_ends_with_status_2_and_one_line(run, pod):
+def test_a_pod_that_is_wrong_ends_with_status_2_and_one_line(
+    run: Callable[..., tuple[int, str, str]], pod
+):
     status, out, error = run(state=STATE, file=pod)
     assert (status, out) == (2, "")
     assert len(error.splitlines()) == 1
@@ -292,18 +303,24 @@ def test_a_pod_that_is_wrong_ends_with_status_2_and_one_line(run, pod):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": NaN}', "[" * 100_000])
-def test_a_state_that_is_no_state_ends_with_status_2(run, text):
+def test_a_state_that_is_no_state_ends_with_status_2(
+    run: Callable[..., tuple[int, str, str]], text
+):
     status, _, error = run(state=text, file=a_raw_pod(gpu=1))
     assert status == 2
     assert len(error.splitlines()) == 1
 
 
-def test_files_that_are_missing_and_options_that_do_not_go_together_are_named(run, tmp_path):
+def test_files_that_are_missing_and_options_that_do_not_go_together_are_named(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
     assert main(["simulate", "--state", str(tmp_path / "none"), "-f", "x"]) == 2
     assert main(["simulate", "-f", "x"]) == 2
 
 
-def test_a_line_of_cases_that_cannot_be_read_is_refused_by_itself(run, tmp_path):
+def test_a_line_of_cases_that_cannot_be_read_is_refused_by_itself(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
     bad = copy.deepcopy(STATE)
     bad["nodes"][0]["pairScores"] = [{"a": "GPU-a0", "b": "GPU-a1", "score": -1}]
     case = {"state": STATE, "pod": a_raw_pod(gpu=1)}
@@ -358,7 +375,9 @@ def a_cut_state(**mig: Any) -> dict[str, Any]:
     return {"nodes": [{"name": "a", "devices": [device]}]}
 
 
-def test_a_device_in_mig_mode_is_cut_and_the_answer_says_where(run):
+def test_a_device_in_mig_mode_is_cut_and_the_answer_says_where(
+    run: Callable[..., tuple[int, str, str]],
+):
     answer = simulated(run, state=a_cut_state(), pod=a_raw_pod(gpu=2, gpumem=4000))
     assert answer["devices"] == [
         {
@@ -372,7 +391,9 @@ def test_a_device_in_mig_mode_is_cut_and_the_answer_says_where(run):
     ]
 
 
-def test_a_profile_that_is_named_is_the_only_one_that_serves(run):
+def test_a_profile_that_is_named_is_the_only_one_that_serves(
+    run: Callable[..., tuple[int, str, str]],
+):
     spec = {"requests": [{"mode": "MIG", "migProfile": "3g.20gb", "count": 2}]}
     claim = {"kind": "VGPUClaim", "metadata": {"name": "c"}, "spec": spec}
     answer = simulated(run, state=a_cut_state(), pod=claim)
@@ -383,7 +404,7 @@ def test_a_profile_that_is_named_is_the_only_one_that_serves(run):
     assert "CardMigTopologyInfeasible" in str(refused["refused"])
 
 
-def test_instances_in_use_and_claims_keep_their_places(run):
+def test_instances_in_use_and_claims_keep_their_places(run: Callable[..., tuple[int, str, str]]):
     state = a_cut_state(instances=[{"profile": "1g.5gb", "start": 6}])
     answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=15000))
     assert answer["devices"][0]["mig"] == {"profile": "3g.20gb", "start": 0, "size": 4}
@@ -403,7 +424,7 @@ def test_instances_in_use_and_claims_keep_their_places(run):
     assert answer["refused"] == "1/1 CardTimeSlicingExhausted"
 
 
-def test_many_pods_are_cut_side_by_side(run):
+def test_many_pods_are_cut_side_by_side(run: Callable[..., tuple[int, str, str]]):
     many = [a_raw_pod(f"p{n}", gpu=1, gpumem=15000) for n in range(3)]
     _, out, _ = run(state=a_cut_state(), many=many)
     assert out.splitlines()[:3] == [
@@ -425,7 +446,9 @@ def test_many_pods_are_cut_side_by_side(run):
          "placements"),
     ],
 )  # fmt: skip
-def test_a_geometry_that_cannot_be_is_told_with_its_place(run, mig, place):
+def test_a_geometry_that_cannot_be_is_told_with_its_place(
+    run: Callable[..., tuple[int, str, str]], mig, place
+):
     status, out, error = run(state=a_cut_state(**mig), file=a_raw_pod(gpu=1))
     assert (status, out) == (2, "")
     assert place in error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,10 @@ STATE = {
 
 
 @pytest.fixture
-def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     """Runs simulate -f on documents of one file; returns its lines."""
 
-    def simulated(*documents: Any, more: tuple[str, ...] = ()) -> list[str]:
+    def simulated(*documents: Any, more: tuple[str, ...] = ()) -> Callable[..., list[str]]:
         (tmp_path / "state").write_text(json.dumps(STATE))
         (tmp_path / "f.yaml").write_text(yaml.safe_dump_all(documents))
         files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "f.yaml")]
@@ -162,7 +163,7 @@ def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_pods_of_a_file_are_placed_one_after_the_other_and_hold_what_they_got(
-    simulated,
+    simulated: Callable[..., list[str]],
 ) -> None:
     lines = simulated(
         workload("Deployment", replicas=3, template=TEMPLATE),
@@ -179,14 +180,18 @@ def test_the_pods_of_a_file_are_placed_one_after_the_other_and_hold_what_they_go
     assert lines[5].startswith("4 placed, 1 refused")
 
 
-def test_the_one_pod_of_a_workload_is_answered_with_the_reasons_of_all_nodes(simulated) -> None:
+def test_the_one_pod_of_a_workload_is_answered_with_the_reasons_of_all_nodes(
+    simulated: Callable[..., list[str]],
+) -> None:
     (answer,) = [
         json.loads("".join(simulated(workload("Job", template=TEMPLATE), more=("-o", "json"))))
     ]
     assert (answer["id"], answer["node"], {*answer["nodes"]}) == ("w-0", "a", {"a", "b"})
 
 
-def test_more_pods_than_can_be_meant_are_refused(tmp_path, capsys) -> None:
+def test_more_pods_than_can_be_meant_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "state").write_text(json.dumps(STATE))
     documents = [workload("Deployment", replicas=MOST_PODS, template=TEMPLATE)] * 2
     (tmp_path / "f.yaml").write_text(json.dumps({"kind": "List", "items": documents}))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders import a_claim, an_allocation
+from replica import Replica
 from vgpu_api.conditions import PREPARED, READY, RESIZED, VIOLATED, find, is_true
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
@@ -14,7 +13,7 @@ from vgpu_operator.engine.claims.status import DesiredStatus, status_with
 from vgpu_operator.extender.wire import BindRequest
 
 
-def prepared(replica: Any, claim: VGPUClaim) -> VGPUClaim:
+def prepared(replica: Replica, claim: VGPUClaim) -> VGPUClaim:
     """The claim once its agent has the limits in place; the watch shows it."""
     condition = Condition(type=PREPARED, status="True", reason="LimitsInPlace")
     status = claim.status.model_copy(
@@ -30,7 +29,9 @@ def ready(claim: VGPUClaim) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
-async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(replica: Any) -> None:
+async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(
+    replica: Replica,
+) -> None:
     """What follows from the agent's Prepared is read there, not written back."""
     replica.device()
     pod = replica.offered()
@@ -47,7 +48,7 @@ async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(repl
     ]
 
 
-async def test_an_allocated_claim_is_ready_before_a_container_has_it(replica: Any) -> None:
+async def test_an_allocated_claim_is_ready_before_a_container_has_it(replica: Replica) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -60,7 +61,7 @@ async def test_an_allocated_claim_is_ready_before_a_container_has_it(replica: An
     ("mode", "status"), [("WaitForFirstConsumer", "True"), ("Immediate", "False")]
 )
 async def test_a_claim_is_ready_while_it_waits_for_a_pod_and_not_for_devices(
-    replica: Any, mode: str, status: str
+    replica: Replica, mode: str, status: str
 ) -> None:
     replica.claim(a_claim("mine", binding_mode=mode))
     await replica.told()
@@ -68,7 +69,7 @@ async def test_a_claim_is_ready_while_it_waits_for_a_pod_and_not_for_devices(
 
 
 async def test_an_immediate_claim_that_was_made_with_the_finalizer_is_written_once(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     metadata = {"finalizers": [FINALIZER_IN_USE]}
@@ -79,7 +80,7 @@ async def test_an_immediate_claim_that_was_made_with_the_finalizer_is_written_on
 
 
 async def test_an_immediate_claim_without_the_finalizer_gets_it_before_its_devices(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Admission was not asked, or the claim is older than it."""
     replica.device()

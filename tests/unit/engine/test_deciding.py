@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation, use_of
+from replica import Replica
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
@@ -18,7 +19,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.errors import NotLeading
 
 
-async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) -> None:
+async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Replica) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -30,7 +31,7 @@ async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) ->
     assert (claim.status.state, claim.status.summary) == ("Allocated", "1 × 8Gi")
 
 
-async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) -> None:
+async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Replica) -> None:
     """Two pods that each want more than half a device, decided before any write has ended."""
     replica.device(memory_mib=16384)
     replica.api.gate.clear()
@@ -45,7 +46,7 @@ async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) ->
 
 
 async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     lost = [Unknown("no answer")]
@@ -57,7 +58,7 @@ async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
     assert use_of(replica.ledger, "GPU-0").memory_mib == 8192
 
 
-async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: Any) -> None:
+async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: Replica) -> None:
     replica.device()
     lost = [Unknown("not sent")]
     replica.api.before = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
@@ -66,7 +67,7 @@ async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: A
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replica: Any) -> None:
+async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replica: Replica) -> None:
     """A predecessor's late write stands already; ours tests the version it was decided on."""
     replica.device()
     claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
@@ -81,7 +82,7 @@ async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replic
 
 
 async def test_what_the_server_refuses_is_forgotten_and_the_device_is_free_again(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.api.before = lambda verb, _: (
@@ -94,7 +95,9 @@ async def test_what_the_server_refuses_is_forgotten_and_the_device_is_free_again
     assert replica.reservation(pod) is None
 
 
-async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(replica: Any) -> None:
+async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(
+    replica: Replica,
+) -> None:
     """A quota, a policy or a missing right refuses at once, and would be asked without end."""
     replica.device()
     tries: list[float] = []  # when each was made
@@ -121,7 +124,7 @@ async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(repli
 
 
 async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(memory_mib=4096)
     pod = replica.offered()
@@ -140,7 +143,7 @@ async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
     assert replica.claim_of(pod).status.allocation.devices[0].uuid == "GPU-9"
 
 
-async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> None:
+async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Replica) -> None:
     replica.device()
     replica.news.node_changed(a_node("node-1", labels={"zone": "a"}))
     pod = replica.offered(node_selector={"zone": "b"})
@@ -149,7 +152,7 @@ async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> N
     assert message == "1/1 NodeSelectorMismatch"
 
 
-async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
+async def test_a_claim_that_is_missing_is_waited_for(replica: Replica) -> None:
     replica.device()
     pod = native_pod("pod-1", "mine")
     replica.news.pod_changed(pod)
@@ -164,7 +167,7 @@ async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
     assert replica.api.claim("mine")["metadata"]["finalizers"] == [FINALIZER_IN_USE]
 
 
-async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) -> None:
+async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     replica.offer(replica.news.pod_changed(native_pod("pod-1", "mine", uid="the-first")))
@@ -175,7 +178,7 @@ async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) ->
 
 
 async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(name="other", memory="8Gi")]))
@@ -185,7 +188,7 @@ async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
     assert "other" in refusal.message
 
 
-async def test_an_immediate_claim_is_decided_without_a_pod(replica: Any) -> None:
+async def test_an_immediate_claim_is_decided_without_a_pod(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
@@ -194,7 +197,7 @@ async def test_an_immediate_claim_is_decided_without_a_pod(replica: Any) -> None
     assert "reservedFor" not in status
 
 
-async def test_immediate_claims_go_by_priority_then_age(replica: Any) -> None:
+async def test_immediate_claims_go_by_priority_then_age(replica: Replica) -> None:
     for name, priority in (("low", 0), ("high", 5)):
         replica.claim(
             a_claim(
@@ -210,7 +213,7 @@ async def test_immediate_claims_go_by_priority_then_age(replica: Any) -> None:
     assert "allocation" not in replica.api.claim("low")["status"]
 
 
-async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> None:
+async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("idle", requests=[a_request(memory="8Gi")]))
     await replica.settle()
@@ -218,7 +221,7 @@ async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> N
     assert (status["state"], status["conditions"][0]["reason"]) == ("Pending", "WaitingForPod")
 
 
-async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> None:
+async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Replica) -> None:
     replica.leading = False
     replica.device()
     pod = replica.pod()

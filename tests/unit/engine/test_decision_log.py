@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
+from replica import Replica
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ApiError
@@ -26,7 +27,7 @@ def decisions(lines: list[logging.LogRecord]) -> list[str]:
     return [line.__dict__["decision"] for line in lines]
 
 
-async def test_an_allocation_is_one_line_with_its_fields(replica: Any, lines: Lines) -> None:
+async def test_an_allocation_is_one_line_with_its_fields(replica: Replica, lines: Lines) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -44,7 +45,7 @@ async def test_an_allocation_is_one_line_with_its_fields(replica: Any, lines: Li
 
 
 async def test_a_refusal_is_one_line_however_often_it_is_looked_at(
-    replica: Any, lines: Lines
+    replica: Replica, lines: Lines
 ) -> None:
     replica.device(memory_mib=64)
     replica.offered()
@@ -57,7 +58,7 @@ async def test_a_refusal_is_one_line_however_often_it_is_looked_at(
     assert line.__dict__["reason"] in line.getMessage()
 
 
-async def test_a_release_is_one_line(replica: Any, lines: Lines) -> None:
+async def test_a_release_is_one_line(replica: Replica, lines: Lines) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -69,7 +70,7 @@ async def test_a_release_is_one_line(replica: Any, lines: Lines) -> None:
 
 
 async def test_a_decision_whose_write_came_to_nothing_is_no_line(
-    replica: Any, lines: Lines
+    replica: Replica, lines: Lines
 ) -> None:
     replica.device()
     refused = [ApiError("not allowed", status=403)]
@@ -79,7 +80,7 @@ async def test_a_decision_whose_write_came_to_nothing_is_no_line(
     assert decisions(lines()) == []
 
 
-async def test_writes_that_repeat_a_decision_are_no_lines(replica: Any, lines: Lines) -> None:
+async def test_writes_that_repeat_a_decision_are_no_lines(replica: Replica, lines: Lines) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()

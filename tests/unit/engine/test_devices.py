@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from builders import a_claim, a_device, a_node, an_allocation
+from replica import Replica
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.errors import ServerError
 from vgpu_operator.engine.devices import REWRITTEN_AFTER_S
 from vgpu_operator.engine.effects import WriteDevice
 
 
-async def applied(replica: Any) -> list[tuple[str, dict[str, Any]]]:
+async def applied(replica: Replica) -> list[tuple[str, dict[str, Any]]]:
     """Settle; the statuses that were applied meanwhile, by device. The watch brings them back."""
     new = await written(replica)
     show(replica, new)
     return [(obj["metadata"]["name"], obj["status"]) for obj in new]
 
 
-async def written(replica: Any) -> list[dict[str, Any]]:
+async def written(replica: Replica) -> list[dict[str, Any]]:
     """Come to rest; what was applied meanwhile, and the watch does not show yet."""
     before = len(replica.api.applied)
     for _ in range(2):  # a view is seen, and seen again
@@ -28,7 +29,7 @@ async def written(replica: Any) -> list[dict[str, Any]]:
     return list(replica.api.applied[before:])
 
 
-def show(replica: Any, new: Sequence[dict[str, Any]]) -> None:
+def show(replica: Replica, new: Sequence[dict[str, Any]]) -> None:
     """The watch brings back what was applied."""
     for obj in new:
         for node in replica.ledger.nodes():
@@ -47,7 +48,7 @@ def merged(device: GPUDevice, applied: dict[str, Any]) -> GPUDevice:
 
 
 async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_first_goes(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     for node in ("node-1", "node-2"):
         replica.news.node_changed(a_node(node))
@@ -70,7 +71,9 @@ async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_firs
     ]
 
 
-async def test_what_claims_hold_of_a_device_is_shown_until_they_hold_nothing(replica: Any) -> None:
+async def test_what_claims_hold_of_a_device_is_shown_until_they_hold_nothing(
+    replica: Replica,
+) -> None:
     replica.device()
     mine = replica.claim(a_claim("mine", allocation=an_allocation()))
     ((_, status),) = await applied(replica)
@@ -84,13 +87,13 @@ async def test_what_claims_hold_of_a_device_is_shown_until_they_hold_nothing(rep
     assert status["claims"] == []
 
 
-async def test_a_device_that_nobody_ever_held_is_not_written_about(replica: Any) -> None:
+async def test_a_device_that_nobody_ever_held_is_not_written_about(replica: Replica) -> None:
     replica.device()
     assert await applied(replica) == []
 
 
 async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
@@ -104,7 +107,7 @@ async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
 
 
 async def test_a_device_that_changes_while_it_is_written_is_written_once_more(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
@@ -127,7 +130,7 @@ async def test_a_device_that_changes_while_it_is_written_is_written_once_more(
     assert names == [["mine"], ["mine", "other"]]
 
 
-async def test_a_device_write_that_failed_is_tried_again(replica: Any) -> None:
+async def test_a_device_write_that_failed_is_tried_again(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
     error = ServerError("no", status=500)
@@ -137,14 +140,16 @@ async def test_a_device_write_that_failed_is_tried_again(replica: Any) -> None:
     assert len(await written(replica)) == 1
 
 
-async def fill(replica: Any, *, claims: int, within_s: float) -> None:
+async def fill(replica: Replica, *, claims: int, within_s: float) -> None:
     for number in range(claims):
         replica.claim(a_claim(f"c-{number}", allocation=an_allocation()))
         replica.time += within_s / claims
         await replica.settle()
 
 
-async def test_a_device_that_fills_is_written_once_when_it_has_come_to_rest(replica: Any) -> None:
+async def test_a_device_that_fills_is_written_once_when_it_has_come_to_rest(
+    replica: Replica,
+) -> None:
     replica.device()
     await fill(replica, claims=10, within_s=4.0)
     assert replica.api.applied == []
@@ -152,7 +157,9 @@ async def test_a_device_that_fills_is_written_once_when_it_has_come_to_rest(repl
     assert len(last["status"]["claims"]) == 10
 
 
-async def test_a_device_that_does_not_come_to_rest_is_written_now_and_then(replica: Any) -> None:
+async def test_a_device_that_does_not_come_to_rest_is_written_now_and_then(
+    replica: Replica,
+) -> None:
     replica.device()
     await fill(replica, claims=60, within_s=6 * REWRITTEN_AFTER_S)
     assert 3 <= len(replica.api.applied) <= 6

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, a_device, a_request
+from replica import Replica
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.effects import RecordEvent
 
@@ -14,7 +15,7 @@ from vgpu_operator.engine.effects import RecordEvent
 class Told:
     """The events that a replica's engine asks for."""
 
-    def __init__(self, replica: Any) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._recorded: list[RecordEvent] = []
         recorder = replica.recorder
 
@@ -33,7 +34,7 @@ class Told:
 
 
 @pytest.fixture
-def told(replica: Any) -> Told:
+def told(replica: Replica) -> Told:
     return Told(replica)
 
 
@@ -42,7 +43,7 @@ def an_immediate(memory: str = "1Gi") -> VGPUClaim:
 
 
 async def test_a_claim_is_told_that_it_was_given_devices_and_not_again(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device()
     replica.claim(an_immediate())
@@ -54,7 +55,7 @@ async def test_a_claim_is_told_that_it_was_given_devices_and_not_again(
 
 
 async def test_a_claim_is_told_why_it_was_refused_and_then_that_it_was_served(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device(memory_mib=16384, healthy=False)
     replica.claim(an_immediate())
@@ -67,7 +68,7 @@ async def test_a_claim_is_told_why_it_was_refused_and_then_that_it_was_served(
     assert [reason for _, reason, _ in told.of("VGPUClaim")] == ["CardNotHealth", "Allocated"]
 
 
-async def test_a_released_claim_is_told_why(replica: Any, told: Told) -> None:
+async def test_a_released_claim_is_told_why(replica: Replica, told: Told) -> None:
     replica.device()
     replica.claim(an_immediate())
     await replica.settle()
@@ -78,7 +79,7 @@ async def test_a_released_claim_is_told_why(replica: Any, told: Told) -> None:
     assert told.of("VGPUClaim")[-1] == ("Normal", "Released", "its pod has ended")
 
 
-async def test_a_claim_that_waits_for_its_pod_has_no_events(replica: Any, told: Told) -> None:
+async def test_a_claim_that_waits_for_its_pod_has_no_events(replica: Replica, told: Told) -> None:
     replica.claim(a_claim("mine", requests=[a_request()]))
     await replica.told()
     assert "WaitingForPod" in str(replica.api.claim("mine")["status"])
@@ -86,7 +87,7 @@ async def test_a_claim_that_waits_for_its_pod_has_no_events(replica: Any, told: 
 
 
 async def test_a_pods_own_claim_has_no_events_because_the_pod_has_them(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device()
     pod = replica.offered()
@@ -99,7 +100,7 @@ async def test_a_pods_own_claim_has_no_events_because_the_pod_has_them(
 
 
 async def test_a_violation_is_told_once_for_each_time_that_it_begins(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device()
     replica.claim(an_immediate())
@@ -131,7 +132,7 @@ async def test_a_violation_is_told_once_for_each_time_that_it_begins(
 
 
 async def test_a_device_is_told_when_it_goes_out_of_service_and_when_it_is_back(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device()
     await look(replica)
@@ -149,7 +150,7 @@ async def test_a_device_is_told_when_it_goes_out_of_service_and_when_it_is_back(
 
 
 async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
-    replica: Any, told: Told
+    replica: Replica, told: Told
 ) -> None:
     replica.device(name="gpu-0.other", node="node-2")
     await look(replica)
@@ -164,7 +165,7 @@ async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
     ]
 
 
-async def look(replica: Any) -> None:
+async def look(replica: Replica) -> None:
     """Devices are described once a second."""
     replica.time += 1
     await replica.settle()

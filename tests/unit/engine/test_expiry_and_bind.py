@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, a_container, a_node, a_pod, a_request, use_of
+from replica import Replica
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -27,13 +28,13 @@ def binding(pod: Any, node: str) -> BindRequest:
     return BindRequest(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, node)
 
 
-def two_nodes(replica: Any) -> None:
+def two_nodes(replica: Replica) -> None:
     replica.device(uuid="GPU-0", node="node-1")
     replica.device(uuid="GPU-1", node="node-2")
 
 
 async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """The Binding's answer was lost, every read after it failed, and the watch is behind."""
     replica.device()
@@ -53,7 +54,7 @@ async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
 
 @pytest.mark.parametrize("offered", [("node-1",), ("node-2",), ("node-1", "node-2")])
 async def test_a_filter_of_a_pod_that_is_bound_leaves_its_claim_alone(
-    replica: Any, offered: tuple[str, ...]
+    replica: Replica, offered: tuple[str, ...]
 ) -> None:
     """Its Binding stands and the answer was lost with the leader: kube-scheduler tries again."""
     two_nodes(replica)
@@ -80,7 +81,7 @@ async def test_a_filter_of_a_pod_that_is_bound_leaves_its_claim_alone(
 
 
 async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_is(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = replica.offered()
@@ -96,7 +97,7 @@ async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_i
 
 
 async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_until_it_is_known(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Bound without an answer, started, deleted by force: its containers may still run."""
     replica.device()
@@ -125,7 +126,7 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_unti
 
 
 async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_found(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """The pod may have been bound and gone unseen; the one that has its name now is another."""
     replica.device()
@@ -139,7 +140,7 @@ async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_f
 
 
 async def test_an_expired_reservation_takes_the_finalizer_off_with_the_devices(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = replica.offered()
@@ -151,7 +152,7 @@ async def test_an_expired_reservation_takes_the_finalizer_off_with_the_devices(
 
 
 async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_for_a_minute(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     two_nodes(replica)
     pod = replica.offered()
@@ -169,7 +170,7 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
 
 @pytest.mark.parametrize("reads", ["answered", "busy too"])
 async def test_a_binding_for_which_the_server_was_too_busy_does_not_pin_its_pod(
-    replica: Any, reads: str
+    replica: Replica, reads: str
 ) -> None:
     """429 means that nothing was bound, whether or not the pod can be read to see that."""
     two_nodes(replica)
@@ -184,7 +185,7 @@ async def test_a_binding_for_which_the_server_was_too_busy_does_not_pin_its_pod(
 
 
 async def test_a_refused_binding_does_not_unpin_a_pod_that_an_earlier_one_may_bind(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     two_nodes(replica)
     pod = replica.offered()
@@ -202,7 +203,7 @@ async def test_a_refused_binding_does_not_unpin_a_pod_that_an_earlier_one_may_bi
 
 
 async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_another_node(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """kube-scheduler asks again when its call of Bind was cut; the Binding still comes to stand."""
     two_nodes(replica)
@@ -223,7 +224,7 @@ async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_anothe
     assert replica.claim_of(pod).status.allocation.node_name == "node-1"
 
 
-async def test_a_pod_bound_elsewhere_meanwhile_gets_its_devices_there(replica: Any) -> None:
+async def test_a_pod_bound_elsewhere_meanwhile_gets_its_devices_there(replica: Replica) -> None:
     two_nodes(replica)
     pod = replica.offered()
     await replica.settle()
@@ -238,7 +239,7 @@ async def test_a_pod_bound_elsewhere_meanwhile_gets_its_devices_there(replica: A
 
 
 async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     two_nodes(replica)
     pod = replica.pod(node="node-2")
@@ -251,7 +252,7 @@ async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
 
 
 async def test_a_pod_that_went_unseen_keeps_its_devices_until_the_agent_says_so(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """A list found it missing: it may have been bound, and may still run, unknown to our watch."""
     replica.device()
@@ -267,7 +268,7 @@ def test_two_identities_of_one_object_are_equal_however_they_were_found() -> Non
     assert ObjectIdentity("a", "b", "c", was_seen=False) == ObjectIdentity("a", "b", "c")
 
 
-async def an_immediate_claim_and_its_pod(replica: Any) -> Any:
+async def an_immediate_claim_and_its_pod(replica: Replica) -> Any:
     two_nodes(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
@@ -279,7 +280,7 @@ async def an_immediate_claim_and_its_pod(replica: Any) -> Any:
 
 
 async def test_an_immediate_claim_names_its_pod_from_bind_on_and_not_before(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await an_immediate_claim_and_its_pod(replica)
     assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
@@ -289,7 +290,7 @@ async def test_an_immediate_claim_names_its_pod_from_bind_on_and_not_before(
 
 
 async def test_an_immediate_claim_keeps_its_devices_when_its_pod_is_gone_at_bind(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await an_immediate_claim_and_its_pod(replica)
     before = replica.api.claim("now")["status"]["allocation"]
@@ -302,7 +303,7 @@ async def test_an_immediate_claim_keeps_its_devices_when_its_pod_is_gone_at_bind
 
 
 async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await an_immediate_claim_and_its_pod(replica)
     replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
@@ -321,7 +322,7 @@ async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound
 
 
 async def test_a_deleted_immediate_claim_without_a_pod_gives_its_devices_back(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     await an_immediate_claim_and_its_pod(replica)
     raw = replica.api.claim("now")
@@ -334,7 +335,7 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_devices_back(
 
 
 async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Its annotation can no longer be understood; it is not decided, and its devices go."""
     replica.device()
@@ -359,7 +360,7 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
     assert replica.claim_of(pod).status.allocation is None
 
 
-async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica: Any) -> None:
+async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica: Replica) -> None:
     """Bound by a former leader, which did not come to write it; the agent goes by the name."""
     two_nodes(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
@@ -375,7 +376,7 @@ async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica:
 
 
 async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devices(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """The server was too busy to take the allocation back; meanwhile the volume was there."""
     replica.device()

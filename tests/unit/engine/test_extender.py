@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, a_container, a_pod, a_request, use_of
+from replica import Replica
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, pod_claim_name
 from vgpu_api.resources import PODS
@@ -25,7 +26,7 @@ def binding(pod: Any, node: str) -> BindRequest:
     return BindRequest(metadata.namespace, metadata.name, metadata.uid, node)
 
 
-async def two_nodes(replica: Any) -> Any:
+async def two_nodes(replica: Replica) -> Any:
     replica.device(uuid="GPU-0", node="node-1")
     replica.device(uuid="GPU-1", node="node-2")
     pod = replica.offered()
@@ -33,7 +34,7 @@ async def two_nodes(replica: Any) -> Any:
     return pod
 
 
-async def test_filter_answers_the_reserved_node_and_no_word_on_the_others(replica: Any) -> None:
+async def test_filter_answers_the_reserved_node_and_no_word_on_the_others(replica: Replica) -> None:
     """Of 500 candidates they would be most of the answer, and kube-scheduler reads none of it."""
     pod = await two_nodes(replica)
     answer = filter_nodes(replica.engine, asking(pod, "node-2", "node-1")).to_wire()
@@ -41,7 +42,7 @@ async def test_filter_answers_the_reserved_node_and_no_word_on_the_others(replic
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"] == {}
 
 
-async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -> None:
+async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Replica) -> None:
     pod = await two_nodes(replica)
     answer = filter_nodes(replica.engine, asking(pod, "node-2"))
     assert answer.node_names == ["node-2"]
@@ -52,7 +53,7 @@ async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -
 
 
 async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(uuid="GPU-0", node="node-1")
     replica.device(uuid="GPU-1", node="node-2")
@@ -66,7 +67,7 @@ async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any) -> None:
+async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Replica) -> None:
     replica.device(memory_mib=4096)
     pod = replica.pod()
     answer = filter_nodes(replica.engine, asking(pod, "node-1", "cpu-node"))
@@ -77,7 +78,9 @@ async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any)
     }
 
 
-async def test_only_what_the_end_of_others_could_cure_is_open_to_preemption(replica: Any) -> None:
+async def test_only_what_the_end_of_others_could_cure_is_open_to_preemption(
+    replica: Replica,
+) -> None:
     for node, fields in {"full": {}, "ill": {"healthy": False}, "other": {"model": "A100"}}.items():
         replica.device(uuid=f"GPU-{node}", node=node, memory_mib=16384, **fields)
     holder = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
@@ -90,7 +93,7 @@ async def test_only_what_the_end_of_others_could_cure_is_open_to_preemption(repl
 
 
 async def test_nodes_alike_are_refused_in_equal_words_and_amounts_are_in_the_pods_own_event(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kube-scheduler counts nodes by their text: `3 1/1 CardInsufficientMemory` (decision 60)."""
     notes: list[str] = []
@@ -111,12 +114,12 @@ async def test_nodes_alike_are_refused_in_equal_words_and_amounts_are_in_the_pod
     ]
 
 
-async def test_filter_lets_a_pod_without_a_gpu_go_anywhere(replica: Any) -> None:
+async def test_filter_lets_a_pod_without_a_gpu_go_anywhere(replica: Replica) -> None:
     answer = filter_nodes(replica.engine, asking(a_pod(), "node-1", "node-2"))
     assert answer.node_names == ["node-1", "node-2"]
 
 
-async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
+async def test_filter_on_full_nodes_reserves_nothing(replica: Replica) -> None:
     replica.device()
     pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1})])
     request = FilterRequest.read(
@@ -129,7 +132,7 @@ async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
-    replica: Any, policy: str
+    replica: Replica, policy: str
 ) -> None:
     """Which of them would be the best makes no difference."""
     for node, memory in (("node-1", 16_384), ("node-2", 1024), ("node-3", 16_384)):
@@ -151,7 +154,7 @@ async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
 
 
 async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "much"}
@@ -160,7 +163,7 @@ async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
     assert "spec.containers[0].resources.limits[nvidia.com/gpumem]" in answer.refused["node-1"]
 
 
-async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
+async def test_the_claim_is_written_before_the_binding(replica: Replica) -> None:
     replica.device()
     pod = replica.offered()
     assert await replica.binder.bind(binding(pod, "node-1")) == ""
@@ -172,7 +175,7 @@ async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
     assert annotations["hami.io/vgpu-node"] == "node-1"
 
 
-async def test_bind_without_a_reservation_decides_on_the_chosen_node(replica: Any) -> None:
+async def test_bind_without_a_reservation_decides_on_the_chosen_node(replica: Replica) -> None:
     replica.device(uuid="GPU-0", node="node-1")
     replica.device(uuid="GPU-1", node="node-2")
     pod = replica.pod()
@@ -180,7 +183,7 @@ async def test_bind_without_a_reservation_decides_on_the_chosen_node(replica: An
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 
 
-async def test_bind_errs_where_the_node_is_full(replica: Any) -> None:
+async def test_bind_errs_where_the_node_is_full(replica: Replica) -> None:
     replica.device(memory_mib=4096)
     pod = replica.pod()
     error = await replica.binder.bind(binding(pod, "node-1"))
@@ -188,7 +191,7 @@ async def test_bind_errs_where_the_node_is_full(replica: Any) -> None:
     assert "bind" not in [verb for verb, _ in replica.api.log]
 
 
-async def test_a_pod_that_went_meanwhile_gives_its_devices_back(replica: Any) -> None:
+async def test_a_pod_that_went_meanwhile_gives_its_devices_back(replica: Replica) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -199,7 +202,7 @@ async def test_a_pod_that_went_meanwhile_gives_its_devices_back(replica: Any) ->
     assert "allocation" not in replica.api.claim(name)["status"]
 
 
-async def test_a_namesake_is_not_bound_with_anothers_devices(replica: Any) -> None:
+async def test_a_namesake_is_not_bound_with_anothers_devices(replica: Replica) -> None:
     replica.device()
     pod = replica.offered(uid="the-first")
     await replica.settle()
@@ -209,7 +212,7 @@ async def test_a_namesake_is_not_bound_with_anothers_devices(replica: Any) -> No
     assert not stored["spec"].get("nodeName")
 
 
-async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Any) -> None:
+async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Replica) -> None:
     replica.device()
     pod = replica.pod()
     replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
@@ -217,7 +220,7 @@ async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Any) -> N
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Any) -> None:
+async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Replica) -> None:
     replica.device()
     pod = replica.pod()
     replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
@@ -226,7 +229,7 @@ async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Any)
 
 
 async def test_an_immediate_claim_is_offered_on_its_node_only_and_named_at_bind(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(uuid="GPU-0", node="node-1")
     replica.device(uuid="GPU-1", node="node-2")
@@ -242,7 +245,7 @@ async def test_an_immediate_claim_is_offered_on_its_node_only_and_named_at_bind(
 
 
 async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 64})])
@@ -254,7 +257,7 @@ async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
     assert not replica.api.claim(name)["status"].get("allocation")
 
 
-async def test_a_replica_that_does_not_lead_answers_nothing(replica: Any) -> None:
+async def test_a_replica_that_does_not_lead_answers_nothing(replica: Replica) -> None:
     replica.leading = False
     with pytest.raises(NotLeading):
         filter_nodes(replica.engine, asking(a_pod(), "node-1"))

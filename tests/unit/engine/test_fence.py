@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, a_container, a_pod, a_request, an_allocation, use_of
+from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
@@ -68,7 +69,7 @@ class Watch:
 
 
 def a_fence(
-    replica: Any,
+    replica: Replica,
     watch: Watch | None = None,
     other: Watch | None = None,
     pods: Watch | None = None,
@@ -104,11 +105,11 @@ def given(pod: Pod | None = None) -> VGPUClaimStatus:
     )
 
 
-def stands(replica: Any, name: str) -> VGPUClaim:
+def stands(replica: Replica, name: str) -> VGPUClaim:
     return VGPUClaim.read(replica.api.claim(name))
 
 
-def allocated(replica: Any) -> list[str]:
+def allocated(replica: Replica) -> list[str]:
     """The pods that have devices by the API server."""
     claims = [
         VGPUClaim.read(obj) for (kind, *_), obj in replica.api.objects.items() if "vg" in kind
@@ -116,7 +117,7 @@ def allocated(replica: Any) -> list[str]:
     return [c.status.reserved_for.pod_name for c in claims if c.status.reserved_for is not None]
 
 
-async def a_former_leader_with_a_decision_under_way(replica: Any) -> Any:
+async def a_former_leader_with_a_decision_under_way(replica: Replica) -> Any:
     """It has given most of the only device to `early`, and that has not reached the API server."""
     former = type(replica)(Line(replica.api))
     for each in (former, replica):
@@ -131,7 +132,7 @@ async def a_former_leader_with_a_decision_under_way(replica: Any) -> Any:
     return former
 
 
-async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replica: Any) -> None:
+async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replica: Replica) -> None:
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.leading = False
     assert await a_fence(replica).close() == 1
@@ -143,7 +144,7 @@ async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replic
     assert allocated(replica) == ["later"]
 
 
-async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) -> None:
+async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Replica) -> None:
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.api.free.set()
     await former.effector.drain()
@@ -156,7 +157,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
 
 @pytest.mark.parametrize(("node", "is_touched"), [("node-1", False), ("", True), ("node-2", True)])
 async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
-    replica: Any, node: str, is_touched: bool
+    replica: Replica, node: str, is_touched: bool
 ) -> None:
     """What the agent reports of it does not count: a Binding follows the claim's write."""
     replica.claim(a_claim("empty"))
@@ -169,14 +170,14 @@ async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     assert now.status.allocation == before.status.allocation
 
 
-async def test_a_claim_whose_pod_is_gone_is_touched(replica: Any) -> None:
+async def test_a_claim_whose_pod_is_gone_is_touched(replica: Replica) -> None:
     replica.claim(a_claim("its", status=given(a_pod_asking("gone", 1))))
     assert await a_fence(replica).close() == 1
 
 
 @pytest.mark.parametrize(("mode", "count"), [("Immediate", 0), ("WaitForFirstConsumer", 1)])
 async def test_an_immediate_claim_with_devices_is_not_touched(
-    replica: Any, mode: str, count: int
+    replica: Replica, mode: str, count: int
 ) -> None:
     """It is decided anew only once it is seen to have none."""
     replica.claim(a_claim("empty"))
@@ -184,13 +185,13 @@ async def test_an_immediate_claim_with_devices_is_not_touched(
     assert await a_fence(replica).close() == 1 + count
 
 
-async def test_a_claim_without_devices_is_touched(replica: Any) -> None:
+async def test_a_claim_without_devices_is_touched(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("immediate", binding_mode="Immediate"))
     assert await a_fence(replica).close() == 2
 
 
-async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Any) -> None:
+async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -> None:
     """A larger amount that the former leader sent must not land after its room was given away."""
     status = given(replica.pod(node="node-1"))
     grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=status)
@@ -201,7 +202,7 @@ async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Any) -> No
 
 
 async def test_what_the_former_leader_wrote_is_observed_before_the_first_decision(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Its last decision has landed, and the watch delivers it after the fence's first touch."""
     replica.device(memory_mib=16384)
@@ -219,7 +220,7 @@ async def test_what_the_former_leader_wrote_is_observed_before_the_first_decisio
 
 
 async def test_what_the_former_leader_bound_is_observed_before_claims_are_touched(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.claim(a_claim("empty"))
     pod = replica.pod()
@@ -234,7 +235,7 @@ async def test_what_the_former_leader_bound_is_observed_before_claims_are_touche
 
 @pytest.mark.parametrize("why", ["no event comes", "the version is not known"])
 async def test_where_the_watch_of_pods_is_behind_they_are_listed_anew(
-    replica: Any, why: str
+    replica: Replica, why: str
 ) -> None:
     replica.claim(a_claim("empty"))
     pods, other = Watch(), Watch()
@@ -248,7 +249,7 @@ async def test_where_the_watch_of_pods_is_behind_they_are_listed_anew(
     assert (pods.lists, other.lists) == (1, 0)
 
 
-async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any) -> None:
+async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     replica.claim(a_claim("empty"))
     watch, other = Watch(), Watch()
@@ -260,13 +261,13 @@ async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any)
     assert use_of(replica.ledger, "GPU-0").slots == 1
 
 
-async def test_where_no_claim_is_known_they_are_listed(replica: Any) -> None:
+async def test_where_no_claim_is_known_they_are_listed(replica: Replica) -> None:
     watch = Watch()
     assert await a_fence(replica, watch).close() == 0
     assert watch.lists == 1
 
 
-async def test_a_touch_is_repeated_until_it_is_certain(replica: Any) -> None:
+async def test_a_touch_is_repeated_until_it_is_certain(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
     errors = [Unreachable("no time left to write in"), Unknown("no answer")]
     replica.api.before = lambda verb, name: errors.pop() if errors and "patch" in verb else None
@@ -275,7 +276,7 @@ async def test_a_touch_is_repeated_until_it_is_certain(replica: Any) -> None:
     assert errors == []
 
 
-async def test_a_claim_that_is_gone_needs_no_touch(replica: Any) -> None:
+async def test_a_claim_that_is_gone_needs_no_touch(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
     replica.api.vanish(VGPU_CLAIMS, "empty", namespace="default")
     await a_fence(replica).close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_pod, use_of
+from replica import Replica
 from vgpu_api.core import ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -23,7 +24,7 @@ def binding(pod: Any) -> BindRequest:
     return BindRequest("default", pod.metadata.name, pod.metadata.uid, "node-1")
 
 
-async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any) -> None:
+async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Replica) -> None:
     """There: a pod that is bound and never allocated locks its node for five minutes.
 
     Here no agent ever reports, and every pod that fits is bound all the same, at once.
@@ -35,7 +36,7 @@ async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any
     assert use_of(replica.ledger, "GPU-0").memory_mib == 4 * 4096
 
 
-async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Any) -> None:
+async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Replica) -> None:
     replica.device()
     stuck, other = replica.pod("stuck", limits=QUARTER), replica.pod("other", limits=QUARTER)
     replica.api.before = lambda verb, name: (
@@ -45,7 +46,7 @@ async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Any)
     assert await replica.binder.bind(binding(other)) == ""
 
 
-async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
+async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Replica) -> None:
     """There: the reservation in memory outlives a failed bind, and the devices stay idle.
 
     Here it expires, whatever becomes of its pod.
@@ -62,7 +63,7 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
     assert replica.claim_of(next_one).status.allocation is not None
 
 
-async def test_row_6_an_unreadable_record_frees_no_device(replica: Any) -> None:
+async def test_row_6_an_unreadable_record_frees_no_device(replica: Replica) -> None:
     """There: a pod whose annotation cannot be parsed counts as using nothing.
 
     Here its devices count as full, to the operator that saw it and to one that starts on it.
@@ -85,7 +86,7 @@ async def test_row_6_an_unreadable_record_frees_no_device(replica: Any) -> None:
         assert "CardTimeSlicingExhausted" in refusal.message
 
 
-def say_that_init_ended(replica: Any, pod: Any) -> None:
+def say_that_init_ended(replica: Replica, pod: Any) -> None:
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     allocation = replica.claim_of(pod).status.allocation
     raw["status"]["initReleased"] = {"allocationID": allocation.id, "round": 0}
@@ -97,7 +98,7 @@ def say_that_init_ended(replica: Any, pod: Any) -> None:
 
 @pytest.mark.parametrize(("init_cores", "app_cores", "shared"), [(0, 100, False), (100, 0, True)])
 async def test_row_8_a_device_that_is_one_pods_alone_stays_so_after_its_init_containers(
-    replica: Any, init_cores: int, app_cores: int, shared: bool
+    replica: Replica, init_cores: int, app_cores: int, shared: bool
 ) -> None:
     """There: an exclusive device is shared once the init containers have ended."""
     replica.device(cores=200)
@@ -126,7 +127,9 @@ def a_quota(mib: int) -> ResourceQuota:
     return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
 
 
-async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(replica: Any) -> None:
+async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(
+    replica: Replica,
+) -> None:
     replica.device()
     replica.news.quota_changed(a_quota(8000))
     pod = a_pod(
@@ -151,7 +154,7 @@ async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(rep
     ],
 )
 async def test_row_22_a_quota_counts_what_is_given_in_whatever_words_it_was_asked_for(
-    replica: Any, limits: dict[str, int]
+    replica: Replica, limits: dict[str, int]
 ) -> None:
     """There: of several devices one counts, percentages and whole devices nothing, and other words
     than one vendor's are not seen."""

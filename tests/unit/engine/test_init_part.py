@@ -17,6 +17,7 @@ from builders import (
     an_allocation,
     use_of,
 )
+from replica import Replica
 from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use
@@ -42,7 +43,7 @@ def the_pod(name: str = "pod-1", *, node: str = "", version: int = 1) -> Pod:
     )
 
 
-async def a_running_pod(replica: Any) -> Pod:
+async def a_running_pod(replica: Replica) -> Pod:
     replica.device(memory_mib=DEVICE_MIB)
     pod = the_pod(node="node-1")
     replica.api.put(PODS, pod.to_wire())
@@ -55,38 +56,38 @@ async def a_running_pod(replica: Any) -> Pod:
     return pod
 
 
-def report(replica: Any, pod: Pod, **fields: Any) -> None:
+def report(replica: Replica, pod: Pod, **fields: Any) -> None:
     """As the agent does it, by server-side apply: everything else stays."""
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     raw["status"].update(fields)
     replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
 
 
-def ended(replica: Any, pod: Pod, round_: InitRound | None = None) -> None:
+def ended(replica: Replica, pod: Pod, round_: InitRound | None = None) -> None:
     report(replica, pod, initReleased=named(replica, pod, round_), initWanted=None)
 
 
-def wanted(replica: Any, pod: Pod, round_: InitRound | None = None) -> None:
+def wanted(replica: Replica, pod: Pod, round_: InitRound | None = None) -> None:
     report(replica, pod, initReleased=None, initWanted=named(replica, pod, round_))
 
 
-def named(replica: Any, pod: Pod, round_: InitRound | None) -> dict[str, Any]:
+def named(replica: Replica, pod: Pod, round_: InitRound | None) -> dict[str, Any]:
     it = round_ or init_round(replica.claim_of(pod).status.allocation)
     return {"allocationID": it.allocation_id, "round": it.number}
 
 
-async def an_ended_init(replica: Any) -> Pod:
+async def an_ended_init(replica: Replica) -> Pod:
     pod = await a_running_pod(replica)
     ended(replica, pod)
     await replica.settle()
     return pod
 
 
-def requests_of(replica: Any, pod: Pod) -> list[str]:
+def requests_of(replica: Replica, pod: Pod) -> list[str]:
     return [device.request for device in replica.claim_of(pod).status.allocation.devices]
 
 
-async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: Any) -> None:
+async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
     waiting = replica.offered("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
@@ -106,7 +107,7 @@ async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: 
     assert use_of(replica.ledger, "GPU-0") == Use(14_000, 0, 2)
 
 
-async def test_a_word_about_another_round_frees_nothing(replica: Any) -> None:
+async def test_a_word_about_another_round_frees_nothing(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     for other in (InitRound(allocation_id(99), 0), InitRound(allocation_id(1), 1)):
         ended(replica, pod, other)
@@ -115,7 +116,7 @@ async def test_a_word_about_another_round_frees_nothing(replica: Any) -> None:
     assert replica.claim_of(pod).status.allocation.id == allocation_id(1)
 
 
-async def test_a_condition_frees_nothing_whatever_its_message_says(replica: Any) -> None:
+async def test_a_condition_frees_nothing_whatever_its_message_says(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     name = replica.claim_of(pod).status.allocation.id
     said = [
@@ -127,7 +128,9 @@ async def test_a_condition_frees_nothing_whatever_its_message_says(replica: Any)
     assert requests_of(replica, pod) == ["prepare", "main"]
 
 
-async def test_what_is_wanted_again_after_its_round_is_not_taken_out_first(replica: Any) -> None:
+async def test_what_is_wanted_again_after_its_round_is_not_taken_out_first(
+    replica: Replica,
+) -> None:
     pod = await a_running_pod(replica)
     report(
         replica,
@@ -141,7 +144,7 @@ async def test_what_is_wanted_again_after_its_round_is_not_taken_out_first(repli
     assert after == before.model_copy(update={"init_round": 1})
 
 
-async def test_a_late_word_about_the_first_round_does_not_free_the_second(replica: Any) -> None:
+async def test_a_late_word_about_the_first_round_does_not_free_the_second(replica: Replica) -> None:
     pod = await an_ended_init(replica)
     first = init_round(replica.claim_of(pod).status.allocation)
     wanted(replica, pod)
@@ -152,7 +155,7 @@ async def test_a_late_word_about_the_first_round_does_not_free_the_second(replic
 
 
 async def test_init_containers_that_run_again_are_fitted_again_in_the_same_allocation(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await an_ended_init(replica)
     before = replica.claim_of(pod).status.allocation
@@ -166,7 +169,7 @@ async def test_init_containers_that_run_again_are_fitted_again_in_the_same_alloc
 
 
 async def test_init_containers_that_run_again_get_devices_on_a_node_that_takes_no_new_pods(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await an_ended_init(replica)
     replica.news.node_changed(a_node("node-1", unschedulable=True, resource_version=9))
@@ -176,7 +179,7 @@ async def test_init_containers_that_run_again_get_devices_on_a_node_that_takes_n
 
 
 async def test_init_containers_that_run_again_wait_for_room_and_take_it(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = await an_ended_init(replica)
     told: list[str] = []
@@ -196,7 +199,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
     assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
 
 
-async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Any) -> None:
+async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Replica) -> None:
     """The kubelet runs them again before anybody took their devices out of the allocation."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
@@ -207,7 +210,9 @@ async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Any) ->
     assert after.init_round == before.init_round + 1
 
 
-async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(replica: Any) -> None:
+async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(
+    replica: Replica,
+) -> None:
     pod = await an_ended_init(replica)
     name = replica.claim_of(pod).status.allocation.id
     report(replica, pod, released={"allocationID": name})
@@ -217,7 +222,7 @@ async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(repl
 
 
 async def test_a_new_leader_takes_the_devices_of_ended_init_containers_out_too(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     pod = await a_running_pod(replica)
     replica.leading = False

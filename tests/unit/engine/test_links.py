@@ -15,7 +15,7 @@ def said() -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def replica(said, monkeypatch) -> Replica:
+def replica(said: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch) -> Replica:
     replica = Replica()
     replica.news.node_changed(a_node("node-1"))
 
@@ -30,7 +30,9 @@ def see(replica: Replica, uuid: str, version: int = 1, **links: int) -> None:
     replica.news.device_changed(a_device(uuid=uuid, links=links, resource_version=version))
 
 
-async def test_a_link_that_one_end_denies_is_told_on_the_node_once(replica, said):
+async def test_a_link_that_one_end_denies_is_told_on_the_node_once(
+    replica: Replica, said: list[tuple[str, str, str]]
+):
     see(replica, "A", B=210)
     replica.submit()
     assert said == []  # the other end is not there yet
@@ -40,7 +42,7 @@ async def test_a_link_that_one_end_denies_is_told_on_the_node_once(replica, said
     assert said == [("Node", "node-1", "links count as none: A says 210 to B, which says 10")]
 
 
-async def test_an_end_that_says_nothing_says_no(replica, said):
+async def test_an_end_that_says_nothing_says_no(replica: Replica, said: list[tuple[str, str, str]]):
     see(replica, "B")
     see(replica, "A", B=210)
     replica.submit()
@@ -49,14 +51,16 @@ async def test_an_end_that_says_nothing_says_no(replica, said):
     ]
 
 
-async def test_links_that_agree_and_links_to_devices_elsewhere_are_no_news(replica, said):
+async def test_links_that_agree_and_links_to_devices_elsewhere_are_no_news(
+    replica: Replica, said: list[tuple[str, str, str]]
+):
     see(replica, "A", B=210, C=20)
     see(replica, "B", A=210)
     replica.submit()
     assert said == []
 
 
-async def test_what_is_said_follows_the_links(replica, said):
+async def test_what_is_said_follows_the_links(replica: Replica, said: list[tuple[str, str, str]]):
     see(replica, "A", B=210)
     see(replica, "B", A=10)
     replica.submit()
@@ -70,7 +74,7 @@ async def test_what_is_said_follows_the_links(replica, said):
     ]
 
 
-async def test_of_many_pairs_three_are_named(replica, said):
+async def test_of_many_pairs_three_are_named(replica: Replica, said: list[tuple[str, str, str]]):
     see(replica, "A", B=1, C=1, D=1, E=1)
     for uuid in "BCDE":
         see(replica, uuid)

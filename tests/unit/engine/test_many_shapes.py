@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from builders import a_container, a_node, a_pod
+from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_operator.engine.engine import Engine
 
@@ -33,7 +33,7 @@ def selecting(number: int) -> Pod:
     return a_pod(f"p{number}", containers=[a_container(limits=limits)], node_selector=selector)
 
 
-def come_and_go(replica: Any, make: Callable[[int], Pod], numbers: range) -> None:
+def come_and_go(replica: Replica, make: Callable[[int], Pod], numbers: range) -> None:
     nodes = frozenset(replica.cache.nodes)
     engine: Engine = replica.engine
     for number in numbers:
@@ -48,7 +48,7 @@ def come_and_go(replica: Any, make: Callable[[int], Pod], numbers: range) -> Non
 
 @pytest.mark.parametrize(("make", "many"), [(shaped, 10_000), (selecting, FULL + 500)])
 async def test_shapes_beyond_those_that_are_remembered_leave_nothing_behind(
-    replica: Any, make: Callable[[int], Pod], many: int
+    replica: Replica, make: Callable[[int], Pod], many: int
 ) -> None:
     """And a pod of another tenant still gets a device."""
     for number in range(NODES):

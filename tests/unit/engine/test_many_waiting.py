@@ -6,11 +6,11 @@ import gc
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from builders import a_claim, a_container, a_node, a_pod, a_request
+from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_operator.engine.scheduling.reservation import Reservation
 
@@ -39,7 +39,7 @@ def a_gpu_pod(name: str, memory_mib: int, *, namespace: str = "tenant") -> Pod:
     return a_pod(name, namespace=namespace, containers=[a_container(limits=limits)])
 
 
-def full_but_for_one(replica: Any) -> None:
+def full_but_for_one(replica: Replica) -> None:
     """Nodes whose GPUs are taken, and one with a small GPU, where the others go."""
     for number in range(NODES):
         replica.news.node_changed(a_node(f"node-{number}"))
@@ -50,7 +50,7 @@ def full_but_for_one(replica: Any) -> None:
     replica.device(uuid="GPU-small", node="small", memory_mib=4_096)
 
 
-def wait(replica: Any, make: Callable[[int], Pod], numbers: Iterable[int]) -> None:
+def wait(replica: Replica, make: Callable[[int], Pod], numbers: Iterable[int]) -> None:
     for number in numbers:
         pod = make(number)
         replica.news.pod_changed(pod)
@@ -74,7 +74,7 @@ def work(act: Callable[[], object]) -> int:
     return calls
 
 
-def serve_another(replica: Any, name: str) -> int:
+def serve_another(replica: Replica, name: str) -> int:
     """The work for a pod of another tenant, from when it is seen until it has a GPU and is gone."""
     pod = a_gpu_pod(name, 1_024, namespace="other")
 
@@ -90,7 +90,7 @@ def serve_another(replica: Any, name: str) -> int:
 
 @pytest.mark.parametrize("make", [alike, different])
 async def test_ten_thousand_waiting_pods_of_a_tenant_slow_no_other_down_and_leave_nothing(
-    replica: Any, make: Callable[[int], Pod]
+    replica: Replica, make: Callable[[int], Pod]
 ) -> None:
     full_but_for_one(replica)
     wait(replica, make, range(FEW))
@@ -113,7 +113,7 @@ async def test_ten_thousand_waiting_pods_of_a_tenant_slow_no_other_down_and_leav
 
 
 async def test_a_gpu_that_becomes_free_costs_as_much_with_ten_thousand_alike_as_with_a_hundred(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """One of them gets it; the others are not looked at."""
     full_but_for_one(replica)
@@ -132,7 +132,7 @@ async def test_a_gpu_that_becomes_free_costs_as_much_with_ten_thousand_alike_as_
 
 
 async def test_ten_thousand_claims_of_a_tenant_without_pods_slow_no_other_down(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     full_but_for_one(replica)
     serve_another(replica, "first")

@@ -14,6 +14,7 @@ from builders import (
     an_allocation,
     use_of,
 )
+from replica import Replica
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -27,7 +28,7 @@ def anew(name: str = "node-1") -> Node:
     return node.model_copy(update={"metadata": metadata})
 
 
-async def a_running_pod(replica: Any) -> Any:
+async def a_running_pod(replica: Replica) -> Any:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -38,13 +39,13 @@ async def a_running_pod(replica: Any) -> Any:
     return pod
 
 
-async def test_an_allocation_remembers_which_node_it_was_made_for(replica: Any) -> None:
+async def test_an_allocation_remembers_which_node_it_was_made_for(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     assert replica.claim_of(pod).status.allocation.node_uid == "uid-of-node-1"
 
 
 async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the_former(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Whether or not anybody saw that it was gone in between."""
     pod = await a_running_pod(replica)
@@ -58,7 +59,7 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
+async def test_what_is_given_on_the_new_node_stays(replica: Replica) -> None:
     replica.device()
     replica.news.node_changed(anew())
     pod = replica.offered()
@@ -70,7 +71,7 @@ async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
 
 
 async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """As written before allocations had one."""
     pod = await a_running_pod(replica)
@@ -85,7 +86,7 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     assert replica.claim_of(pod).status.allocation is None
 
 
-async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
+async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> None:
     pod = await a_running_pod(replica)
     replica.news.node_unreadable("node-1", "uid-of-node-1")
     replica.cache.nodes.pop("node-1")  # as a new leader, which never read it
@@ -96,7 +97,7 @@ async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
 
 
 async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_still(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """The agent's word about the one would else free the other while it is in use."""
     replica.device()
@@ -108,7 +109,7 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
 
 
 async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_lets_go(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(name="gpu-0", node="node-1")
     replica.device(name="gpu-0.node-2", node="node-2")
@@ -120,7 +121,7 @@ async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_l
 
 
 async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_first(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Its container was never stopped; a younger claim on its device could not start."""
     pod = await a_running_pod(replica)
@@ -139,7 +140,7 @@ async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_fir
 
 
 async def test_a_pod_that_is_looked_at_while_its_devices_are_released_is_decided_all_the_same(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """What is on its way out must not be taken for what the pod has."""
     pod = await a_running_pod(replica)
@@ -157,7 +158,7 @@ async def test_a_pod_that_is_looked_at_while_its_devices_are_released_is_decided
 
 
 async def test_a_claim_that_is_gone_before_the_watch_says_so_is_not_written_again_and_again(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """A watch may hang for minutes while writes are answered: each of them with a 404."""
     replica.device()

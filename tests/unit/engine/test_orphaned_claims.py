@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_node, a_pod, use_of
+from replica import Replica
 from vgpu_api import names
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -17,7 +18,7 @@ LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 class Orphan:
     """A claim whose pod runs on node-1; a test ends the pod and silences the agent."""
 
-    def __init__(self, replica: Any) -> None:
+    def __init__(self, replica: Replica) -> None:
         self.replica = replica
         for node in ("node-1", "node-2", "node-3"):
             replica.news.node_changed(a_node(node))
@@ -81,7 +82,7 @@ class Orphan:
 
 
 @pytest.fixture
-async def orphan(replica: Any) -> Orphan:
+async def orphan(replica: Replica) -> Orphan:
     made = Orphan(replica)
     await made.start()
     return made
@@ -149,7 +150,9 @@ async def test_an_agent_that_was_uninstalled_with_its_lease_is_absent(orphan: Or
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_a_leader_that_never_saw_the_pod_reads_it_first(replica: Any, is_there: bool) -> None:
+async def test_a_leader_that_never_saw_the_pod_reads_it_first(
+    replica: Replica, is_there: bool
+) -> None:
     """Its cache has GPU pods only, as its configuration reads them today."""
     first = Orphan(replica)
     await first.start()

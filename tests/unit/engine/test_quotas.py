@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders import a_claim, a_pod, a_request
+from replica import Replica
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.core import ResourceQuota
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
@@ -20,12 +19,12 @@ def a_quota(devices: int, version: int = 1) -> ResourceQuota:
     )
 
 
-def four_devices(replica: Any) -> None:
+def four_devices(replica: Replica) -> None:
     for number in range(4):
         replica.device(uuid=f"GPU-{number}", index=number)
 
 
-def allocated(replica: Any, name: str) -> tuple[str, str, str]:
+def allocated(replica: Replica, name: str) -> tuple[str, str, str]:
     condition = find(VGPUClaim.read(replica.api.claim(name)).status.conditions, ALLOCATED)
     assert condition is not None
     return condition.status, condition.reason, condition.message
@@ -33,7 +32,7 @@ def allocated(replica: Any, name: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
 async def test_a_claim_for_four_devices_gets_none_under_a_quota_of_one(
-    replica: Any, mode: str
+    replica: Replica, mode: str
 ) -> None:
     four_devices(replica)
     replica.news.quota_changed(a_quota(1))
@@ -50,7 +49,7 @@ async def test_a_claim_for_four_devices_gets_none_under_a_quota_of_one(
     )
 
 
-async def test_what_an_immediate_claim_holds_counts_for_the_next(replica: Any) -> None:
+async def test_what_an_immediate_claim_holds_counts_for_the_next(replica: Replica) -> None:
     four_devices(replica)
     replica.news.quota_changed(a_quota(3))
     for name in ("first", "second"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builders import a_claim, a_container, a_node, a_pod, a_request, allocation_id, use_of
+from replica import Replica
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -16,7 +15,7 @@ LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
 
 async def test_a_pod_that_went_before_it_had_a_node_frees_its_devices_at_once(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = replica.offered()
@@ -30,7 +29,7 @@ async def test_a_pod_that_went_before_it_had_a_node_frees_its_devices_at_once(
 
 
 async def test_a_bound_pod_that_is_gone_keeps_its_devices_until_the_agent_says_so(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     name = await a_bound_pod_that_goes(replica)
@@ -41,7 +40,7 @@ async def test_a_bound_pod_that_is_gone_keeps_its_devices_until_the_agent_says_s
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica: Any) -> None:
+async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica: Replica) -> None:
     replica.device()
     name = await a_bound_pod_that_goes(replica)
     say_released(replica, name, allocation_id(99))
@@ -49,7 +48,7 @@ async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica
     assert "allocation" in replica.api.claim(name)["status"]
 
 
-async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
+async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Replica) -> None:
     replica.device()
     name = await a_bound_pod_that_goes(replica)
     replica.news.node_gone("node-1")
@@ -57,7 +56,7 @@ async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
     assert "allocation" not in replica.api.claim(name)["status"]
 
 
-async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Any) -> None:
+async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Replica) -> None:
     """It may be one that kube-scheduler cannot place for reasons of its own."""
     replica.device()
     pod = replica.pod()
@@ -67,7 +66,7 @@ async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Any) -> No
     assert replica.api.log == []
 
 
-async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Any) -> None:
+async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Replica) -> None:
     replica.device()
     pod = replica.offered()
     await replica.settle()
@@ -88,7 +87,7 @@ async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Any)
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_filters_alone_keep_no_devices(replica: Any) -> None:
+async def test_filters_alone_keep_no_devices(replica: Replica) -> None:
     """kube-scheduler tries again and again, and something after Filter fails each time."""
     replica.device()
     pod = replica.offered()
@@ -102,7 +101,7 @@ async def test_filters_alone_keep_no_devices(replica: Any) -> None:
 
 
 async def test_a_pod_whose_volumes_may_take_minutes_holds_nothing_until_its_bind(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(memory_mib=8192)
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "never-bound"}}
@@ -121,7 +120,7 @@ async def test_a_pod_whose_volumes_may_take_minutes_holds_nothing_until_its_bind
     assert isinstance(refused, Refusal)
 
 
-async def test_expiry_never_touches_an_immediate_claim(replica: Any) -> None:
+async def test_expiry_never_touches_an_immediate_claim(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
     await replica.settle()
@@ -130,7 +129,7 @@ async def test_expiry_never_touches_an_immediate_claim(replica: Any) -> None:
     assert "allocation" in replica.api.claim("now")["status"]
 
 
-async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Any) -> None:
+async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Replica) -> None:
     replica.claim(
         a_claim(
             "going",
@@ -145,7 +144,7 @@ async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Any) -> Non
     assert replica.api.claim("going")["metadata"]["finalizers"] == ["other/one"]
 
 
-async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any) -> None:
+async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Replica) -> None:
     """The deletion is seen while a write is under way, and that write then comes to nothing."""
     replica.device(memory_mib=64)
     pod = replica.offered()
@@ -166,7 +165,7 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
     assert replica.api.claim(name)["metadata"]["finalizers"] == []
 
 
-async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Any) -> None:
+async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Replica) -> None:
     """The answer to a write may come after the watch delivered the deletion."""
     replica.device()
     pod = replica.offered()
@@ -177,7 +176,7 @@ async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def a_bound_pod_that_goes(replica: Any) -> str:
+async def a_bound_pod_that_goes(replica: Replica) -> str:
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -194,7 +193,7 @@ async def a_bound_pod_that_goes(replica: Any) -> str:
     return str(name)
 
 
-def say_released(replica: Any, name: str, allocation_id: str) -> None:
+def say_released(replica: Replica, name: str, allocation_id: str) -> None:
     raw = replica.api.claim(name)
     raw["status"]["released"] = {"allocationID": allocation_id}
     stored = replica.api.put(VGPU_CLAIMS, raw)

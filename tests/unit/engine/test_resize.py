@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_pod, use_of
+from replica import Replica
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -25,7 +26,7 @@ def a_quota(mib: int) -> ResourceQuota:
     )
 
 
-async def a_running_pod(replica: Any, name: str = "pod-1", **limits: Any) -> Pod:
+async def a_running_pod(replica: Replica, name: str = "pod-1", **limits: Any) -> Pod:
     pod = a_pod(
         name,
         node="node-1",
@@ -40,15 +41,15 @@ async def a_running_pod(replica: Any, name: str = "pod-1", **limits: Any) -> Pod
     return pod
 
 
-def raw_of(replica: Any, pod: Pod) -> dict[str, Any]:
+def raw_of(replica: Replica, pod: Pod) -> dict[str, Any]:
     return replica.api.claim(replica.claim_of(pod).metadata.name)
 
 
-def observed(replica: Any, raw: dict[str, Any]) -> None:
+def observed(replica: Replica, raw: dict[str, Any]) -> None:
     replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
 
 
-def report(replica: Any, pod: Pod, type_: str, status: str) -> None:
+def report(replica: Replica, pod: Pod, type_: str, status: str) -> None:
     """A condition as the agent applies it, about the claim's present version."""
     raw = raw_of(replica, pod)
     kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
@@ -58,7 +59,7 @@ def report(replica: Any, pod: Pod, type_: str, status: str) -> None:
     observed(replica, raw)
 
 
-async def change(replica: Any, pod: Pod, **request: Any) -> None:
+async def change(replica: Replica, pod: Pod, **request: Any) -> None:
     raw = raw_of(replica, pod)
     raw["spec"]["requests"][0].update(request)
     raw["metadata"]["generation"] = raw["metadata"].get("generation", 1) + 1
@@ -66,19 +67,19 @@ async def change(replica: Any, pod: Pod, **request: Any) -> None:
     await replica.settle()
 
 
-def device_of(replica: Any, pod: Pod) -> tuple[int, int]:
+def device_of(replica: Replica, pod: Pod) -> tuple[int, int]:
     (device,) = replica.claim_of(pod).status.allocation.devices
     return device.memory_mib, device.cores
 
 
 @pytest.fixture
-async def pod(replica: Any) -> Pod:
+async def pod(replica: Replica) -> Pod:
     replica.device(memory_mib=DEVICE_MIB)
     return await a_running_pod(replica, gpu=1, gpumem=4000, gpucores=30)
 
 
 async def test_more_is_in_the_ledger_and_in_the_allocation_where_there_is_room(
-    replica: Any, pod: Pod
+    replica: Replica, pod: Pod
 ) -> None:
     before = replica.claim_of(pod).status
     await change(replica, pod, memory="8000Mi", cores=50)
@@ -93,7 +94,7 @@ async def test_more_is_in_the_ledger_and_in_the_allocation_where_there_is_room(
     "amounts", [{"memory": "13000Mi"}, {"cores": 80}, {"memory": "5000Mi", "cores": 100}]
 )
 async def test_more_than_is_free_is_given_when_it_is(
-    replica: Any, pod: Pod, amounts: dict[str, Any]
+    replica: Replica, pod: Pod, amounts: dict[str, Any]
 ) -> None:
     other = await a_running_pod(replica, "pod-2", gpu=1, gpumem=4000, gpucores=30)
     await change(replica, pod, **amounts)
@@ -118,14 +119,16 @@ async def test_more_than_is_free_is_given_when_it_is(
     assert device_of(replica, pod) == (memory, amounts.get("cores", 30))
 
 
-async def test_all_of_the_compute_is_for_who_has_the_device_alone(replica: Any, pod: Pod) -> None:
+async def test_all_of_the_compute_is_for_who_has_the_device_alone(
+    replica: Replica, pod: Pod
+) -> None:
     await a_running_pod(replica, "pod-2", gpu=1, gpumem=1000, gpucores=0)
     await change(replica, pod, cores=100)
     assert device_of(replica, pod) == (4000, 30)
 
 
 async def test_less_is_free_for_others_only_when_the_agent_has_it_in_place(
-    replica: Any, pod: Pod
+    replica: Replica, pod: Pod
 ) -> None:
     await change(replica, pod, memory="1000Mi", cores=10)
     assert device_of(replica, pod) == (4000, 30)
@@ -138,14 +141,14 @@ async def test_less_is_free_for_others_only_when_the_agent_has_it_in_place(
     assert use_of(replica.ledger, "GPU-0") == Use(1000, 10, 1)
 
 
-async def test_a_report_about_an_earlier_version_frees_nothing(replica: Any, pod: Pod) -> None:
+async def test_a_report_about_an_earlier_version_frees_nothing(replica: Replica, pod: Pod) -> None:
     report(replica, pod, "Resized", "True")
     await change(replica, pod, memory="1000Mi")
     assert device_of(replica, pod) == (4000, 30)
 
 
 async def test_more_of_one_and_less_of_the_other_holds_the_larger_of_both_meanwhile(
-    replica: Any, pod: Pod
+    replica: Replica, pod: Pod
 ) -> None:
     await change(replica, pod, memory="8000Mi", cores=10)
     assert device_of(replica, pod) == (8000, 30)
@@ -154,7 +157,7 @@ async def test_more_of_one_and_less_of_the_other_holds_the_larger_of_both_meanwh
     assert device_of(replica, pod) == (8000, 10)
 
 
-async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Any) -> None:
+async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Replica) -> None:
     replica.device(memory_mib=DEVICE_MIB)
     pod = await a_running_pod(replica, gpu=1, **{"gpumem-percentage": 25}, gpucores=30)
     await a_running_pod(replica, "pod-2", gpu=1, gpumem=4096, gpucores=0)
@@ -172,7 +175,7 @@ async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Any) 
 
 
 async def test_a_percentage_means_the_memory_that_the_device_had_when_it_was_given(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """As the agent reads it: were it of what the columns have now, the operator would free more."""
     replica.device(memory_mib=DEVICE_MIB)
@@ -185,7 +188,7 @@ async def test_a_percentage_means_the_memory_that_the_device_had_when_it_was_giv
     assert device_of(replica, pod) == (DEVICE_MIB // 4, 0)
 
 
-async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
+async def test_a_quota_holds_for_what_is_added(replica: Replica, pod: Pod) -> None:
     replica.news.quota_changed(a_quota(6000))
     await replica.settle()
     await change(replica, pod, memory="6001Mi")
@@ -194,7 +197,7 @@ async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
     assert device_of(replica, pod) == (6000, 30)
 
 
-def generations(replica: Any, pod: Pod) -> set[int]:
+def generations(replica: Replica, pod: Pod) -> set[int]:
     """The generation of the spec, and those that the operator reports as read."""
     raw = raw_of(replica, pod)
     told = [c for c in raw["status"]["conditions"] if c["type"] in ("Allocated", "Ready")]
@@ -206,7 +209,7 @@ def generations(replica: Any, pod: Pod) -> set[int]:
 
 
 async def test_a_change_that_asks_for_no_other_amounts_is_marked_as_read(
-    replica: Any, pod: Pod
+    replica: Replica, pod: Pod
 ) -> None:
     raw = raw_of(replica, pod)
     raw["spec"]["ttlSecondsAfterUnused"] = 60
@@ -220,7 +223,7 @@ async def test_a_change_that_asks_for_no_other_amounts_is_marked_as_read(
 
 
 async def test_a_change_that_finds_no_room_is_not_marked_as_read_until_it_has(
-    replica: Any, pod: Pod
+    replica: Replica, pod: Pod
 ) -> None:
     await change(replica, pod, memory="900Gi")
     assert generations(replica, pod) == {1, 2}

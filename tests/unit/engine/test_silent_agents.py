@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_device, a_node, a_pod
+from replica import Replica
 from vgpu_api import names
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.recorder import Regarding
@@ -19,7 +20,7 @@ READY = Condition(type="Ready", status="True", reason="Present", message="the dr
 class Nodes:
     """Nodes with one device each; a test lets their agents beat, and time pass."""
 
-    def __init__(self, replica: Any, count: int) -> None:
+    def __init__(self, replica: Replica, count: int) -> None:
         self.replica = replica
         self.names = [f"node-{number}" for number in range(count)]
         self.devices: dict[str, GPUDevice] = {}
@@ -69,7 +70,7 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(replica: Any) -> Nodes:
+def nodes(replica: Replica) -> Nodes:
     return Nodes(replica, 3)
 
 
@@ -86,7 +87,7 @@ async def test_a_silent_agents_devices_are_unknown_within_forty_seconds(nodes: N
 
 
 async def test_nothing_is_placed_there_and_something_is_again_when_it_is_back(
-    nodes: Nodes, replica: Any
+    nodes: Nodes, replica: Replica
 ) -> None:
     await nodes.pass_time(40, "node-1", "node-2")
     refused = replica.offer(replica.pod("pod-1"), "node-0")
@@ -114,7 +115,7 @@ async def test_a_device_that_is_not_ready_for_a_reason_keeps_it(nodes: Nodes) ->
 
 
 async def test_pods_that_wait_there_for_their_agent_are_told_once(
-    nodes: Nodes, replica: Any, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[str, str]] = []
 
@@ -137,7 +138,7 @@ async def test_pods_that_wait_there_for_their_agent_are_told_once(
 
 
 async def test_silent_nodes_come_one_by_one_and_no_pods_but_theirs_are_looked_at(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = Nodes(replica, 6)
     replica.time += names.AGENT_LEASE_S + 1
@@ -155,13 +156,13 @@ async def test_when_most_agents_are_silent_it_is_not_they_who_are(nodes: Nodes) 
     assert set(nodes.ready().values()) == {"True"}
 
 
-async def test_the_agent_of_the_only_node_may_be_silent(replica: Any) -> None:
+async def test_the_agent_of_the_only_node_may_be_silent(replica: Replica) -> None:
     nodes = Nodes(replica, 1)
     await nodes.pass_time(40)
     assert nodes.ready() == {"node-0": "Unknown"}
 
 
-async def test_nobody_is_silent_who_could_not_be_heard(nodes: Nodes, replica: Any) -> None:
+async def test_nobody_is_silent_who_could_not_be_heard(nodes: Nodes, replica: Replica) -> None:
     await nodes.pass_time(30, "node-1", "node-2")
     replica.news.agents_listed()  # the watch was lost, and is made up for
     await nodes.pass_time(30, "node-1", "node-2")
@@ -176,7 +177,7 @@ async def test_an_agent_that_never_kept_a_lease_is_not_expected_to(nodes: Nodes)
     assert set(nodes.ready().values()) == {"True"}
 
 
-async def test_a_replica_that_does_not_lead_marks_nothing(nodes: Nodes, replica: Any) -> None:
+async def test_a_replica_that_does_not_lead_marks_nothing(nodes: Nodes, replica: Replica) -> None:
     replica.leading = False
     await nodes.pass_time(60, "node-1", "node-2")
     assert replica.api.applied == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_device, a_node, a_pod
+from replica import Replica
 from vgpu_operator.engine import engine as engine_module
 from vgpu_operator.engine.effects import RecordEvent
 from vgpu_operator.ledger import ClaimKey
@@ -17,7 +18,7 @@ LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
 
 
 async def test_a_new_leader_judges_its_pods_some_at_a_time(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
     judge_pod = engine_module.judge_pod
@@ -41,7 +42,7 @@ async def test_a_new_leader_judges_its_pods_some_at_a_time(
     assert max(sizes) <= 64
 
 
-async def test_links_of_many_nodes_are_compared_node_by_node(replica: Any) -> None:
+async def test_links_of_many_nodes_are_compared_node_by_node(replica: Replica) -> None:
     for node in ("node-1", "node-2", "node-3"):
         ends = (f"GPU-a-{node}", f"GPU-b-{node}")
         replica.news.node_changed(a_node(node))
@@ -57,7 +58,7 @@ async def test_links_of_many_nodes_are_compared_node_by_node(replica: Any) -> No
 
 
 async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_write(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why a claim is refused takes milliseconds to find out, and may be what it shows already."""
     looked_at: list[Any] = []
@@ -73,7 +74,7 @@ async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_w
 
 
 async def test_a_call_is_answered_between_two_slices(
-    replica: Any, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From its connection to its answer it takes several turns of the loop, not one in each gap."""
     slices = 0

@@ -11,6 +11,7 @@ import pytest
 from agent_bench import a_bench, a_bound_pod
 from agent_node import GPU_0
 from builders import a_container, a_pod
+from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.quantity import MIB
@@ -35,7 +36,7 @@ class Clock:
         await asyncio.sleep(0)
 
 
-def an_elector(replica: Any, name: str, clock: Clock) -> Elector:
+def an_elector(replica: Replica, name: str, clock: Clock) -> Elector:
     return Elector(
         replica.api,
         namespace="vgpu-system",
@@ -53,7 +54,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
     return a_pod(name, containers=[a_container(limits=limits)])
 
 
-async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
+async def decide(replica: Replica, name: str, *, mib: int = 10_000) -> VGPUClaim:
     """The claim that this replica gave a pod, which the other has not seen."""
     pod = a_pod_asking(name, mib)
     replica.news.pod_changed(pod)
@@ -78,7 +79,7 @@ def shares_of(claim: VGPUClaim) -> ClaimAllocation:
     )
 
 
-async def two_leaders(replica: Any) -> tuple[Any, Any]:
+async def two_leaders(replica: Replica) -> tuple[Any, Any]:
     """One whose clock stands still goes on leading beside its successor."""
     former, former_clock = type(replica)(replica.api), Clock(stands=True)
     first = an_elector(former, "operator-0", former_clock)
@@ -91,7 +92,7 @@ async def two_leaders(replica: Any) -> tuple[Any, Any]:
 
 
 async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
-    replica: Any, tmp_path: Path
+    replica: Replica, tmp_path: Path
 ) -> None:
     """Both give the same device away, again and again; what starts never exceeds it."""
     leaders = await two_leaders(replica)
@@ -126,7 +127,7 @@ async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
 
 
 async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_the_rest(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     former, _ = await two_leaders(replica)
     for each in (former, replica):

@@ -38,7 +38,7 @@ def free(columns: Columns) -> dict[str, int]:
     return {name: columns.node_cpu_free[columns.node_id(name)] for name in NODES}
 
 
-async def test_cpu_counts_from_the_reservation_until_the_pod_is_gone(replica):
+async def test_cpu_counts_from_the_reservation_until_the_pod_is_gone(replica: Replica):
     pod = a_pod_with("2")
     consumer = replica.news.pod_changed(pod)
     held = replica.offer(consumer)
@@ -52,21 +52,21 @@ async def test_cpu_counts_from_the_reservation_until_the_pod_is_gone(replica):
     assert free(columns) == {"node-1": 8000, "node-2": 8000}
 
 
-async def test_a_reservation_that_moves_takes_its_cpu_with_it(replica):
+async def test_a_reservation_that_moves_takes_its_cpu_with_it(replica: Replica):
     consumer = replica.news.pod_changed(a_pod_with("2"))
     for node in (*NODES, "node-1"):
         replica.offer(consumer, node)
         assert free(replica.ledger.columns) == {"node-1": 8000, "node-2": 8000, node: 6000}
 
 
-async def test_a_reservation_that_ends_gives_its_cpu_back(replica):
+async def test_a_reservation_that_ends_gives_its_cpu_back(replica: Replica):
     consumer = replica.news.pod_changed(a_pod_with("2"))
     held = replica.offer(consumer)
     give_up(replica.state, held)
     assert free(replica.ledger.columns) == {"node-1": 8000, "node-2": 8000}
 
 
-async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica):
+async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica: Replica):
     for version in (1, 2):
         replica.news.pod_changed(a_pod_with("2", resource_version=version))
     replica.news.pod_changed(a_pod_with("4", name="pod-2"))
@@ -77,7 +77,9 @@ async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica):
     ]
 
 
-async def test_a_pod_without_devices_counts_where_it_takes_their_node_a_daemon_does_not(replica):
+async def test_a_pod_without_devices_counts_where_it_takes_their_node_a_daemon_does_not(
+    replica: Replica,
+):
     mix = replica.ledger.columns.mix
     replica.news.pod_changed(a_pod_with("2"))
     for version in (1, 2):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders import a_container, a_pod, use_of
+from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_operator.engine.cache import key_of
@@ -20,13 +19,13 @@ def a_told_pod(name: str = "pod-1", *, version: int) -> Pod:
     return a_pod(name, resource_version=version, containers=[a_container(limits=GPU)])
 
 
-def ask(replica: Any, pod: Pod, *nodes: str) -> list[str]:
+def ask(replica: Replica, pod: Pod, *nodes: str) -> list[str]:
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": list(nodes)})
     return filter_nodes(replica.engine, request).node_names
 
 
 async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Its deletion is never delivered: the watch had not seen it. It may have been bound
     meanwhile, so what it was given stays until its node's agent reports it as free."""
@@ -48,7 +47,7 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
 
 @pytest.mark.parametrize(("listed", "uids"), [(49, ()), (60, ("uid-of-pod-1",))])
 async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
-    replica: Any, listed: int, uids: tuple[str, ...]
+    replica: Replica, listed: int, uids: tuple[str, ...]
 ) -> None:
     replica.device()
     ask(replica, a_told_pod(version=50), "node-1")
@@ -59,7 +58,7 @@ async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
 
 
 async def test_a_filter_that_asks_late_about_a_pod_of_the_past_reserves_nothing(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.news.pods_listed(60, set())

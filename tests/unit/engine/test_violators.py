@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import a_container, a_pod
+from replica import Replica
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import TooManyRequests
@@ -18,7 +19,7 @@ SENTENCE = "held up to 9000 MiB of device GPU-0"
 class Users:
     """Pods that run with a claim each; a test has their agents report violations."""
 
-    def __init__(self, replica: Any) -> None:
+    def __init__(self, replica: Replica) -> None:
         self.replica = replica
         replica.state.evicts = True
 
@@ -63,7 +64,7 @@ class Users:
 
 
 @pytest.fixture
-async def users(replica: Any, monkeypatch: pytest.MonkeyPatch) -> Users:
+async def users(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Users:
     replica.device()
     real = replica.api.create
 

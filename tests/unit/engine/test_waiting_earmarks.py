@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from builders import a_claim, a_container, a_device, a_node, a_request, use_of
+from replica import Replica
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
@@ -24,14 +24,14 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
     return {"nvidia.com/gpu": devices, "nvidia.com/gpumem": mib}
 
 
-def filtered(replica: Any, pod: Pod) -> FilterAnswer:
+def filtered(replica: Replica, pod: Pod) -> FilterAnswer:
     """The answer to kube-scheduler about the pod, as of now."""
     names = list(replica.cache.nodes)
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": names})
     return filter_nodes(replica.engine, request)
 
 
-def end(replica: Any, pod: Pod) -> None:
+def end(replica: Replica, pod: Pod) -> None:
     """The pod and its claim are gone, and its devices are free."""
     claim = replica.claim_of(pod)
     key = (claim.metadata.namespace, claim.metadata.name)
@@ -39,7 +39,7 @@ def end(replica: Any, pod: Pod) -> None:
     replica.news.claim_gone(key, claim.metadata.uid)
 
 
-def has_devices(replica: Any, pod: Pod) -> bool:
+def has_devices(replica: Replica, pod: Pod) -> bool:
     """Whether devices are reserved for it, or in its claim."""
     known = replica.cache.pod(pod.metadata.uid)
     claim = replica.cache.claim(known.claim)
@@ -47,7 +47,7 @@ def has_devices(replica: Any, pod: Pod) -> bool:
     return replica.reservation(pod) is not None or allocated
 
 
-async def a_full_device(replica: Any) -> list[Pod]:
+async def a_full_device(replica: Replica) -> list[Pod]:
     """Four pods of 4 GiB on a device of 16 GiB."""
     replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(4096)) for number in range(4)]
@@ -56,7 +56,7 @@ async def a_full_device(replica: Any) -> list[Pod]:
     return small
 
 
-async def a_starving_pod(replica: Any, mib: int = 16384) -> Pod:
+async def a_starving_pod(replica: Replica, mib: int = 16384) -> Pod:
     """A pod that was refused for want of room for a minute."""
     pod: Pod = replica.offered("zlarge", limits=asking(mib))
     await replica.scheduled()
@@ -65,7 +65,7 @@ async def a_starving_pod(replica: Any, mib: int = 16384) -> Pod:
     return pod
 
 
-async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
+async def days(replica: Replica, large: Pod, running: list[Pod]) -> int | None:
     """Every ten seconds a small pod ends and another is there at once, to take its place.
 
     Returns how many ended until the large pod had its device; None when it never had.
@@ -85,7 +85,7 @@ async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
     return None
 
 
-async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Any) -> None:
+async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Replica) -> None:
     """It waits a minute, then for the four that run at that time, and for none after them."""
     running = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
@@ -95,7 +95,7 @@ async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Any) 
     assert ended <= AFTER_S // 10 + 4
 
 
-async def test_without_earmarks_the_same_stream_starves_it(replica: Any) -> None:
+async def test_without_earmarks_the_same_stream_starves_it(replica: Replica) -> None:
     """The simulation is able to fail."""
     config = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 0}})
     without = type(replica)(config=config)
@@ -107,7 +107,7 @@ async def test_without_earmarks_the_same_stream_starves_it(replica: Any) -> None
 
 
 async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks_before_it(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Pods made in one second rank by name: the one that starved first need not be the first."""
     small = await a_full_device(replica)
@@ -119,7 +119,7 @@ async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks
 
 
 async def test_what_was_promised_to_a_more_important_pod_is_kept_for_nobody_else(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """One that starves meanwhile would turn it away, though it was requeued for that room."""
     small = await a_full_device(replica)
@@ -136,7 +136,7 @@ async def test_what_was_promised_to_a_more_important_pod_is_kept_for_nobody_else
     assert filtered(replica, important).node_names == ["node-1"]
 
 
-async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -> None:
+async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Replica) -> None:
     small = await a_full_device(replica)
     await a_starving_pod(replica)
     end(replica, small[0])
@@ -148,7 +148,7 @@ async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -
     )
 
 
-async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: Any) -> None:
+async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: Replica) -> None:
     small = await a_full_device(replica)
     await a_starving_pod(replica)
     end(replica, small[0])
@@ -159,14 +159,14 @@ async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: An
     assert held_devices(condition.message) == {"node-1": 1}
 
 
-async def test_who_is_refused_for_another_reason_is_not_told_of_earmarks(replica: Any) -> None:
+async def test_who_is_refused_for_another_reason_is_not_told_of_earmarks(replica: Replica) -> None:
     await a_full_device(replica)
     await a_starving_pod(replica)
     late = replica.offered("late", limits=asking(20000))
     assert filtered(replica, late).refused["node-1"] == "1/1 CardInsufficientMemory"
 
 
-async def test_nothing_is_kept_before_its_time(replica: Any) -> None:
+async def test_nothing_is_kept_before_its_time(replica: Replica) -> None:
     small = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()
@@ -179,7 +179,7 @@ async def test_nothing_is_kept_before_its_time(replica: Any) -> None:
     assert not has_devices(replica, large)
 
 
-async def test_an_earmark_is_given_up_when_its_pod_goes(replica: Any) -> None:
+async def test_an_earmark_is_given_up_when_its_pod_goes(replica: Replica) -> None:
     small = await a_full_device(replica)
     large = await a_starving_pod(replica)
     end(replica, small[0])
@@ -192,7 +192,7 @@ async def test_an_earmark_is_given_up_when_its_pod_goes(replica: Any) -> None:
     assert use_of(replica.ledger, "GPU-0").memory_mib == 16384
 
 
-async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica: Any) -> None:
+async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica: Replica) -> None:
     small = await a_full_device(replica)
     large = await a_starving_pod(replica)
     end(replica, small[0])
@@ -205,7 +205,7 @@ async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica:
     assert use_of(replica.ledger, "GPU-0").memory_mib == 3 * 4096
 
 
-async def test_an_earmark_moves_when_its_device_goes_out_of_order(replica: Any) -> None:
+async def test_an_earmark_moves_when_its_device_goes_out_of_order(replica: Replica) -> None:
     small = await a_full_device(replica)
     replica.device(uuid="GPU-1", node="node-2", memory_mib=16384)
     other = replica.offered("other", limits=asking(16000))
@@ -225,13 +225,13 @@ async def test_an_earmark_moves_when_its_device_goes_out_of_order(replica: Any) 
     assert has_devices(replica, small[0])
 
 
-async def test_who_asks_for_what_no_device_could_give_gets_nothing_kept(replica: Any) -> None:
+async def test_who_asks_for_what_no_device_could_give_gets_nothing_kept(replica: Replica) -> None:
     await a_full_device(replica)
     await a_starving_pod(replica, 20000)
     assert len(replica.state.earmarks) == 0
 
 
-async def test_devices_are_kept_for_a_few_at_a_time(replica: Any) -> None:
+async def test_devices_are_kept_for_a_few_at_a_time(replica: Replica) -> None:
     for number in range(5):
         replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)
     for number in range(5):
@@ -250,7 +250,7 @@ async def test_devices_are_kept_for_a_few_at_a_time(replica: Any) -> None:
 
 
 async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everything(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     devices = 16
     for number in range(devices):
@@ -269,7 +269,9 @@ async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everyt
     assert by_namespace.total() == MOST < devices
 
 
-async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(replica: Any) -> None:
+async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(
+    replica: Replica,
+) -> None:
     """Each of three containers would fit on the device alone; three times 40 % do not."""
     await a_full_device(replica)
     cores = {**asking(4096), "nvidia.com/gpucores": 40}
@@ -282,7 +284,7 @@ async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(rep
     assert len(replica.state.earmarks) == 0
 
 
-async def test_the_most_important_of_those_that_starve_is_served_first(replica: Any) -> None:
+async def test_the_most_important_of_those_that_starve_is_served_first(replica: Replica) -> None:
     await a_full_device(replica)
     for name, priority in (("a-low", 0), ("b-high", 10)):
         replica.offered(name, limits=asking(16384), priority=priority)
@@ -295,7 +297,7 @@ async def test_the_most_important_of_those_that_starve_is_served_first(replica: 
 
 @pytest.mark.parametrize("ends", [1, 2])
 async def test_who_wants_a_device_alone_is_not_overtaken_by_who_shares(
-    replica: Any, ends: int
+    replica: Replica, ends: int
 ) -> None:
     """Compute is not asked for by the small ones, so memory alone must keep them away."""
     replica.device(memory_mib=16384)
@@ -314,7 +316,7 @@ async def test_who_wants_a_device_alone_is_not_overtaken_by_who_shares(
     assert has_devices(replica, alone) == (ends == 2)
 
 
-async def test_an_immediate_claim_does_not_starve_either(replica: Any) -> None:
+async def test_an_immediate_claim_does_not_starve_either(replica: Replica) -> None:
     small = await a_full_device(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="16Gi")], binding_mode="Immediate"))
     await replica.scheduled()
@@ -327,7 +329,7 @@ async def test_an_immediate_claim_does_not_starve_either(replica: Any) -> None:
     assert replica.api.claim("now")["status"]["allocation"]["nodeName"] == "node-1"
 
 
-async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Any) -> None:
+async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Replica) -> None:
     await a_full_device(replica)
     await a_starving_pod(replica)
     assert len(replica.state.earmarks) == 1
@@ -336,7 +338,7 @@ async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Any) -> Non
     assert len(replica.state.earmarks) == 0
 
 
-async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Any) -> None:
+async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Replica) -> None:
     small = await a_full_device(replica)
     await a_starving_pod(replica)
     quota = {
@@ -353,7 +355,7 @@ async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Any
     assert len(view["claims"]) == 3
 
 
-async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Any) -> None:
+async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Replica) -> None:
     """Asking for its claim again changes nothing that anybody else would have to look at."""
     await a_full_device(replica)
     large = await a_starving_pod(replica)
@@ -364,7 +366,9 @@ async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Any) -> N
     assert replica.ledger.changed_since(cursor)[1] == frozenset()
 
 
-async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(replica: Any) -> None:
+async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(
+    replica: Replica,
+) -> None:
     """A Filter may come before the earmark is given up."""
     for number in range(2):
         replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builders import a_claim, a_device, a_request
+from replica import Replica
 from vgpu_api.config import ClusterConfig
 
 
@@ -18,11 +17,11 @@ def an_immediate(name: str, priority: int, *, created: str | None = None, memory
     )
 
 
-def has_devices(replica: Any, name: str) -> bool:
+def has_devices(replica: Replica, name: str) -> bool:
     return "allocation" in replica.api.claim(name).get("status", {})
 
 
-async def test_a_recovered_device_serves_the_most_important_claim_at_once(replica: Any) -> None:
+async def test_a_recovered_device_serves_the_most_important_claim_at_once(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     for name, priority in (("low", 0), ("high", 9)):
         replica.claim(an_immediate(name, priority))
@@ -33,7 +32,7 @@ async def test_a_recovered_device_serves_the_most_important_claim_at_once(replic
     assert not has_devices(replica, "low")
 
 
-async def test_of_equals_the_oldest_is_served_first(replica: Any) -> None:
+async def test_of_equals_the_oldest_is_served_first(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     for name, second in (("a", 2), ("b", 1), ("c", 3)):
         replica.claim(an_immediate(name, 0, created=f"2026-01-01T00:00:0{second}Z"))
@@ -42,7 +41,7 @@ async def test_of_equals_the_oldest_is_served_first(replica: Any) -> None:
     assert [name for name in "abc" if has_devices(replica, name)] == ["b"]
 
 
-async def test_no_claim_is_more_important_than_the_administrator_allows(replica: Any) -> None:
+async def test_no_claim_is_more_important_than_the_administrator_allows(replica: Replica) -> None:
     """Anybody may write a priority into a claim; pods have theirs from a PriorityClass."""
     config = ClusterConfig.model_validate({"scheduling": {"maxClaimPriority": 10}})
     bounded = type(replica)(config=config)
@@ -56,7 +55,7 @@ async def test_no_claim_is_more_important_than_the_administrator_allows(replica:
     assert not has_devices(bounded, "b")
 
 
-async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Any) -> None:
+async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     claim = a_claim("now", requests=[a_request(memory="20Gi")], binding_mode="Immediate")
     replica.claim(claim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_claim, a_device, a_node, a_pod, a_request
+from replica import Replica
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.core.pod import PodStatus
 from vgpu_api.names import ANNOTATION_REQUEUE
@@ -22,13 +23,13 @@ from vgpu_operator.extender.wire import FilterRequest
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
 
-def filtered(replica: Any, pod: Pod, *nodes: str) -> list[str]:
+def filtered(replica: Replica, pod: Pod, *nodes: str) -> list[str]:
     names = list(nodes or replica.cache.nodes)
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": names})
     return list(filter_nodes(replica.engine, request).node_names)
 
 
-async def requeued(replica: Any) -> list[str]:
+async def requeued(replica: Replica) -> list[str]:
     """Settle; the pods that were requeued since the last call."""
     before = getattr(replica, "requeues_seen", 0)
     await replica.settle()
@@ -36,7 +37,7 @@ async def requeued(replica: Any) -> list[str]:
     return [name for verb, name in replica.api.log[before:] if verb.startswith("merge")]
 
 
-def frees(replica: Any, version: int = 2, **fields: Any) -> None:
+def frees(replica: Replica, version: int = 2, **fields: Any) -> None:
     """The device is healthy from now on."""
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=version, **fields))
 
@@ -46,7 +47,7 @@ def frees(replica: Any, version: int = 2, **fields: Any) -> None:
 WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 
 
-def wait_for_eight(replica: Any) -> None:
+def wait_for_eight(replica: Replica) -> None:
     """Eight nodes with a device each recover at once, and eight pods wait for a device."""
     devices = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
     for device in devices:
@@ -57,7 +58,7 @@ def wait_for_eight(replica: Any) -> None:
         frees(replica, **device)
 
 
-async def test_much_room_for_one_class_is_given_in_slices_of_one_pod(replica: Any) -> None:
+async def test_much_room_for_one_class_is_given_in_slices_of_one_pod(replica: Replica) -> None:
     wait_for_eight(replica)
     slices = [sum(isinstance(each, Requeue) for each in of) for of in replica.engine.round()]
     assert sum(slices) == 8
@@ -65,7 +66,7 @@ async def test_much_room_for_one_class_is_given_in_slices_of_one_pod(replica: An
 
 
 async def test_what_a_filter_takes_between_two_slices_is_given_to_nobody_else(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     wait_for_eight(replica)
     served: list[str] = []
@@ -83,7 +84,7 @@ async def test_what_a_filter_takes_between_two_slices_is_given_to_nobody_else(
 # What is written.
 
 
-async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Any) -> None:
+async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     frees(replica)
@@ -102,7 +103,7 @@ async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Any) -> N
 
 
 async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """kube-scheduler looks at a sample of so many; a nominated node it looks at first."""
     for number in range(SAMPLED_FROM):
@@ -122,7 +123,7 @@ async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
 
 
 async def test_a_requeue_that_cannot_be_written_is_written_as_soon_as_it_can(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(memory_mib=16384, healthy=False)
     replica.offered("a")
@@ -135,7 +136,7 @@ async def test_a_requeue_that_cannot_be_written_is_written_as_soon_as_it_can(
     assert await requeued(replica) == ["a"]
 
 
-async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Any) -> None:
+async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     replica.api.vanish(PODS, "a")
@@ -149,7 +150,7 @@ async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Any) -> None:
 # How often.
 
 
-async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Any) -> None:
+async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     for version in range(2, 12, 2):
@@ -165,7 +166,7 @@ async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Any) -> None:
 
 
 async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_alone_then(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """kube-scheduler found no node for it, as for want of CPU: kube-scheduler alone checks that."""
     replica.device(memory_mib=8192, healthy=False)
@@ -180,7 +181,7 @@ async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_al
         assert await requeued(replica) == []
 
 
-async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Any) -> None:
+async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Replica) -> None:
     """Pods of one kind may differ in CPU: one that fits is found in few steps."""
     replica.device(memory_mib=8192, healthy=False)
     replica.device(uuid="GPU-9", node="node-2", healthy=False)
@@ -194,7 +195,7 @@ async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Any) 
     assert waves == [1, 2, 4, 1]
 
 
-async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Any) -> None:
+async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Replica) -> None:
     replica.device(memory_mib=8192, healthy=False)
     for number in range(2 * CROWDED):
         limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000 + number}
@@ -203,7 +204,7 @@ async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Any) 
     assert len(await requeued(replica)) == CROWDED
 
 
-async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Any) -> None:
+async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Replica) -> None:
     """Its Filter was refused by the predecessor; only the pod itself shows it."""
     replica.leading = False
     replica.device(memory_mib=16384)
@@ -217,7 +218,7 @@ async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Any) ->
     assert await requeued(replica) == ["a"]
 
 
-async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Any) -> None:
+async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     replica.pod("a")
     assert await requeued(replica) == []
@@ -227,7 +228,7 @@ async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Any)
 # Who.
 
 
-async def test_a_recovered_device_wakes_exactly_the_pods_that_it_serves(replica: Any) -> None:
+async def test_a_recovered_device_wakes_exactly_the_pods_that_it_serves(replica: Replica) -> None:
     replica.device(memory_mib=16384, healthy=False)
     for name in ("a", "b", "c"):
         assert filtered(replica, replica.pod(name, limits=LIMITS)) == []
@@ -237,7 +238,7 @@ async def test_a_recovered_device_wakes_exactly_the_pods_that_it_serves(replica:
 
 
 async def test_room_for_one_wakes_the_more_important_pod_though_it_is_younger(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device(memory_mib=16384, healthy=False)
     replica.offered("old", limits=WHOLE, priority=-5)
@@ -246,7 +247,7 @@ async def test_room_for_one_wakes_the_more_important_pod_though_it_is_younger(
     assert await requeued(replica) == ["important"]
 
 
-async def test_an_uncordoned_device_wakes_who_waits_for_it(replica: Any) -> None:
+async def test_an_uncordoned_device_wakes_who_waits_for_it(replica: Replica) -> None:
     replica.device(cordoned=True)
     assert filtered(replica, replica.pod("a", limits=LIMITS)) == []
     assert await requeued(replica) == []
@@ -254,7 +255,7 @@ async def test_an_uncordoned_device_wakes_who_waits_for_it(replica: Any) -> None
     assert await requeued(replica) == ["a"]
 
 
-async def test_an_expired_reservation_wakes_who_waits_for_its_devices(replica: Any) -> None:
+async def test_an_expired_reservation_wakes_who_waits_for_its_devices(replica: Replica) -> None:
     replica.device(memory_mib=8192)
     replica.offered("holds", limits=LIMITS)
     await replica.settle()
@@ -264,7 +265,7 @@ async def test_an_expired_reservation_wakes_who_waits_for_its_devices(replica: A
     assert await requeued(replica) == ["waits"]
 
 
-async def test_who_would_still_not_fit_is_left_alone(replica: Any) -> None:
+async def test_who_would_still_not_fit_is_left_alone(replica: Replica) -> None:
     replica.device(memory_mib=8192, healthy=False)
     big = replica.pod("big", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000})
     assert filtered(replica, big) == []
@@ -281,7 +282,7 @@ def a_quota(version: int, mib: int) -> ResourceQuota:
     )
 
 
-async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
+async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 8192))
     first, second = replica.pod("a", limits=LIMITS), replica.pod("b", limits=LIMITS)
@@ -293,7 +294,7 @@ async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
     assert await requeued(replica) == ["b"]
 
 
-async def test_who_waits_for_a_quota_gets_no_devices_held(replica: Any) -> None:
+async def test_who_waits_for_a_quota_gets_no_devices_held(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 4096))
     replica.offered("a", limits=LIMITS)
@@ -303,7 +304,7 @@ async def test_who_waits_for_a_quota_gets_no_devices_held(replica: Any) -> None:
     assert len(replica.state.earmarks) == 0
 
 
-async def test_an_immediate_claim_is_decided_when_its_quota_goes(replica: Any) -> None:
+async def test_an_immediate_claim_is_decided_when_its_quota_goes(replica: Replica) -> None:
     replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 4096))
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_claim, a_container, a_node, a_pod, a_request, use_of
+from replica import Replica
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
@@ -31,12 +32,12 @@ def a_pod_with(claim: str, name: str = "pod-1", **fields: Any) -> Any:
     return a_pod(name, annotations=annotations, **fields)
 
 
-def see(replica: Any, pod: Any) -> Any:
+def see(replica: Replica, pod: Any) -> Any:
     replica.api.put(PODS, pod.to_wire())
     return replica.news.pod_changed(pod)
 
 
-def says(replica: Any, claim: str) -> tuple[str, str]:
+def says(replica: Replica, claim: str) -> tuple[str, str]:
     conditions = VGPUClaim.read(replica.api.claim(claim)).status.conditions
     found = find(conditions, ALLOCATED)
     assert found is not None
@@ -44,7 +45,7 @@ def says(replica: Any, claim: str) -> tuple[str, str]:
 
 
 async def test_each_pod_of_a_template_gets_an_owned_copy_and_all_run_at_once(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     spec = {"requests": [a_request(memory="4Gi", cores=10)], "ttl_seconds_after_unused": 9}
@@ -61,7 +62,7 @@ async def test_each_pod_of_a_template_gets_an_owned_copy_and_all_run_at_once(
         assert claim.metadata.owner_references[0].uid == pod.metadata.uid
 
 
-async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: Any) -> None:
+async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
     pod = see(replica, a_pod_of("shape")).pod
@@ -74,7 +75,7 @@ async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: 
     assert says(replica, "shape") == ("False", "Template")
 
 
-async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any) -> None:
+async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
     see(replica, a_pod_of("shape"))
@@ -84,7 +85,7 @@ async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any)
     await replica.settle()
 
 
-async def test_an_immediate_claim_is_no_template(replica: Any) -> None:
+async def test_an_immediate_claim_is_no_template(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
     refusal = replica.offer(see(replica, a_pod_of("now")))
@@ -93,7 +94,7 @@ async def test_an_immediate_claim_is_no_template(replica: Any) -> None:
 
 
 async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     replica.claim(a_claim("shape", requests=[a_request(name="other", memory="4Gi")]))
@@ -105,7 +106,7 @@ async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
     assert (VGPU_CLAIMS.plural, *consumer.claim) not in replica.api.objects
 
 
-async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica: Any) -> None:
+async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica: Replica) -> None:
     replica.device()
     pod = see(replica, a_pod_of("shape")).pod
     assert isinstance(replica.offer(pod), Refusal)
@@ -117,7 +118,7 @@ async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Any) -> None:
+async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Replica) -> None:
     """Made by a leader that died before it wrote the status."""
     replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
@@ -138,7 +139,7 @@ async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Any
 
 
 async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_stands(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     """Made by a leader of another release; found when it is to be made."""
     replica.device()
@@ -158,7 +159,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
     assert [device.memory_mib for device in allocation.devices] == [2048]
 
 
-async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -> None:
+async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Replica) -> None:
     """UIDs that begin alike give one claim name; the whole UID decides whose it is."""
     replica.device()
     uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
@@ -174,7 +175,7 @@ async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -
 
 
 async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alone(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
@@ -189,7 +190,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
     assert [verb for verb, written in replica.api.log if written == name] == []
 
 
-async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None:
+async def test_a_forged_status_is_not_created_with_a_claim(replica: Replica) -> None:
     """Status is dropped on create: what the API has is what the operator wrote after."""
     replica.device()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
@@ -200,7 +201,7 @@ async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_an_annotation_changed_later_does_not_change_the_claim(replica: Any) -> None:
+async def test_an_annotation_changed_later_does_not_change_the_claim(replica: Replica) -> None:
     replica.device()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
@@ -212,7 +213,7 @@ async def test_an_annotation_changed_later_does_not_change_the_claim(replica: An
     assert "allocation" not in replica.api.claim("second")["status"]
 
 
-async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: Any) -> None:
+async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: Replica) -> None:
     """It reads pods and claims in any order, and the annotation names another claim by now."""
     replica.device()
     for name in ("first", "second"):
@@ -237,7 +238,7 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
         assert use_of(successor.ledger, "GPU-0").memory_mib == 4096
 
 
-async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any) -> None:
+async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Replica) -> None:
     replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")]))
     replica.offer(see(replica, a_pod_with("mine")))
@@ -248,7 +249,7 @@ async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any)
 
 
 async def test_a_claim_that_cannot_be_read_keeps_its_devices_and_is_left_alone(
-    replica: Any,
+    replica: Replica,
 ) -> None:
     replica.device()
     pod = replica.offered()
@@ -277,7 +278,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_devices_and_is_left_alone(
     assert replica.claim_of(other).status.allocation is not None
 
 
-async def test_a_pod_whose_claim_cannot_be_read_is_refused_and_says_so(replica: Any) -> None:
+async def test_a_pod_whose_claim_cannot_be_read_is_refused_and_says_so(replica: Replica) -> None:
     replica.device()
     raw = a_claim("mine", requests=[a_request(memory="4Gi")]).to_wire()
     raw["spec"] = {"requests": "none"}

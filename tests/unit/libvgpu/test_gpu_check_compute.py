@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ SPIN = NATIVE / "build" / "tests" / "vgpu-spin"
 
 
 @pytest.fixture
-def compute(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Any:
+def compute(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The part as a module, on a machine of its own, with fewer kernels and shares."""
     subprocess.run(["make", "-s", "-C", NATIVE, "build/tests/vgpu-spin"], check=True)
     env = stage.environment(limited=False) | {"VGPU_VIRTUAL_TIME": str(stage.folder / "time")}
@@ -40,7 +41,9 @@ def rows(compute: Any, spin: Path, library: Path, *, seconds: float = 100) -> li
     return found
 
 
-def test_shares_that_hold_pass_alone_in_company_and_as_graphs(compute: Any, native: Path) -> None:
+def test_shares_that_hold_pass_alone_in_company_and_as_graphs(
+    compute: ModuleType, native: Path
+) -> None:
     found = rows(compute, SPIN, native / "libvgpu.so")
     assert [row["case"] for row in found if row["outcome"] != "passed"] == []
     names = [row["case"] for row in found]
@@ -51,7 +54,7 @@ def test_shares_that_hold_pass_alone_in_company_and_as_graphs(compute: Any, nati
 
 
 def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
-    compute: Any, native: Path, tmp_path: Path
+    compute: ModuleType, native: Path, tmp_path: Path
 ) -> None:
     """A library that limits nothing: its name is right, and it is loaded."""
     idle = tmp_path / "libvgpu.so"
@@ -63,7 +66,7 @@ def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
 
 
 def test_a_library_that_is_not_there_is_not_taken_for_one_that_keeps_the_limit(
-    compute: Any, tmp_path: Path
+    compute: ModuleType, tmp_path: Path
 ) -> None:
     """The loader goes on without a library that it does not find."""
     found = rows(compute, SPIN, tmp_path / "libvgpu.so")
@@ -72,7 +75,7 @@ def test_a_library_that_is_not_there_is_not_taken_for_one_that_keeps_the_limit(
 
 
 def test_a_program_that_hangs_is_ended_and_what_has_no_time_left_fails(
-    compute: Any, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compute: ModuleType, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs = tmp_path / "spin"
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -86,7 +89,7 @@ def test_a_program_that_hangs_is_ended_and_what_has_no_time_left_fails(
 
 
 def test_what_a_program_says_that_fails_is_the_reason(
-    compute: Any, native: Path, monkeypatch: pytest.MonkeyPatch
+    compute: ModuleType, native: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = rows(compute, SPIN, native / "libvgpu.so")

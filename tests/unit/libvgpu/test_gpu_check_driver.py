@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ SPIN = NATIVE / "build" / "tests" / "vgpu-spin"
 
 
 @pytest.fixture
-def driver(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Any:
+def driver(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The part as a module, on a machine of its own."""
     subprocess.run(["make", "-s", "-C", NATIVE, "build/tests/vgpu-spin"], check=True)
     env = stage.environment(limited=False) | {"VGPU_VIRTUAL_TIME": str(stage.folder / "time")}
@@ -36,7 +37,9 @@ def rows(driver: Any, spin: Path, library: Path) -> dict[str, dict[str, Any]]:
     return {row["case"]: row for row in found}
 
 
-def test_the_simulated_driver_is_as_the_library_takes_it_to_be(driver: Any, native: Path) -> None:
+def test_the_simulated_driver_is_as_the_library_takes_it_to_be(
+    driver: ModuleType, native: Path
+) -> None:
     found = rows(driver, SPIN, native / "libvgpu.so")
     assert {name: row["why"] for name, row in found.items() if row["outcome"] != "passed"} == {}
     assert found["contexts reset under 50 %"]["resets"] >= 5
@@ -44,7 +47,7 @@ def test_the_simulated_driver_is_as_the_library_takes_it_to_be(driver: Any, nati
     assert found["NVML's samples by process"]["step_ms"] == 100.0
 
 
-def test_a_share_that_resets_get_past_fails(driver: Any, tmp_path: Path) -> None:
+def test_a_share_that_resets_get_past_fails(driver: ModuleType, tmp_path: Path) -> None:
     """A library that limits nothing: its name is right, and it is loaded."""
     idle = tmp_path / "libvgpu.so"
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", idle], check=True)

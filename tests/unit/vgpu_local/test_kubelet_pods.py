@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -20,6 +20,9 @@ from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
+
+if TYPE_CHECKING:
+    from conftest import Plugin
 
 RESOURCE = "ex.dev/gpu"
 Json = dict[str, Any]
@@ -41,7 +44,7 @@ async def kubelet(api: Api, tmp_path: Path) -> AsyncIterator[Kubelet]:
 
 
 @pytest.fixture
-async def plugin(api: Api, kubelet: Kubelet, make_plugin: Callable[..., Any]) -> Any:
+async def plugin(api: Api, kubelet: Kubelet, make_plugin: Callable[..., Any]) -> Plugin:
     plugin = make_plugin(kubelet.folders)
     await plugin.serve()
     await plugin.register()
@@ -128,7 +131,7 @@ async def annotate(api: Api, name: str) -> None:
 
 
 async def test_the_node_shows_what_the_plugin_offers_and_how_much_of_it_is_healthy(
-    api: Api, plugin: Any
+    api: Api, plugin: Plugin
 ):
     plugin.set_health("slot-0", "Unhealthy")
     node = await node_offers(api, "3")
@@ -136,7 +139,7 @@ async def test_the_node_shows_what_the_plugin_offers_and_how_much_of_it_is_healt
     assert {"type": "Ready", "status": "True"}.items() <= node["status"]["conditions"][0].items()
 
 
-async def test_a_plugin_of_another_version_is_turned_away(plugin: Any):
+async def test_a_plugin_of_another_version_is_turned_away(plugin: Plugin):
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await plugin.register(version="v1alpha1")
     assert 'requested API version "v1alpha1" is not supported' in refused.value.details()
@@ -151,7 +154,7 @@ async def test_a_plugin_that_does_not_serve_yet_cannot_register(
 
 
 async def test_the_container_gets_what_prestart_wrote_for_it(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     await create_pod(
         api, "p", a_container(script="echo $FROM_IMAGE $FROM_ALLOCATE $GRANT $SLOTS", slots=2)
@@ -164,7 +167,9 @@ async def test_the_container_gets_what_prestart_wrote_for_it(
     assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
 
 
-async def test_podresources_shows_one_entry_per_device_already_at_prestart(api: Api, plugin: Any):
+async def test_podresources_shows_one_entry_per_device_already_at_prestart(
+    api: Api, plugin: Plugin
+):
     await create_pod(api, "p", a_container(slots=2), a_container("other", slots=0))
     await pod_is(api, "p", "Running")
     assert plugin.holders == [[("p", "main"), ("p", "main")]]
@@ -176,7 +181,7 @@ async def test_podresources_shows_one_entry_per_device_already_at_prestart(api: 
 
 
 async def test_the_checkpoint_names_pod_container_and_answer_before_the_start(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     plugin.refuse_start = "not yet"
     made = await create_pod(api, "p")
@@ -187,7 +192,7 @@ async def test_the_checkpoint_names_pod_container_and_answer_before_the_start(
 
 
 async def test_a_refused_prestart_is_shown_and_retried_as_soon_as_the_pod_is_touched(
-    api: Api, plugin: Any
+    api: Api, plugin: Plugin
 ):
     plugin.refuse_start = "no grant yet"
     await create_pod(api, "p")
@@ -204,7 +209,7 @@ async def test_a_refused_prestart_is_shown_and_retried_as_soon_as_the_pod_is_tou
     assert f"Error: {message}" in {event["message"] for event in events.items}
 
 
-async def test_a_cdi_name_without_a_spec_starts_nothing(api: Api, plugin: Any):
+async def test_a_cdi_name_without_a_spec_starts_nothing(api: Api, plugin: Plugin):
     plugin.withhold = True
     await create_pod(api, "p")
     message = await pod_waits(api, "p", "CreateContainerError")
@@ -222,7 +227,7 @@ async def test_a_cdi_name_without_a_spec_starts_nothing(api: Api, plugin: Any):
     ],
 )
 async def test_a_pod_that_cannot_be_given_devices_fails(
-    api: Api, plugin: Any, slots: int, refuse: str, why: str
+    api: Api, plugin: Plugin, slots: int, refuse: str, why: str
 ):
     plugin.refuse_allocate = refuse
     await create_pod(api, "p", a_container(slots=slots))
@@ -239,7 +244,7 @@ async def test_a_resource_that_no_plugin_ever_registered_is_admitted_without_ask
     assert kubelet.logs("default", "p", "main") == ".\n"
 
 
-async def test_devices_of_an_ended_pod_are_free_again(api: Api, plugin: Any):
+async def test_devices_of_an_ended_pod_are_free_again(api: Api, plugin: Plugin):
     for name in ("a", "b"):
         await create_pod(api, name, a_container(script="true", slots=4))
         await pod_is(api, name, "Succeeded")
@@ -247,7 +252,7 @@ async def test_devices_of_an_ended_pod_are_free_again(api: Api, plugin: Any):
 
 
 async def test_an_init_containers_slot_goes_to_the_next_container_and_a_sidecar_keeps_its_own(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     inits = [
         a_container("init", "echo $GRANT"),
@@ -266,7 +271,7 @@ async def test_an_init_containers_slot_goes_to_the_next_container_and_a_sidecar_
     assert [s["state"]["terminated"]["exitCode"] for s in statuses] == [0, 143]
 
 
-async def test_a_container_that_fails_is_restarted_through_prestart(api: Api, plugin: Any):
+async def test_a_container_that_fails_is_restarted_through_prestart(api: Api, plugin: Plugin):
     await create_pod(api, "p", a_container(script="exit 3"), restartPolicy="OnFailure")
 
     def restarted(pod: Json) -> bool:
@@ -281,7 +286,7 @@ async def test_a_container_that_fails_is_restarted_through_prestart(api: Api, pl
 
 
 async def test_between_a_kubelet_restart_and_the_next_registration_containers_start_unasked(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     await create_pod(api, "p", restartPolicy="Always")
     await pod_is(api, "p", "Running")
@@ -301,7 +306,7 @@ async def test_between_a_kubelet_restart_and_the_next_registration_containers_st
 
 
 async def test_a_stopped_plugin_leaves_capacity_but_nothing_to_allocate_and_starts_fail_closed(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     await create_pod(api, "p", restartPolicy="Always")
     await pod_is(api, "p", "Running")
@@ -324,7 +329,7 @@ async def gone(api: Api, name: str) -> None:
 
 
 async def test_a_deleted_pod_gets_its_grace_and_then_its_object_goes(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     await create_pod(api, "p", a_container(script=script), terminationGracePeriodSeconds=20)
@@ -336,7 +341,7 @@ async def test_a_deleted_pod_gets_its_grace_and_then_its_object_goes(
 
 
 async def test_a_pods_object_goes_though_its_removal_met_a_conflict_first(
-    server: ApiServer, api: Api, kubelet: Kubelet, plugin: Any, tmp_path: Path
+    server: ApiServer, api: Api, kubelet: Kubelet, plugin: Plugin, tmp_path: Path
 ):
     may_end = tmp_path / "may-end"
     script = f"trap 'until [ -e {may_end} ]; do sleep 0.05; done; exit 0' TERM; echo up; "
@@ -367,7 +372,7 @@ async def pids_of(kubelet: Kubelet, name: str) -> list[int]:
 
 @pytest.mark.parametrize("how", ["deaf", "force", "kubelet stops"])
 async def test_nothing_of_a_container_survives_it(
-    api: Api, kubelet: Kubelet, plugin: Any, how: str
+    api: Api, kubelet: Kubelet, plugin: Plugin, how: str
 ):
     script = "trap '' TERM; sleep 100 & echo $! $$$$; while :; do sleep 0.05; done"
     await create_pod(api, "p", a_container(script=script))
@@ -383,7 +388,7 @@ async def test_nothing_of_a_container_survives_it(
     await eventually(lambda: not any(alive(pid) for pid in pids))
 
 
-async def test_exec_runs_in_the_containers_environment(api: Api, kubelet: Kubelet, plugin: Any):
+async def test_exec_runs_in_the_containers_environment(api: Api, kubelet: Kubelet, plugin: Plugin):
     await create_pod(api, "p")
     await pod_is(api, "p", "Running")
     result = await kubelet.exec(
@@ -392,7 +397,7 @@ async def test_exec_runs_in_the_containers_environment(api: Api, kubelet: Kubele
     assert (result.exit_code, result.stdout) == (7, "lease-1 x\n")
 
 
-async def test_pods_start_beside_each_other_while_one_prestart_hangs(api: Api, plugin: Any):
+async def test_pods_start_beside_each_other_while_one_prestart_hangs(api: Api, plugin: Plugin):
     plugin.gate = gate = asyncio.Event()
     await create_pod(api, "held")
     await eventually(lambda: len(plugin.started) == 1)
@@ -404,7 +409,7 @@ async def test_pods_start_beside_each_other_while_one_prestart_hangs(api: Api, p
 
 
 async def test_a_pod_deleted_while_its_prestart_hangs_goes_without_having_run(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     plugin.gate = asyncio.Event()
     await create_pod(api, "p", a_container(script="echo started"))
@@ -415,7 +420,7 @@ async def test_a_pod_deleted_while_its_prestart_hangs_goes_without_having_run(
 
 
 async def test_a_kubelet_restart_while_a_prestart_hangs_does_not_lose_the_pod(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     plugin.gate = asyncio.Event()
     await create_pod(api, "p")
@@ -426,7 +431,7 @@ async def test_a_kubelet_restart_while_a_prestart_hangs_does_not_lose_the_pod(
 
 
 async def test_while_the_runtime_is_away_starts_fail_after_prestart_and_containers_run_on(
-    api: Api, kubelet: Kubelet, plugin: Any
+    api: Api, kubelet: Kubelet, plugin: Plugin
 ):
     await create_pod(api, "runs")
     await pod_is(api, "runs", "Running")
