@@ -64,9 +64,9 @@ static uint64_t now_ns(void)
 /* The machine has been up for a while when a scene begins: a budget that is new then holds a whole burst. */
 #define BOOTED_NS (10000 * MS)
 
-static uint64_t clock_ns(void)
+static struct vgpu_instant clock_now(void)
 {
-    return BOOTED_NS + now_ns();
+    return vgpu_at(BOOTED_NS + now_ns());
 }
 
 /* Coroutines change over by jumps: each swapcontext asks the kernel for the signal mask, a quarter of a run. */
@@ -162,7 +162,7 @@ static const struct vgpu_cuda driver = {.cuStreamCreate = stream_create,
                                         .cuEventElapsedTime = event_elapsed,
                                         .cuCtxGetCurrent = current};
 
-static const struct vgpu_world world = {.now_ns = clock_ns, .sleep_ns = sleep_ns};
+static const struct vgpu_world world = {.now = clock_now, .sleep_for = sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
 /* ------------------------------------------------------------------ what a process is told */
@@ -208,7 +208,7 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
         }
         if (sim.members[i]->tenant == tenant) {
             out->percent += percent;
-            out->end_ns = end;
+            out->end = vgpu_at(end);
             out->stamp_us = end / 1000;
         } else {
             out->others = 1;

@@ -8,77 +8,81 @@
 typedef _Atomic uint64_t word;
 
 /* For how long a share pays for so much of the device. */
-static uint64_t worth(uint64_t gpu_ns, uint32_t percent)
+static vgpu_duration worth(uint64_t gpu_ns, uint32_t percent)
 {
     uint64_t ns = gpu_ns * 100 / (percent ? percent : 1);
     return ns > VGPU_BURST_MOST_NS ? VGPU_BURST_MOST_NS : ns;
 }
 
-uint64_t vgpu_bucket_burst_ns(uint32_t percent)
+vgpu_duration vgpu_bucket_burst(uint32_t percent)
 {
-    uint64_t ns = worth(VGPU_BURST_GPU_NS, percent);
+    vgpu_duration ns = worth(VGPU_BURST_GPU_NS, percent);
     return ns < VGPU_BURST_NS ? VGPU_BURST_NS : ns;
 }
 
-static uint64_t bounded(uint64_t paid_until, uint64_t now, uint32_t percent)
+static struct vgpu_instant bounded(struct vgpu_instant paid_until, struct vgpu_instant now, uint32_t percent)
 {
-    if (paid_until > now + VGPU_DEBT_NS) {
+    if (vgpu_is_before(vgpu_later(now, VGPU_DEBT_NS), paid_until)) {
         return now;
     }
-    uint64_t burst = paid_until ? vgpu_bucket_burst_ns(percent) : worth(VGPU_START_GPU_NS, percent);
-    uint64_t least = now > burst ? now - burst : 0;
-    return paid_until < least ? least : paid_until;
+    vgpu_duration burst = paid_until.ns ? vgpu_bucket_burst(percent) : worth(VGPU_START_GPU_NS, percent);
+    struct vgpu_instant least = vgpu_earlier(now, burst);
+    return vgpu_is_before(paid_until, least) ? least : paid_until;
 }
 
 /* Wall time that `gpu_ns` of the device cost at this share; never more than a whole debt. */
-static uint64_t price(uint64_t gpu_ns, uint32_t percent)
+static vgpu_duration price(uint64_t gpu_ns, uint32_t percent)
 {
     percent = percent ? percent : 1;
     return gpu_ns > VGPU_DEBT_NS / 100 * percent ? VGPU_DEBT_NS : gpu_ns * 100 / percent;
 }
 
-static uint64_t later(uint64_t at, uint64_t by, uint64_t now)
+static struct vgpu_instant moved(struct vgpu_instant at, vgpu_duration by, struct vgpu_instant now)
 {
-    return at + by > now + VGPU_DEBT_NS ? now + VGPU_DEBT_NS : at + by;
+    return vgpu_first_of(vgpu_later(at, by), vgpu_later(now, VGPU_DEBT_NS));
 }
 
-uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns)
+struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                                     uint64_t gpu_ns)
 {
     word *at = (word *)&bucket->paid_until_ns;
     uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
     for (;;) {
-        uint64_t paid = bounded(seen, now_ns, percent);
-        if (paid > now_ns) {
+        struct vgpu_instant paid = bounded(vgpu_at(seen), now, percent);
+        if (vgpu_is_before(now, paid)) {
             return paid;
         }
-        if (atomic_compare_exchange_weak(at, &seen, later(paid, price(gpu_ns, percent), now_ns))) {
-            return 0;
+        if (atomic_compare_exchange_weak(at, &seen, moved(paid, price(gpu_ns, percent), now).ns)) {
+            return vgpu_at(0);
         }
     }
 }
 
-int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now)
 {
-    uint64_t seen = atomic_load_explicit((const word *)&bucket->paid_until_ns, memory_order_relaxed);
-    return seen && seen + LATELY_NS > now_ns && seen <= now_ns + VGPU_DEBT_NS;
+    struct vgpu_instant seen = vgpu_at(atomic_load_explicit((const word *)&bucket->paid_until_ns, memory_order_relaxed));
+    return seen.ns && vgpu_is_before(now, vgpu_later(seen, LATELY_NS)) && !vgpu_is_before(vgpu_later(now, VGPU_DEBT_NS), seen);
 }
 
-void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns)
+void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns)
 {
     word *at = (word *)&bucket->paid_until_ns;
-    uint64_t by = price(gpu_ns < 0 ? -(uint64_t)gpu_ns : (uint64_t)gpu_ns, percent);
-    uint64_t seen = atomic_load_explicit(at, memory_order_relaxed), paid, next;
+    vgpu_duration by = price(gpu_ns < 0 ? -(uint64_t)gpu_ns : (uint64_t)gpu_ns, percent);
+    uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
+    struct vgpu_instant paid, next;
     do {
-        paid = bounded(seen, now_ns, percent);
-        next = gpu_ns > 0 ? later(paid, by, now_ns) : bounded(paid > by ? paid - by : 0, now_ns, percent);
-    } while (!atomic_compare_exchange_weak(at, &seen, next));
+        paid = bounded(vgpu_at(seen), now, percent);
+        next = gpu_ns > 0 ? moved(paid, by, now) : bounded(vgpu_earlier(paid, by), now, percent);
+    } while (!atomic_compare_exchange_weak(at, &seen, next.ns));
 }
 
-int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu_instant now)
 {
-    uint64_t seen = atomic_load_explicit((const word *)&bucket->others_ns, memory_order_relaxed);
-    return seen == UINT64_MAX || (seen && seen <= now_ns && now_ns - seen < OTHERS_NS) ||
-           (seen > now_ns && seen - now_ns <= VGPU_OTHERS_AHEAD_NS);
+    struct vgpu_instant seen = vgpu_at(atomic_load_explicit((const word *)&bucket->others_ns, memory_order_relaxed));
+    if (vgpu_is_before(now, seen)) {
+        return seen.ns == UINT64_MAX || vgpu_between(now, seen) <= VGPU_OTHERS_AHEAD_NS;
+    }
+    return seen.ns && vgpu_between(seen, now) < OTHERS_NS;
 }
 
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns)

@@ -17,6 +17,7 @@
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
 
+#include "instant.h"
 #include "vgpu_abi.h"
 
 #define VGPU_BURST_NS UINT64_C(200000000)
@@ -28,20 +29,21 @@
 #define VGPU_FACTOR_ONE UINT64_C(65536)
 
 /* For how long a share keeps what it does not use. */
-uint64_t vgpu_bucket_burst_ns(uint32_t percent);
+vgpu_duration vgpu_bucket_burst(uint32_t percent);
 
-/* Take `gpu_ns` of the device at a share of `percent` (1-99). 0: taken; else when to ask again. */
-uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns);
+/* Take `gpu_ns` of the device at a share of `percent` (1-99). Never: taken; else when to try again. */
+struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                                     uint64_t gpu_ns);
 
 /* Something was taken of late, or is still owed. */
-int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* What was taken turned out to be more, or (negative) less. */
-void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
+void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns);
 
 /* Others have been active on the device lately, or that is unknown. Where NVML is read seldom, this may be set ahead of time. */
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
-int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* Write down that so much was charged: by estimate, and as multiplied with the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);

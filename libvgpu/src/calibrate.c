@@ -32,28 +32,29 @@ static void write_word(uint64_t *at, uint64_t value)
     atomic_store_explicit((word *)at, value, memory_order_relaxed);
 }
 
-void vgpu_calibrate_note(struct vgpu_calibration *s, const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+void vgpu_calibrate_note(struct vgpu_calibration *s, const struct vgpu_region_bucket *bucket, struct vgpu_instant now)
 {
     uint32_t last = (s->next + VGPU_HISTORY - 1) % VGPU_HISTORY;
-    if (s->count && now_ns < s->history[last].at_ns + NOTE_NS) {
+    if (s->count && vgpu_is_before(now, vgpu_later(s->history[last].at, NOTE_NS))) {
         return;
     }
-    s->history[s->next].at_ns = now_ns;
+    s->history[s->next].at = now;
     s->history[s->next].raw_ns = read_word(&bucket->raw_ns);
     s->history[s->next].charged_ns = read_word(&bucket->charged_ns);
     s->next = (s->next + 1) % VGPU_HISTORY;
     s->count += s->count < VGPU_HISTORY;
 }
 
-void vgpu_calibrate_ran(struct vgpu_calibration *s, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns)
+void vgpu_calibrate_ran(struct vgpu_calibration *s, struct vgpu_instant from, struct vgpu_instant to, int64_t raw_ns,
+                        int64_t charged_ns)
 {
     for (uint32_t back = 1; back <= s->count; back++) {
         uint32_t i = (s->next + VGPU_HISTORY - back) % VGPU_HISTORY;
-        uint64_t at = s->history[i].at_ns;
-        if (at <= from_ns) {
+        struct vgpu_instant at = s->history[i].at;
+        if (!vgpu_is_before(from, at)) {
             return;
         }
-        double part = at < to_ns ? (double)(at - from_ns) / (double)(to_ns - from_ns) : 1;
+        double part = vgpu_is_before(at, to) ? (double)vgpu_between(from, at) / (double)vgpu_between(from, to) : 1;
         s->history[i].raw_ns += (uint64_t)(int64_t)((double)raw_ns * part);
         s->history[i].charged_ns += (uint64_t)(int64_t)((double)charged_ns * part);
     }
@@ -64,14 +65,16 @@ void vgpu_calibrate_lump(struct vgpu_calibration *s, uint64_t raw_ns)
     s->lump_ns = raw_ns > s->lump_ns ? raw_ns : s->lump_ns;
 }
 
-int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns)
+int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, struct vgpu_instant now, vgpu_duration *since_ns)
 {
-    uint64_t due = read_word(&bucket->tick_ns);
-    if (due > now_ns && due <= now_ns + LONGEST_NS) {
+    uint64_t word_seen = read_word(&bucket->tick_ns);
+    struct vgpu_instant due = vgpu_at(word_seen);
+    int is_ahead = vgpu_is_before(now, due);
+    if (is_ahead && vgpu_between(now, due) <= LONGEST_NS) {
         return 0;
     }
-    *since_ns = due <= now_ns ? now_ns - due + VGPU_TICK_NS : UINT64_MAX;
-    return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &due, now_ns + VGPU_TICK_NS);
+    *since_ns = is_ahead ? UINT64_MAX : vgpu_between(due, now) + VGPU_TICK_NS;
+    return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &word_seen, vgpu_later(now, VGPU_TICK_NS).ns);
 }
 
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
@@ -79,22 +82,22 @@ void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
     atomic_store_explicit((halfword *)&bucket->blind, NOT_COMPARED, memory_order_relaxed);
 }
 
-void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
+void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, struct vgpu_instant until)
 {
-    write_word(&bucket->tick_ns, until_ns);
+    write_word(&bucket->tick_ns, until.ns);
     vgpu_calibrate_miss(bucket);
 }
 
 /* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
-static int totals_at(const struct vgpu_calibration *s, uint64_t at_ns, double *raw, double *charged)
+static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, double *raw, double *charged)
 {
     for (uint32_t back = 1; back < s->count; back++) {
         uint32_t i = (s->next + 2 * VGPU_HISTORY - 1 - back) % VGPU_HISTORY, j = (i + 1) % VGPU_HISTORY;
-        if (s->history[i].at_ns > at_ns) {
+        if (vgpu_is_before(at, s->history[i].at)) {
             continue;
         }
-        double span = (double)(s->history[j].at_ns - s->history[i].at_ns);
-        double part = span > 0 ? (double)(at_ns - s->history[i].at_ns) / span : 0;
+        double span = (double)vgpu_between(s->history[i].at, s->history[j].at);
+        double part = span > 0 ? (double)vgpu_between(s->history[i].at, at) / span : 0;
         part = part > 1 ? 1 : part;
         *raw = (double)(int64_t)s->history[i].raw_ns + part * (double)(int64_t)(s->history[j].raw_ns - s->history[i].raw_ns);
         *charged = (double)(int64_t)s->history[i].charged_ns +
@@ -110,8 +113,8 @@ static void owe(struct vgpu_region_bucket *bucket, double more)
     write_word(&bucket->debt_ns, (uint64_t)(int64_t)(debt > most ? most : debt < -most ? -most : debt));
 }
 
-void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                        uint64_t since_ns)
+void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                        vgpu_duration since_ns)
 {
     s->lump_ns -= s->lump_ns / 64;
     if (!percent) {
@@ -120,12 +123,12 @@ void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     }
     double part = (double)since_ns / (PAY_NS + (double)s->lump_ns * 100 / percent),
            debt = (double)(int64_t)read_word(&bucket->debt_ns);
-    int64_t now = (int64_t)(debt * (part > 0.5 ? 0.5 : part));
-    owe(bucket, -(double)now);
-    vgpu_bucket_correct(bucket, now_ns, percent, now);
+    int64_t paid = (int64_t)(debt * (part > 0.5 ? 0.5 : part));
+    owe(bucket, -(double)paid);
+    vgpu_bucket_correct(bucket, now, percent, paid);
 }
 
-void vgpu_calibrate_read(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
+void vgpu_calibrate_read(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, vgpu_duration since_ns)
 {
     uint32_t all = SEEN_ALL;
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
@@ -133,10 +136,10 @@ void vgpu_calibrate_read(const struct vgpu_calibration *s, struct vgpu_region_bu
     }
 }
 
-static void learn_period(struct vgpu_calibration *s, uint64_t gap)
+static void learn_period(struct vgpu_calibration *s, vgpu_duration gap)
 {
-    uint64_t spacing = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
-    uint64_t least = s->gap_ns && spacing > SPACING_NS && spacing < gap ? spacing : gap;
+    vgpu_duration spacing = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
+    vgpu_duration least = s->gap_ns && spacing > SPACING_NS && spacing < gap ? spacing : gap;
     if (gap < SPACING_NS || gap > GAP_NS) {
         return;
     }
@@ -151,23 +154,24 @@ static void learn_period(struct vgpu_calibration *s, uint64_t gap)
     s->gaps += s->gaps < SURE;
 }
 
-static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
+static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
 
 /* What was used by a sample; it is no longer than the period, however long nothing was shown before it. */
-static double used_in(const struct vgpu_calibration *s, uint32_t percent, uint64_t window, const struct vgpu_measurement *seen)
+static double used_in(const struct vgpu_calibration *s, uint32_t percent, vgpu_duration window,
+                      const struct vgpu_measurement *seen)
 {
-    uint64_t length = length_of_samples(s, percent);
+    vgpu_duration length = length_of_samples(s, percent);
     return (double)(window < length ? window : length) * seen->percent / 100;
 }
 
 /* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
  * reach there. */
-static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                      uint64_t window, const struct vgpu_measurement *seen)
+static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                      vgpu_duration window, const struct vgpu_measurement *seen)
 {
     double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
-    if (seen->end_ns > now_ns || seen->end_ns < window || !totals_at(s, seen->end_ns - window, &raw_from, &from) ||
-        !totals_at(s, seen->end_ns, &raw_to, &to)) {
+    if (vgpu_is_before(now, seen->end) || seen->end.ns < window ||
+        !totals_at(s, vgpu_earlier(seen->end, window), &raw_from, &from) || !totals_at(s, seen->end, &raw_to, &to)) {
         return 0;
     }
     double lump = (double)s->lump_ns * 100 / (percent ? percent : 100);
@@ -189,7 +193,7 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
     return measured - (to - from);
 }
 
-static void keep(struct vgpu_calibration *s, uint64_t window, int follows_missed, const struct vgpu_measurement *seen)
+static void keep(struct vgpu_calibration *s, vgpu_duration window, int follows_missed, const struct vgpu_measurement *seen)
 {
     uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
     s->held[at].window_ns = window;
@@ -208,17 +212,17 @@ static void let_go(struct vgpu_calibration *s)
 /* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a spacing
  * looks like the length of one. A sample that is half of a spacing has twice as much in percent as the spacing would. Such
  * programs have kernels nearly as long; with others, what was charged may be any multiple of what was used. */
-static void fit(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
+static void fit(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
-    uint64_t spacing = s->period_ns && s->period_ns < window ? s->period_ns : window;
-    if (window < SPACING_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end_ns, &raw_to, &to)) {
+    vgpu_duration spacing = s->period_ns && s->period_ns < window ? s->period_ns : window;
+    if (window < SPACING_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end, &raw_to, &to)) {
         return; /* beside neighbours the right value of a sample is unknown */
     }
     s->fitted += 1 - s->fitted * FADE;
     for (unsigned i = 0; i < VGPU_PARTS; i++) {
-        uint64_t length = spacing / (i + 1);
-        if (seen->end_ns > length && totals_at(s, seen->end_ns - length, &raw_from, &from)) {
+        vgpu_duration length = spacing / (i + 1);
+        if (seen->end.ns > length && totals_at(s, vgpu_earlier(seen->end, length), &raw_from, &from)) {
             double off = 100 * (raw_to - raw_from) / (double)length - seen->percent;
             s->misfit[i] += (off < 0 ? -off : off) - s->misfit[i] * FADE;
         }
@@ -227,7 +231,7 @@ static void fit(struct vgpu_calibration *s, uint64_t window, const struct vgpu_m
 
 /* The period by which samples are taken for as long: the shortest spacing, or the part of it that fits far better. A program
  * hides samples when one kernel of it pays for about a spacing; held to a tenth of a device, that kernel is a tenth of it. */
-static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
+static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
 {
     uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
     unsigned best = 0;
@@ -242,13 +246,13 @@ static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t per
 
 /* Samples come at equal spacings, but none is shown of a time in which the container was idle: a spacing shows how long they are
  * if something ran at its beginning. */
-static void study(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
+static void study(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
-    uint64_t end_ns = seen->end_ns;
+    struct vgpu_instant begin = vgpu_earlier(seen->end, window);
     fit(s, window, seen);
-    if (end_ns > window && totals_at(s, end_ns - window, &raw_from, &from) &&
-        totals_at(s, end_ns - window + SHORTEST_NS, &raw_to, &to) && raw_to - raw_from > SHOWN * (double)SHORTEST_NS) {
+    if (begin.ns && totals_at(s, begin, &raw_from, &from) && totals_at(s, vgpu_later(begin, SHORTEST_NS), &raw_to, &to) &&
+        raw_to - raw_from > SHOWN * (double)SHORTEST_NS) {
         learn_period(s, window);
     }
 }
@@ -257,7 +261,7 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
                         const struct vgpu_measurement *seen)
 {
     uint64_t last_us = read_word(&bucket->calibrated_us);
-    uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
+    vgpu_duration window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
     if (!window) {
         return;
     }
@@ -272,15 +276,15 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     }
 }
 
-void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                    uint64_t known_ns, const struct vgpu_measurement *seen)
+void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                    struct vgpu_instant known, const struct vgpu_measurement *seen)
 {
     if (seen) {
         take_sample(s, bucket, percent, seen);
     }
     for (; s->studied < s->held_count; s->studied++) {
         uint32_t at = (s->held_from + s->studied) % VGPU_HELD;
-        if (s->held[at].seen.end_ns > known_ns) {
+        if (vgpu_is_before(known, s->held[at].seen.end)) {
             break;
         }
         if (!s->held[at].follows_missed) {
@@ -288,7 +292,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
         }
     }
     for (; s->studied && s->gaps >= SURE; let_go(s)) {
-        owe(bucket, compare(s, bucket, now_ns, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
+        owe(bucket, compare(s, bucket, now, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
     }
     if (s->held_count == VGPU_HELD) {
         let_go(s); /* too long to wait for */

@@ -17,7 +17,7 @@ enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 12 };
 /* Newest word of NVML about a device. */
 struct vgpu_measurement {
     uint64_t stamp_us; /* of its sample; any clock, but the same always */
-    uint64_t end_ns;   /* the same moment by CLOCK_MONOTONIC */
+    struct vgpu_instant end; /* the same by our clock */
     uint32_t percent;  /* that the container used of the device in that sample */
     int others;        /* others used the device in it */
     int neighbours;    /* others have a context on the device, now */
@@ -31,53 +31,54 @@ typedef int (*vgpu_measure)(void *owner, int ordinal, uint64_t since_us, struct 
 struct vgpu_calibration {
     uint32_t next, count;
     struct {
-        uint64_t at_ns, raw_ns, charged_ns;
+        struct vgpu_instant at;
+        uint64_t raw_ns, charged_ns;
     } history[VGPU_HISTORY];
-    uint64_t lump_ns;      /* largest single charge of late */
-    uint64_t gap_ns;       /* between the last two samples */
-    uint64_t period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
+    vgpu_duration lump_ns;      /* largest single charge of late */
+    vgpu_duration gap_ns;       /* between the last two samples */
+    vgpu_duration period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
     uint32_t gaps;
     double fitted;             /* samples that were set against charges, fading */
     double misfit[VGPU_PARTS]; /* how far samples are from what was charged, were they so many times shorter than their spacing */
     double measured, raw; /* of late, fading */
     uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {
-        uint64_t window_ns;
+        vgpu_duration window_ns;
         int follows_missed; /* others came and went before it */
         struct vgpu_measurement seen;
     } held[VGPU_HELD]; /* samples that are not compared yet */
 };
 
 /* Note the totals, when the last note is a while ago. */
-void vgpu_calibrate_note(struct vgpu_calibration *calibration, const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+void vgpu_calibrate_note(struct vgpu_calibration *calibration, const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* What was just added to the totals ran from then to then: a kernel is charged when it is launched, but in the totals it
  * belongs where it was used. */
-void vgpu_calibrate_ran(struct vgpu_calibration *calibration, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns,
+void vgpu_calibrate_ran(struct vgpu_calibration *calibration, struct vgpu_instant from, struct vgpu_instant to, int64_t raw_ns,
                         int64_t charged_ns);
 
 /* A single charge so large that it takes a while to run. */
 void vgpu_calibrate_lump(struct vgpu_calibration *calibration, uint64_t raw_ns);
 
 /* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
-int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
+int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, struct vgpu_instant now, vgpu_duration *since_ns);
 
 /* No comparison before then, by any process; what NVML shows meanwhile is missed. */
-void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
+void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, struct vgpu_instant until);
 
 /* What NVML shows next is not to be compared. */
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 
 /* NVML was read `since_ns` after the last time: samples may have come and gone unseen. */
-void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t since_ns);
+void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, vgpu_duration since_ns);
 
 /* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
-void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns,
-                        uint32_t percent, uint64_t since_ns);
+void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
+                        uint32_t percent, vgpu_duration since_ns);
 
 /* Make it: debt and factor. `percent` is the share. A sample is held until it is known how long one is, and until all
- * that ran in it is in the totals, which holds before `known_ns`. `seen` may be NULL: nothing new. */
-void vgpu_calibrate(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                    uint64_t known_ns, const struct vgpu_measurement *seen);
+ * that ran in it is in the totals, which holds before `known`. `seen` may be NULL: nothing new. */
+void vgpu_calibrate(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
+                    uint32_t percent, struct vgpu_instant known, const struct vgpu_measurement *seen);
 
 #endif

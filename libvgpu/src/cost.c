@@ -68,15 +68,15 @@ static uint64_t guess(struct vgpu_costs *costs, const struct vgpu_geometry *what
     return count > most / ns ? (ns > most ? ns : most) : count * ns;
 }
 
-uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t now_ns,
-                      int *learned)
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
+                      struct vgpu_instant now, int *learned)
 {
     uint64_t ns;
     *learned = cost && atomic_load_explicit(&cost->samples, memory_order_acquire) != 0;
     ns = *learned ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : guess(costs, what, learned);
     if (cost && atomic_load_explicit(&cost->pending, memory_order_acquire)) {
-        uint64_t since = atomic_load_explicit(&cost->running_ns, memory_order_relaxed);
-        uint64_t age = since && now_ns > since ? now_ns - since : 0;
+        struct vgpu_instant since = atomic_load_explicit(&cost->running, memory_order_relaxed);
+        vgpu_duration age = since.ns && vgpu_is_before(since, now) ? vgpu_between(since, now) : 0;
         age = age > TOO_LONG_NS ? TOO_LONG_NS : age;
         if (age > ns && (!*learned || (age > LONG_WAIT_NS && age / ODD > ns))) {
             ns = age;

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "instant.h"
+
 enum { VGPU_COSTS = 4096 };
 
 struct vgpu_cost {
@@ -17,7 +19,7 @@ struct vgpu_cost {
     _Atomic uint32_t samples;    /* 0: not learned */
     _Atomic uint32_t watched;    /* of them those that were watched: others' timeslices are taken out */
     _Atomic uint32_t pending;    /* measurements on their way */
-    _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
+    _Atomic struct vgpu_instant running; /* when one of them was first seen to run; never: none was */
     _Atomic uint64_t least_ns;   /* about the least that was measured of late (lockstep.h) */
 };
 
@@ -46,8 +48,8 @@ struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geome
 
 /* What it costs. `learned` is 0 for a mere guess. `cost` may be NULL. Something that has been running for far
  * longer than was learned costs at least so much already. */
-uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t now_ns,
-                      int *learned);
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
+                      struct vgpu_instant now, int *learned);
 
 /* How many of these the device has room for at once, by their threads alone; 1 of a graph. */
 uint32_t vgpu_cost_fit(const struct vgpu_geometry *what);

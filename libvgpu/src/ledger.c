@@ -164,7 +164,7 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
         slot->pid_namespace = self->pid_namespace;
         slot->image = self->image;
         slot->pid = self->pid;
-        slot->registered_ns = vgpu_world->now_ns();
+        slot->registered_ns = vgpu_world->now().ns;
         atomic_store((word *)&slot->layout, self->layout);
         atomic_store((word *)&slot->layout_owner, me); /* last: until then no process compares */
     }
@@ -233,7 +233,7 @@ static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_reg
     }
     /* Someone else may just be taking an amount back that did not fit either. Waits differ between
      * processes so that the same two do not meet again. */
-    vgpu_world->sleep_ns(1000 + (uint64_t)self->pid % 16 * 1000);
+    vgpu_world->sleep_for(1000 + (uint64_t)self->pid % 16 * 1000);
     return try_once(region, mine, column, bytes, budget) ||
            (vgpu_ledger_reap(region, self) && try_once(region, mine, column, bytes, budget));
 }
@@ -273,7 +273,7 @@ void vgpu_ledger_denied(struct vgpu_region *region, unsigned column)
     }
     struct vgpu_region_column *book = &region->columns[column];
     atomic_fetch_add((word *)&book->denied_count, 1);
-    atomic_store((word *)&book->denied_last_ns, vgpu_world->now_ns());
+    atomic_store((word *)&book->denied_last_ns, vgpu_world->now().ns);
 }
 
 int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,

@@ -12,13 +12,13 @@
 #include "throttle_state.h"
 
 /* A launch took `ns`. 1: the program's kernels wait for each other, and this may be in it. */
-int vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns, uint64_t now_ns);
-int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, uint64_t now_ns);
+int vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns, struct vgpu_instant now);
+int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, struct vgpu_instant now);
 
 /* Instead of a comparison: what spinning was taken for is forgotten. */
-void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns);
+void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
 /* The thread goes on to another device: what it has in hand goes back to the one that it was taken of. */
-void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, uint64_t now_ns);
+void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, struct vgpu_instant now);
 
 #endif

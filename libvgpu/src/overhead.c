@@ -163,8 +163,8 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
 /* Starting NVML takes its time, which a program that just starts shall not wait for. */
 static void look_later(struct vgpu_process *p)
 {
-    uint64_t never = 0;
-    atomic_compare_exchange_strong(&p->overhead_ns, &never, vgpu_world->now_ns() + LOOK_EVERY_NS);
+    struct vgpu_instant never = {0};
+    atomic_compare_exchange_strong(&p->overhead_next, &never, vgpu_later(vgpu_world->now(), LOOK_EVERY_NS));
     vgpu_overhead_grew(p);
 }
 
@@ -266,12 +266,12 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
         vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
     }
-    uint64_t next = atomic_load_explicit(&p->overhead_ns, memory_order_relaxed);
-    if (next && vgpu_world->about_ns() < next) {
+    struct vgpu_instant next = atomic_load_explicit(&p->overhead_next, memory_order_relaxed);
+    if (next.ns && vgpu_is_before(vgpu_world->about_now(), next)) {
         return;
     }
-    uint64_t now = vgpu_world->now_ns();
-    if (now < next || !atomic_compare_exchange_strong(&p->overhead_ns, &next, UINT64_MAX)) {
+    struct vgpu_instant now = vgpu_world->now();
+    if (vgpu_is_before(now, next) || !atomic_compare_exchange_strong(&p->overhead_next, &next, vgpu_at(UINT64_MAX))) {
         return; /* too soon, or another thread is at it */
     }
     atomic_store(&p->overhead_due, 0);
@@ -280,10 +280,10 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
         known &= look(p, i);
     }
     /* A figure that does not come is asked for less and less; a driver that is slow to answer is not asked much. */
-    uint64_t took = vgpu_world->now_ns() - now, wait = atomic_load(&p->overhead_wait_ns);
+    vgpu_duration took = vgpu_between(now, vgpu_world->now()), wait = atomic_load(&p->overhead_wait);
     wait = known ? LOOK_EVERY_NS : wait < LOOK_EVERY_NS ? LOOK_EVERY_NS : wait > LOOK_SELDOM_NS / 2 ? LOOK_SELDOM_NS : wait * 2;
-    atomic_store(&p->overhead_wait_ns, wait);
-    atomic_store(&p->overhead_ns, now + (took > wait / LOOK_SHARE ? took * LOOK_SHARE : wait));
+    atomic_store(&p->overhead_wait, wait);
+    atomic_store(&p->overhead_next, vgpu_later(now, took > wait / LOOK_SHARE ? took * LOOK_SHARE : wait));
     if (!known) {
         vgpu_overhead_grew(p);
     }

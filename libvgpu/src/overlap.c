@@ -73,11 +73,11 @@ void vgpu_overlap_single(struct vgpu_overlap *o, const struct vgpu_overlap_run *
     conclude(o);
 }
 
-void vgpu_overlap_fade(struct vgpu_overlap *o, uint64_t now_ns)
+void vgpu_overlap_fade(struct vgpu_overlap *o, struct vgpu_instant now)
 {
     uint32_t parts = atomic_load_explicit(&o->parts, memory_order_relaxed);
-    if (parts > VGPU_OVERLAP_ONE && now_ns - o->faded_ns >= FADE_EVERY_NS) {
-        o->faded_ns = now_ns;
+    if (parts > VGPU_OVERLAP_ONE && vgpu_between(o->faded, now) >= FADE_EVERY_NS) {
+        o->faded = now;
         atomic_store_explicit(&o->parts, parts - (parts - VGPU_OVERLAP_ONE + 511) / 512, memory_order_relaxed);
     }
 }

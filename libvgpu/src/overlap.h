@@ -18,6 +18,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "instant.h"
+
 enum { VGPU_OVERLAP_STREAMS = 16, VGPU_OVERLAP_RUNS = 32 };
 
 /* What was measured of a launch. */
@@ -37,7 +39,7 @@ struct vgpu_overlap {
     double measured_ns, all_ns, shared_ns; /* of singles, of all launches, of singles beside others; fading */
     _Atomic uint64_t launched_ns;                   /* of all launches since the last single */
     _Atomic uint32_t parts;                         /* the result, in parts of VGPU_OVERLAP_ONE; 0: nothing is known */
-    uint64_t faded_ns;
+    struct vgpu_instant faded;
 };
 
 #define VGPU_OVERLAP_ONE 65536
@@ -55,7 +57,7 @@ void vgpu_overlap_pair(struct vgpu_overlap *overlap, const struct vgpu_overlap_r
 void vgpu_overlap_single(struct vgpu_overlap *overlap, const struct vgpu_overlap_run *run);
 
 /* The result is forgotten, over some minutes. */
-void vgpu_overlap_fade(struct vgpu_overlap *overlap, uint64_t now_ns);
+void vgpu_overlap_fade(struct vgpu_overlap *overlap, struct vgpu_instant now);
 
 /* The clock of singles begins anew. */
 void vgpu_overlap_restart(struct vgpu_overlap *overlap);

@@ -78,7 +78,7 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
 static struct reading read_stable(const struct vgpu_page *page, const char *uuid, uint32_t *seen)
 {
     const _Atomic uint32_t *seq = (const _Atomic uint32_t *)&page->seq;
-    uint64_t deadline = 0;
+    struct vgpu_instant deadline = {0};
     for (;;) {
         uint32_t before = atomic_load_explicit(seq, memory_order_acquire);
         if (before % 2 == 0) {
@@ -91,15 +91,15 @@ static struct reading read_stable(const struct vgpu_page *page, const char *uuid
                 return reading;
             }
         }
-        uint64_t now = vgpu_world->now_ns();
-        deadline = deadline ? deadline : now + PATIENCE_NS;
-        if (now >= deadline) {
+        struct vgpu_instant now = vgpu_world->now();
+        deadline = deadline.ns ? deadline : vgpu_later(now, PATIENCE_NS);
+        if (!vgpu_is_before(now, deadline)) {
             if (seen) {
                 *seen = 0;
             }
             return (struct reading){0};
         }
-        vgpu_world->sleep_ns(SLICE_NS);
+        vgpu_world->sleep_for(SLICE_NS);
     }
 }
 

@@ -73,14 +73,14 @@ static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 }
 
 /* NVML has not been heard yet. */
-static int is_blind(const struct vgpu_throttle_device *device, uint64_t now)
+static int is_blind(const struct vgpu_throttle_device *device, struct vgpu_instant now)
 {
-    return now - atomic_load_explicit(&device->first_ns, memory_order_relaxed) < BLIND_NS;
+    return vgpu_between(atomic_load_explicit(&device->first_launch, memory_order_relaxed), now) < BLIND_NS;
 }
 
 /* Under the lock: until NVML is heard, of launches that follow each other in different streams some are measured both. */
 static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, int is_second,
-                 uint64_t now)
+                 struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
     int wants_second = !is_second && is_blind(device, now);
@@ -97,18 +97,18 @@ static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, st
 }
 
 /* A pair of events for this launch; NULL: it does not get measured. */
-static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now, int learned)
+static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now, int learned)
 {
     const struct vgpu_cuda *cuda = l->cuda;
-    uint64_t last = atomic_load_explicit(&throttle->probed_ns, memory_order_relaxed);
-    uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
+    struct vgpu_instant last = atomic_load_explicit(&throttle->probed, memory_order_relaxed);
+    vgpu_duration pause = PROBE_EVERY_NS + last.ns / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
     uintptr_t single = atomic_load_explicit(&throttle->single_stream, memory_order_relaxed);
-    int is_second = single && single != (uintptr_t)l->stream + 1 && now - last < PAIR_NS;
-    if (!vgpu_probe_can(cuda) || (learned && !is_second && now - last < pause) || !vgpu_calm_try(&throttle->lock)) {
+    int is_second = single && single != (uintptr_t)l->stream + 1 && vgpu_between(last, now) < PAIR_NS;
+    if (!vgpu_probe_can(cuda) || (learned && !is_second && vgpu_between(last, now) < pause) || !vgpu_calm_try(&throttle->lock)) {
         return NULL;
     }
-    if (atomic_compare_exchange_strong(&throttle->probed_ns, &last, now)) {
+    if (atomic_compare_exchange_strong(&throttle->probed, &last, now)) {
         int mode = vgpu_capture_relax(cuda);
         probe = free_probe(throttle, cuda, is_second ? throttle->single : NULL);
         vgpu_capture_restore(cuda, mode);
@@ -132,7 +132,8 @@ static void release(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 }
 
 void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *l, const struct vgpu_geometry *what,
-                      struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket)
+                      struct vgpu_cost *cost, struct vgpu_instant now, const struct vgpu_charge *charge,
+                      struct vgpu_ticket *ticket)
 {
     struct vgpu_probe *probe = cost ? claim(throttle, l, now, charge->learned) : NULL;
     if (probe) {
@@ -143,7 +144,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             probe->alone = charge->alone;
             probe->cost = cost;
             probe->what = *what;
-            probe->launched_ns = now;
+            probe->launched = now;
             probe->raw_ns = charge->raw_ns;
             probe->charged_ns = charge->charged_ns;
             ticket->probe = probe;
@@ -157,26 +158,25 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
     }
 }
 
-uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now)
+struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int ordinal, struct vgpu_instant now)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         const struct vgpu_probe *probe = &throttle->probes[i];
         if (probe->state != VGPU_PROBE_ON_ITS_WAY || !probe->alone || probe->ordinal != ordinal ||
-            !(probe->runs_ns || probe->is_first)) {
+            !(probe->runs.ns || probe->is_first)) {
             continue; /* of one that is only claimed nothing else may be read: a launch is writing it */
         }
-        uint64_t since = probe->is_first ? probe->launched_ns : probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
-        now = since < now ? since : now;
+        now = vgpu_first_of(now, probe->is_first ? probe->launched : vgpu_earlier(probe->runs, VGPU_TICK_NS));
     }
     return now;
 }
 
 /* Under the lock: a launch of that moment has run. */
-static void caught_up(struct vgpu_throttle_device *device, uint64_t launched_ns)
+static void caught_up(struct vgpu_throttle_device *device, struct vgpu_instant launched)
 {
-    uint64_t freed = atomic_load_explicit(&device->freed_ns, memory_order_relaxed);
-    if (freed && launched_ns >= freed) {
-        atomic_store_explicit(&device->freed_ns, 0, memory_order_relaxed);
+    struct vgpu_instant freed = atomic_load_explicit(&device->freed, memory_order_relaxed);
+    if (freed.ns && !vgpu_is_before(launched, freed)) {
+        atomic_store_explicit(&device->freed, vgpu_at(0), memory_order_relaxed);
         device->calibration.count = device->calibration.held_count = device->calibration.studied = 0;
     }
 }
@@ -184,8 +184,8 @@ static void caught_up(struct vgpu_throttle_device *device, uint64_t launched_ns)
 static void drop(struct vgpu_probe *probe)
 {
     probe->state = VGPU_PROBE_FREE;
-    probe->runs_ns = 0;
-    atomic_store(&probe->cost->running_ns, 0);
+    probe->runs = vgpu_at(0);
+    atomic_store(&probe->cost->running, vgpu_at(0));
     atomic_fetch_sub(&probe->cost->pending, 1);
 }
 
@@ -230,11 +230,14 @@ uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const st
 
 /* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a timeslice is
  * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
-double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
+double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns,
+                         struct vgpu_instant now)
 {
     double factor = (double)vgpu_bucket_factor(device->bucket) / (double)VGPU_FACTOR_ONE;
-    uint64_t first = atomic_load_explicit(&device->first_ns, memory_order_relaxed);
-    return factor > PRIOR && device->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TIMESLICE_NS ? PRIOR : factor;
+    struct vgpu_instant first = atomic_load_explicit(&device->first_launch, memory_order_relaxed);
+    return factor > PRIOR && device->crowded && !is_watched(cost) && vgpu_between(first, now) < BLIND_NS && ns > TIMESLICE_NS
+               ? PRIOR
+               : factor;
 }
 
 static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
@@ -273,7 +276,7 @@ static void drop_origin(struct vgpu_throttle_device *device)
 /* Under the lock: one that has run shows what runs side by side. From when NVML is heard on it shows that, too, and what
  * events showed fades: to follow both makes a share swing. */
 static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
-                          uint64_t now)
+                          struct vgpu_instant now)
 {
     if (!is_blind(device, now)) {
         drop_origin(device);
@@ -289,14 +292,14 @@ static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu
     compare_times(device, cuda, probe);
 }
 
-static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
+static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
-    uint64_t took = ns;
-    double part = probe->runs_ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
+    vgpu_duration took = ns;
+    double part = probe->runs.ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
     enum vgpu_sample_kind kind = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = kind == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
-    caught_up(device, probe->launched_ns);
+    caught_up(device, probe->launched);
     if (vgpu_lockstep_ran(throttle, probe, took, now)) {
         kind = VGPU_WITH_WAITS;
         ns = took;
@@ -314,9 +317,9 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
         vgpu_bucket_count(device->bucket, (int64_t)ns, charged);
-        uint64_t from = now - (took < now ? took : now); /* at the latest */
-        from = probe->is_first && probe->launched_ns < from ? probe->launched_ns : from;
-        vgpu_calibrate_ran(&device->calibration, from, from + took, (int64_t)ns, charged);
+        struct vgpu_instant from = vgpu_earlier(now, took); /* at the latest */
+        from = probe->is_first ? vgpu_first_of(from, probe->launched) : from;
+        vgpu_calibrate_ran(&device->calibration, from, vgpu_later(from, took), (int64_t)ns, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(device->bucket, now))) {
             vgpu_bucket_correct(device->bucket, now, share.percent, charged - probe->charged_ns);
         }
@@ -326,14 +329,15 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     }
 }
 
-static void note_start(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static void note_start(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
+                       struct vgpu_instant now)
 {
-    uint64_t never = 0;
-    if (!probe->runs_ns && cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
-        probe->runs_ns = now;
+    struct vgpu_instant never = {0};
+    if (!probe->runs.ns && cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
+        probe->runs = now;
         probe->looks = device->timeslice.looks;
         probe->ours = device->timeslice.ours;
-        atomic_compare_exchange_strong(&probe->cost->running_ns, &never, now);
+        atomic_compare_exchange_strong(&probe->cost->running, &never, now);
     }
 }
 
@@ -344,8 +348,9 @@ static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struc
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &throttle->probes[i];
         if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe != after &&
-            (!after || probe->launched_ns > after->launched_ns || (probe->launched_ns == after->launched_ns && probe > after)) &&
-            (!next || probe->launched_ns < next->launched_ns)) {
+            (!after || vgpu_is_before(after->launched, probe->launched) ||
+             (probe > after && !vgpu_is_before(probe->launched, after->launched))) &&
+            (!next || vgpu_is_before(probe->launched, next->launched))) {
             next = probe;
         }
     }
@@ -353,12 +358,13 @@ static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struc
 }
 
 /* 1: it has come, or never will. */
-static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
+                       struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     float ms = 0;
     CUresult result = cuda->cuEventQuery(probe->end);
-    if (result == CUDA_ERROR_NOT_READY && now - probe->launched_ns <= LOST_NS) {
+    if (result == CUDA_ERROR_NOT_READY && vgpu_between(probe->launched, now) <= LOST_NS) {
         note_start(device, cuda, probe, now);
         return 0;
     }
@@ -375,7 +381,7 @@ static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *c
     return 1;
 }
 
-void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now)
+void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now)
 {
     const struct vgpu_cuda *cuda = l->cuda;
     struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
@@ -389,7 +395,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
     }
     watched = watched && vgpu_timeslice_can(cuda);
     atomic_store_explicit(&device->watched, watched, memory_order_relaxed);
-    if (watched && now - device->timeslice.looked_ns >= LOOK_NS) {
+    if (watched && vgpu_between(device->timeslice.looked, now) >= LOOK_NS) {
         vgpu_timeslice_look(&device->timeslice, cuda, now);
     }
     vgpu_capture_restore(cuda, mode);

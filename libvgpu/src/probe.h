@@ -20,16 +20,17 @@ struct vgpu_charge {
 /* Before a launch: does it get measured? vgpu_probe_end ends it. What it was charged alone is in the totals then when it
  * has run, else at once. */
 void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
-                      struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket);
+                      struct vgpu_cost *cost, struct vgpu_instant now, const struct vgpu_charge *charge,
+                      struct vgpu_ticket *ticket);
 
 /* After the launch that `probe` was claimed for, with its result. */
 void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_probe *probe, CUresult result);
 
 /* Under the lock: whatever of this device's kernels ran before then is in the totals. */
-uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now);
+struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int ordinal, struct vgpu_instant now);
 
 /* Under the lock, by who is about to launch: take in what has come, and put a mark (timeslice.h) where that matters. */
-void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, uint64_t now);
+void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_instant now);
 
 /* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as
  * it was estimated. */
@@ -38,6 +39,7 @@ void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cu
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
 uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost,
                              const struct vgpu_geometry *what, uint64_t ns);
-double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
+double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns,
+                         struct vgpu_instant now);
 
 #endif

@@ -33,7 +33,7 @@ static struct vgpu_process *make_arena(void)
 static void set_up(struct vgpu_process *p)
 {
     p->pid = getpid();
-    p->cookie = (vgpu_world->now_ns() ^ (uint64_t)p->pid << 40) | 1;
+    p->cookie = (vgpu_world->now().ns ^ (uint64_t)p->pid << 40) | 1;
     vgpu_authority_open(p);
     if (p->authority != VGPU_NOTHING) {
         p->self = vgpu_world->self();

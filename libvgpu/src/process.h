@@ -45,7 +45,7 @@ struct vgpu_process {
     struct vgpu_region *region;   /* NULL: unusable, deny */
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
-    _Atomic uint64_t reaped_ns;
+    _Atomic struct vgpu_instant reaped;
     struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
     _Atomic uint64_t pool_chunk;     /* what pools were seen to grow by; 0: nothing beyond what was asked for */
     _Atomic uint32_t pools_in_use;   /* how many are charged for anything */
@@ -61,8 +61,8 @@ struct vgpu_process {
     struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these devices, by the page, when last read */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
-    _Atomic uint64_t overhead_ns;  /* when the next look may be */
-    _Atomic uint64_t overhead_wait_ns;
+    _Atomic struct vgpu_instant overhead_next; /* when it may be read again */
+    _Atomic vgpu_duration overhead_wait;
     _Atomic uint32_t overhead_due; /* 1: it may have grown */
     _Atomic uint32_t nvml_started;
     uint64_t cookie;                /* of this process and no other; never 0 */

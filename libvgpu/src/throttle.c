@@ -34,15 +34,15 @@ static struct vgpu_throttle_device *device_of(struct vgpu_throttle *throttle, in
 
 /* What was launched unheld is not owed: until the first launch after it has run, NVML's figures prove nothing of what
  * was charged. */
-static int is_catching_up(struct vgpu_throttle_device *device, uint64_t now)
+static int is_catching_up(struct vgpu_throttle_device *device, struct vgpu_instant now)
 {
-    uint64_t freed = atomic_load_explicit(&device->freed_ns, memory_order_relaxed);
-    return freed && now - freed < BACKLOG_NS;
+    struct vgpu_instant freed = atomic_load_explicit(&device->freed, memory_order_relaxed);
+    return freed.ns && vgpu_between(freed, now) < BACKLOG_NS;
 }
 
 /* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
 static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, int ordinal, uint32_t percent,
-                    uint64_t now, uint64_t since_ns)
+                    struct vgpu_instant now, vgpu_duration since_ns)
 {
     struct vgpu_measurement seen = {0};
     uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&device->bucket->calibrated_us, memory_order_relaxed);
@@ -52,10 +52,11 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
         vgpu_calibrate_miss(device->bucket);
         known = 0;
     }
-    uint64_t end = vgpu_world->now_ns(), pause = end - now > SLOW_NS ? (end - now) * SLOW_TIMES : 0;
+    struct vgpu_instant end = vgpu_world->now();
+    vgpu_duration took = vgpu_between(now, end), pause = took > SLOW_NS ? took * SLOW_TIMES : 0;
     pause = pause > VGPU_OTHERS_AHEAD_NS ? VGPU_OTHERS_AHEAD_NS : pause;
     if (pause) {
-        vgpu_calibrate_pause(device->bucket, end + pause);
+        vgpu_calibrate_pause(device->bucket, vgpu_later(end, pause));
     }
     if (!throttle->measure) {
         seen.others = seen.neighbours = seen.others_known = 1; /* neighbours that cannot be observed are assumed */
@@ -63,7 +64,8 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     if (seen.others_known) {
         device->crowded = seen.neighbours;
         if (seen.others) {
-            atomic_store_explicit((_Atomic uint64_t *)&device->bucket->others_ns, end + pause, memory_order_relaxed);
+            uint64_t until_ns = vgpu_later(end, pause).ns;
+            atomic_store_explicit((_Atomic uint64_t *)&device->bucket->others_ns, until_ns, memory_order_relaxed);
         }
     }
     vgpu_calm_take(&throttle->lock);
@@ -77,24 +79,24 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
         vgpu_calibrate_miss(device->bucket);
     }
     vgpu_calibrate_pay(&device->calibration, device->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
-    vgpu_calibrate(&device->calibration, device->bucket, end, percent, vgpu_probe_known_ns(throttle, ordinal, end),
+    vgpu_calibrate(&device->calibration, device->bucket, end, percent, vgpu_probe_known(throttle, ordinal, end),
                    known ? &seen : NULL);
     vgpu_calm_drop(&throttle->lock);
 }
 
 /* Book-keeping between two looks at the budget; where the lock is held, its holder does this. */
 static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, const struct vgpu_launch *l,
-                     uint32_t percent, uint64_t now, int eager)
+                     uint32_t percent, struct vgpu_instant now, int eager)
 {
-    uint64_t since_ns;
+    vgpu_duration since_ns;
     if (!vgpu_calm_try(&throttle->lock)) {
         return;
     }
     vgpu_calibrate_note(&device->calibration, device->bucket, now);
-    uint64_t last = atomic_load_explicit(&throttle->harvested_ns, memory_order_relaxed);
+    struct vgpu_instant last = atomic_load_explicit(&throttle->harvested, memory_order_relaxed);
     eager = eager || atomic_load_explicit(&device->watched, memory_order_relaxed);
-    if ((eager || now - last >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
-        atomic_store_explicit(&throttle->harvested_ns, now, memory_order_relaxed);
+    if ((eager || vgpu_between(last, now) >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
+        atomic_store_explicit(&throttle->harvested, now, memory_order_relaxed);
         vgpu_probe_harvest(throttle, l, now);
     }
     vgpu_calm_drop(&throttle->lock);
@@ -106,14 +108,14 @@ static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device
     }
 }
 
-static void wait_until(struct vgpu_throttle_device *device, uint64_t now, uint64_t until)
+static void wait_until(struct vgpu_throttle_device *device, struct vgpu_instant now, struct vgpu_instant until)
 {
-    uint64_t ns = until > now ? until - now : 0, most = SLICE_NS;
+    vgpu_duration ns = vgpu_is_before(now, until) ? vgpu_between(now, until) : 0, most = SLICE_NS;
     if (atomic_load_explicit(&device->watched, memory_order_relaxed)) {
-        most = WATCH_NS + now / 1024 * 40503 % WATCH_NS; /* never in phase with timeslices */
+        most = WATCH_NS + now.ns / 1024 * 40503 % WATCH_NS; /* never in phase with timeslices */
     }
     ns = ns < NAP_NS ? NAP_NS : ns > most ? most : ns;
-    vgpu_world->sleep_ns(ns);
+    vgpu_world->sleep_for(ns);
     atomic_fetch_add_explicit((_Atomic uint64_t *)&device->bucket->waited_ns, ns, memory_order_relaxed);
 }
 
@@ -148,7 +150,7 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
 
 /* What is known to the process and only new to this hand, since its last chunk, is paid out of the hand. */
 static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_device *device, struct vgpu_hand *hand,
-                 const struct vgpu_launch *l, const struct vgpu_geometry *what, uint64_t now)
+                 const struct vgpu_launch *l, const struct vgpu_geometry *what, struct vgpu_instant now)
 {
     int learned;
     struct vgpu_cost *cost = hand->left_ns > 0 ? vgpu_cost_of(&throttle->costs, what) : NULL;
@@ -170,7 +172,8 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
     struct vgpu_throttle_device *device = device_of(throttle, l->ordinal);
     struct vgpu_geometry what = {.function = l->function, .blocks = l->blocks, .threads = l->threads};
     struct vgpu_share share = throttle->share(throttle->owner, l->ordinal);
-    uint64_t began = vgpu_world->now_ns(), now = began, nap = NAP_NS;
+    struct vgpu_instant began = vgpu_world->now(), now = began;
+    vgpu_duration nap = NAP_NS;
     int taken = 0, probing = 0;
     if (!device || !vgpu_share_is_limited(&share)) {
         empty(hand, l, 1);
@@ -198,22 +201,23 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         probing = 1;
         break;
     }
-    uint64_t never = 0;
-    atomic_compare_exchange_strong_explicit(&device->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
+    struct vgpu_instant never = {0};
+    atomic_compare_exchange_strong_explicit(&device->first_launch, &never, vgpu_at(began.ns | 1), memory_order_relaxed,
+                                            memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&throttle->costs, &what);
-    for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS;
-         now = vgpu_world->now_ns(), share = throttle->share(throttle->owner, l->ordinal)) {
+    for (; vgpu_share_is_limited(&share) && vgpu_between(began, now) < PATIENCE_NS;
+         now = vgpu_world->now(), share = throttle->share(throttle->owner, l->ordinal)) {
         int learned, held = share.always || vgpu_bucket_has_company(device->bucket, now);
         maintain(throttle, device, l, held ? share.percent : 0, now, nap > NAP_NS);
         held = share.always || vgpu_bucket_has_company(device->bucket, now);
         if (held && atomic_exchange_explicit(&device->ran_free, 0, memory_order_relaxed)) {
-            atomic_store_explicit(&device->freed_ns, now, memory_order_relaxed);
+            atomic_store_explicit(&device->freed, now, memory_order_relaxed);
         } else if (!held) {
             atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
         }
         uint64_t raw = vgpu_probe_believed(device, cost, &what, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
-        if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
-            wait_until(device, now, now + nap); /* the first of its kind is still on its way */
+        if (held && !learned && cost && atomic_load(&cost->pending) && vgpu_between(began, now) < FIRST_NS) {
+            wait_until(device, now, vgpu_later(now, nap)); /* the first of its kind is still on its way */
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;
             continue;
         }
@@ -227,8 +231,8 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
         chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
         uint64_t want = (uint64_t)(alone ? price : chunk);
-        uint64_t until = held ? vgpu_bucket_take(device->bucket, now, share.percent, want) : 0;
-        if (until) {
+        struct vgpu_instant until = held ? vgpu_bucket_take(device->bucket, now, share.percent, want) : vgpu_at(0);
+        if (until.ns) {
             wait_until(device, now, until);
             continue;
         }

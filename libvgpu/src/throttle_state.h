@@ -41,13 +41,13 @@ struct vgpu_probe {
     int ordinal;
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
-    uint64_t launched_ns;
+    struct vgpu_instant launched;
     int is_first; /* nothing else was on its way to the device then: it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
-    uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
+    struct vgpu_instant runs; /* when it was first seen to run; never: not yet */
     uint32_t looks, ours; /* of timeslice.h, then */
     uint32_t generation;  /* which use of the pair this is */
-    uint64_t took_ns;     /* the last time, by its events */
+    vgpu_duration took_ns;     /* the last time, by its events */
     uintptr_t stream;
     int is_second;             /* of a pair of overlap.h */
     struct vgpu_probe *before; /* the first of that pair */
@@ -60,10 +60,10 @@ struct vgpu_throttle_device {
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* for `share` to remember */
-    _Atomic uint64_t first_ns; /* of the first launch that was held or charged */
+    _Atomic struct vgpu_instant first_launch; /* of the first launch that was held or charged */
     _Atomic int crowded; /* others have a context there, or that is unknown */
     _Atomic int ran_free; /* launches went by unheld, of which the device may still have many to run */
-    _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
+    _Atomic struct vgpu_instant freed; /* they did until then, and nothing launched since is known to have run; never: it is */
     struct vgpu_calibration calibration;
     struct vgpu_timeslice timeslice;
     struct vgpu_overlap overlap;
@@ -83,10 +83,10 @@ struct vgpu_throttle {
     struct vgpu_throttle_device devices[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
-    _Atomic uint64_t probed_ns, harvested_ns;
+    _Atomic struct vgpu_instant probed, harvested;
     struct vgpu_probe *single; /* newest that is no second of a pair */
     _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
-    _Atomic uint64_t waited_ns; /* last a kernel was seen to wait for another device's */
+    _Atomic struct vgpu_instant waited; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;
     struct vgpu_probe probes[VGPU_PROBES];
     struct vgpu_costs costs;

@@ -17,7 +17,7 @@ int vgpu_timeslice_can(const struct vgpu_cuda *cuda)
 /* Another context's stream and marks are left where they are: at most MOST_MADE of a process. */
 static int make(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontext context)
 {
-    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked_ns = t->looked_ns};
+    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked = t->looked};
     if (t->made > MOST_MADE || cuda->cuStreamCreate(&t->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
         cuda->cuEventCreate(&t->marks[0], 0) != CUDA_SUCCESS || cuda->cuEventCreate(&t->marks[1], 0) != CUDA_SUCCESS) {
         return 0;
@@ -29,9 +29,11 @@ static int make(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontex
 /* How late the newest mark was follows from the one before it and both clocks; the quickest sets the measure. */
 static void take_in(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda)
 {
-    uint64_t before = t->marked_ns[!t->newest], since = t->marked_ns[t->newest] - before;
+    struct vgpu_instant before = t->marked[!t->newest];
+    vgpu_duration since = vgpu_between(before, t->marked[t->newest]);
     float ms = 0;
-    if (!before || since > STALE_NS || cuda->cuEventElapsedTime(&ms, t->marks[!t->newest], t->marks[t->newest]) != CUDA_SUCCESS) {
+    if (!before.ns || since > STALE_NS ||
+        cuda->cuEventElapsedTime(&ms, t->marks[!t->newest], t->marks[t->newest]) != CUDA_SUCCESS) {
         t->late_ns = 0;
         return;
     }
@@ -41,10 +43,10 @@ static void take_in(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda)
     t->ours += t->late_ns < NEAR_NS;
 }
 
-void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, uint64_t now_ns)
+void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, struct vgpu_instant now)
 {
     CUcontext context = NULL;
-    t->looked_ns = now_ns;
+    t->looked = now;
     if (cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || (context != t->context && !make(t, cuda, context))) {
         return;
     }
@@ -57,7 +59,7 @@ void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda,
         take_in(t, cuda);
     }
     t->newest = !t->newest;
-    t->marked_ns[t->newest] = now_ns;
+    t->marked[t->newest] = now;
     t->out = 1;
     if (result != CUDA_SUCCESS || cuda->cuEventRecord(t->marks[t->newest], t->stream) != CUDA_SUCCESS) {
         t->context = NULL; /* gone: neither stream nor marks are ours to touch any more */
@@ -74,7 +76,7 @@ void vgpu_timeslice_end_context(struct vgpu_timeslice *t, const struct vgpu_cuda
         cuda->cuEventDestroy_v2(t->marks[1]);
         cuda->cuStreamDestroy_v2(t->stream);
     }
-    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made - 1, .looked_ns = t->looked_ns};
+    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made - 1, .looked = t->looked};
 }
 
 double vgpu_timeslice_part(const struct vgpu_timeslice *t, uint32_t looks, uint32_t ours)

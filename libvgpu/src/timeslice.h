@@ -13,17 +13,18 @@
 #include <stdint.h>
 
 #include "drivers.h"
+#include "instant.h"
 
 /* Of a device. All zero at first. */
 struct vgpu_timeslice {
     CUcontext context; /* of the stream and the marks; NULL: not made, or lost */
     CUstream stream;
     CUevent marks[2];
-    uint64_t marked_ns[2]; /* 0: not yet */
+    struct vgpu_instant marked[2]; /* never: not yet */
     unsigned newest, made;
     int out;           /* the newest mark has no time yet */
     double late_ns;    /* of the newest that has one, beside the quickest of late */
-    uint64_t looked_ns;
+    struct vgpu_instant looked;
     uint32_t looks, ours; /* ever, and in how many of them the timeslice was ours */
 };
 
@@ -31,7 +32,7 @@ struct vgpu_timeslice {
 int vgpu_timeslice_can(const struct vgpu_cuda *cuda);
 
 /* Put or read a mark. In the current context, in the relaxed mode of captures. */
-void vgpu_timeslice_look(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, uint64_t now_ns);
+void vgpu_timeslice_look(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, struct vgpu_instant now);
 
 /* Before the driver ends a context: its stream and marks are given back. */
 void vgpu_timeslice_end_context(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, CUcontext context);

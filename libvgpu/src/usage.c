@@ -101,17 +101,16 @@ static int is_ahead(uint64_t stamp_us)
 }
 
 /* NVML's time stamps are of the clock on the wall, in some versions of the monotonic one. */
-static uint64_t by_our_clock(uint64_t stamp_us)
+static struct vgpu_instant by_our_clock(uint64_t stamp_us)
 {
     static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC};
     for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
         uint64_t now_us = clock_us(clocks[i]);
         if (stamp_us <= now_us && now_us - stamp_us < RECENT_US) {
-            uint64_t now_ns = vgpu_world->now_ns(), age_ns = (now_us - stamp_us) * 1000;
-            return now_ns > age_ns ? now_ns - age_ns : 0;
+            return vgpu_earlier(vgpu_world->now(), (now_us - stamp_us) * 1000);
         }
     }
-    return 0;
+    return vgpu_at(0);
 }
 
 int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
@@ -148,6 +147,6 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
         }
     }
     out->percent = out->percent > 100 ? 100 : out->percent;
-    out->end_ns = by_our_clock(out->stamp_us);
+    out->end = by_our_clock(out->stamp_us);
     return out->stamp_us > after_us;
 }

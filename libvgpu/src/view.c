@@ -8,8 +8,9 @@
 
 static void reap_sometimes(struct vgpu_process *p)
 {
-    uint64_t now = vgpu_world->about_ns(), last = atomic_load_explicit(&p->reaped_ns, memory_order_relaxed);
-    if ((!last || (now > last && now - last >= REAP_EVERY_NS)) && atomic_compare_exchange_strong(&p->reaped_ns, &last, now)) {
+    struct vgpu_instant now = vgpu_world->about_now(), last = atomic_load_explicit(&p->reaped, memory_order_relaxed);
+    int due = !last.ns || (vgpu_is_before(last, now) && vgpu_between(last, now) >= REAP_EVERY_NS);
+    if (due && atomic_compare_exchange_strong(&p->reaped, &last, now)) {
         vgpu_ledger_reap(p->region, &p->self);
     }
 }

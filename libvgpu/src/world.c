@@ -10,21 +10,21 @@
 #include "identity.h"
 #include "loader.h"
 
-static uint64_t now_ns(void)
+static struct vgpu_instant now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return vgpu_at((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
 }
 
-static uint64_t about_ns(void)
+static struct vgpu_instant about_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return vgpu_at((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
 }
 
-static void sleep_ns(uint64_t ns)
+static void sleep_for(vgpu_duration ns)
 {
     struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
     nanosleep(&t, NULL);
@@ -80,9 +80,9 @@ static void log_line(const char *text)
 const struct vgpu_world vgpu_world_real = {
     .cuda = vgpu_loader_cuda,
     .nvml = vgpu_loader_nvml,
-    .now_ns = now_ns,
-    .about_ns = about_ns,
-    .sleep_ns = sleep_ns,
+    .now = now,
+    .about_now = about_now,
+    .sleep_for = sleep_for,
     .self = vgpu_identity_self,
     .is_dead = vgpu_identity_is_dead,
     .layout_of = vgpu_identity_layout,

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "drivers.h"
+#include "instant.h"
 
 /* Who this process is, as its slot of the region records it. */
 struct vgpu_identity {
@@ -29,9 +30,9 @@ struct vgpu_world {
     /* The driver's functions; NULL when there is no driver. */
     const struct vgpu_cuda *(*cuda)(void);
     const struct vgpu_nvml *(*nvml)(void);
-    uint64_t (*now_ns)(void);   /* monotonic */
-    uint64_t (*about_ns)(void); /* the same, up to 10 ms ago, in a fraction of the time */
-    void (*sleep_ns)(uint64_t);
+    struct vgpu_instant (*now)(void);
+    struct vgpu_instant (*about_now)(void); /* the same, up to 10 ms ago, in a fraction of the time */
+    void (*sleep_for)(vgpu_duration);
     struct vgpu_identity (*self)(void);
     /* 1 when the process whose owner word this is (vgpu_abi.h) surely runs no more, seen from `self`. */
     int (*is_dead)(uint64_t owner, const struct vgpu_identity *self);

@@ -220,14 +220,14 @@ static uint64_t now_ns(void)
 }
 
 /* The library's clock. */
-static uint64_t world_ns(void)
+static struct vgpu_instant library_now(void)
 {
-    return now_ns() + passed_ns;
+    return vgpu_at(now_ns() + passed_ns);
 }
 
-static uint64_t about_ns(void)
+static struct vgpu_instant library_about_now(void)
 {
-    return by_clock(CLOCK_MONOTONIC_COARSE) + passed_ns;
+    return vgpu_at(by_clock(CLOCK_MONOTONIC_COARSE) + passed_ns);
 }
 
 static void sleep_ns(uint64_t ns)
@@ -264,9 +264,9 @@ static void log_line(const char *text)
 
 static const struct vgpu_world bench_world = {.cuda = cuda,
                                               .nvml = nvml,
-                                              .now_ns = world_ns,
-                                              .about_ns = about_ns,
-                                              .sleep_ns = sleep_ns,
+                                              .now = library_now,
+                                              .about_now = library_about_now,
+                                              .sleep_for = sleep_ns,
                                               .self = vgpu_identity_self,
                                               .is_dead = vgpu_identity_is_dead,
                                               .env = env,

@@ -37,9 +37,9 @@ static uint64_t below(uint64_t end)
 }
 
 /* Time passes only by asking for it and by sleeping, so that a reader's patience ends without our waiting for it. */
-static uint64_t now_ns(void)
+static struct vgpu_instant fuzz_now(void)
 {
-    return clock_ns += 1000;
+    return vgpu_at(clock_ns += 1000);
 }
 
 static void sleep_ns(uint64_t ns)
@@ -75,8 +75,8 @@ static void log_line(const char *text)
     (void)text;
 }
 
-static const struct vgpu_world fuzz_world = {.now_ns = now_ns,
-                                             .sleep_ns = sleep_ns,
+static const struct vgpu_world fuzz_world = {.now = fuzz_now,
+                                             .sleep_for = sleep_ns,
                                              .is_dead = is_dead,
                                              .env = env,
                                              .exists = exists,

@@ -41,9 +41,9 @@ static uint64_t now;
 
 /* ------------------------------------------------------------------ the library's world */
 
-static uint64_t now_ns(void)
+static struct vgpu_instant clock_now(void)
 {
-    return now;
+    return vgpu_at(now);
 }
 
 static void rest(uint64_t ns)
@@ -118,7 +118,7 @@ static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
                                         .cuEventQuery = event_query,
                                         .cuEventElapsedTime = event_elapsed,
                                         .cuCtxGetCurrent = current};
-static const struct vgpu_world world = {.now_ns = now_ns, .sleep_ns = sleep_ns};
+static const struct vgpu_world world = {.now = clock_now, .sleep_for = sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
 static struct vgpu_share share_of(void *owner, int ordinal)
@@ -150,8 +150,8 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
 {
     (void)owner;
     out->others_known = 1;
-    out->percent = engine_utilisation(cards[ordinal].engine, cards[ordinal].context, scene->lag_ns, &out->end_ns);
-    out->stamp_us = out->end_ns / 1000;
+    out->percent = engine_utilisation(cards[ordinal].engine, cards[ordinal].context, scene->lag_ns, &out->end.ns);
+    out->stamp_us = out->end.ns / 1000;
     return out->percent && out->stamp_us > since_us;
 }
 

@@ -18,9 +18,9 @@
 TEST(what_is_taken_is_paid_for_in_time_at_the_share)
 {
     struct vgpu_region_bucket b = {.paid_until_ns = 10 * S};
-    CHECK_EQ(vgpu_bucket_take(&b, 10 * S, 25, 10 * MS), 0);
-    CHECK_EQ(vgpu_bucket_take(&b, 10 * S, 25, 10 * MS), 10 * S + 40 * MS);
-    CHECK_EQ(vgpu_bucket_take(&b, 10 * S + 40 * MS, 25, 10 * MS), 0);
+    CHECK_EQ(vgpu_bucket_take(&b, vgpu_at(10 * S), 25, 10 * MS).ns, 0);
+    CHECK_EQ(vgpu_bucket_take(&b, vgpu_at(10 * S), 25, 10 * MS).ns, 10 * S + 40 * MS);
+    CHECK_EQ(vgpu_bucket_take(&b, vgpu_at(10 * S + 40 * MS), 25, 10 * MS).ns, 0);
 }
 
 TEST(a_new_budget_has_10_ms_of_the_device_whatever_the_share)
@@ -29,7 +29,7 @@ TEST(a_new_budget_has_10_ms_of_the_device_whatever_the_share)
     for (size_t i = 0; i < sizeof percents / sizeof percents[0]; i++) {
         struct vgpu_region_bucket b = {0};
         uint64_t taken = 0;
-        while (!vgpu_bucket_take(&b, 100 * S, percents[i], MS / 10)) {
+        while (!vgpu_bucket_take(&b, vgpu_at(100 * S), percents[i], MS / 10).ns) {
             taken += MS / 10;
         }
         CHECK(taken >= 10 * MS && taken <= 10 * MS + MS / 5);
@@ -40,7 +40,7 @@ TEST(time_that_was_not_used_is_kept_for_a_burst_and_no_longer)
 {
     struct vgpu_region_bucket b = {.paid_until_ns = 90 * S};
     uint64_t taken = 0;
-    while (!vgpu_bucket_take(&b, 100 * S, 50, MS)) {
+    while (!vgpu_bucket_take(&b, vgpu_at(100 * S), 50, MS).ns) {
         taken += MS;
     }
     CHECK_EQ(taken, 101 * MS); /* half of 200 ms, and the one that began at the edge */
@@ -56,8 +56,8 @@ TEST(a_small_share_keeps_50_ms_of_the_device_and_what_it_did_not_use_for_a_secon
     for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
         struct vgpu_region_bucket b = {.paid_until_ns = 90 * S};
         uint64_t taken = 0;
-        CHECK_EQ(vgpu_bucket_burst_ns(shares[i].percent), shares[i].kept);
-        while (!vgpu_bucket_take(&b, 100 * S, shares[i].percent, MS)) {
+        CHECK_EQ(vgpu_bucket_burst(shares[i].percent), shares[i].kept);
+        while (!vgpu_bucket_take(&b, vgpu_at(100 * S), shares[i].percent, MS).ns) {
             taken += MS;
         }
         CHECK_EQ(taken, shares[i].taken);
@@ -70,7 +70,7 @@ TEST(any_word_in_the_region_gives_one_burst_at_most_and_holds_up_for_a_minute_at
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         struct vgpu_region_bucket b = {.paid_until_ns = words[i], .factor = words[i]};
         uint64_t taken = 0, until;
-        while (!(until = vgpu_bucket_take(&b, 100 * S, 50, MS))) {
+        while (!(until = vgpu_bucket_take(&b, vgpu_at(100 * S), 50, MS).ns)) {
             taken += MS;
             CHECK(taken <= 101 * MS);
         }
@@ -83,13 +83,13 @@ TEST(any_word_in_the_region_gives_one_burst_at_most_and_holds_up_for_a_minute_at
 TEST(corrections_move_the_debt_both_ways_within_its_bounds)
 {
     struct vgpu_region_bucket b = {.paid_until_ns = 100 * S};
-    vgpu_bucket_correct(&b, 100 * S, 50, (int64_t)(3 * S));
-    CHECK_EQ(vgpu_bucket_take(&b, 100 * S, 50, 1), 106 * S);
-    vgpu_bucket_correct(&b, 100 * S, 50, -(int64_t)(2 * S));
-    CHECK_EQ(vgpu_bucket_take(&b, 100 * S, 50, 1), 102 * S);
-    vgpu_bucket_correct(&b, 100 * S, 50, INT64_MIN);
+    vgpu_bucket_correct(&b, vgpu_at(100 * S), 50, (int64_t)(3 * S));
+    CHECK_EQ(vgpu_bucket_take(&b, vgpu_at(100 * S), 50, 1).ns, 106 * S);
+    vgpu_bucket_correct(&b, vgpu_at(100 * S), 50, -(int64_t)(2 * S));
+    CHECK_EQ(vgpu_bucket_take(&b, vgpu_at(100 * S), 50, 1).ns, 102 * S);
+    vgpu_bucket_correct(&b, vgpu_at(100 * S), 50, INT64_MIN);
     CHECK_EQ(b.paid_until_ns, 100 * S - VGPU_BURST_NS);
-    vgpu_bucket_correct(&b, 100 * S, 1, INT64_MAX);
+    vgpu_bucket_correct(&b, vgpu_at(100 * S), 1, INT64_MAX);
     CHECK_EQ(b.paid_until_ns, 100 * S - VGPU_BURST_NS + VGPU_DEBT_NS);
 }
 
@@ -97,7 +97,7 @@ static void *take_many(void *argument)
 {
     uint64_t taken = 0;
     for (uint64_t now = 100 * S; now < 110 * S; now += MS) {
-        taken += !vgpu_bucket_take(argument, now, 50, MS / 4);
+        taken += !vgpu_bucket_take(argument, vgpu_at(now), 50, MS / 4).ns;
     }
     return (void *)(uintptr_t)taken;
 }
@@ -127,8 +127,8 @@ TEST(processes_killed_at_any_instruction_leave_a_budget_that_works)
         pid_t child = fork();
         if (child == 0) {
             for (uint64_t i = 0;; i++) {
-                vgpu_bucket_take(b, now + i * 100, 50, 1000);
-                vgpu_bucket_correct(b, now + i * 100, 50, i % 2 ? 700 : -700);
+                vgpu_bucket_take(b, vgpu_at(now + i * 100), 50, 1000);
+                vgpu_bucket_correct(b, vgpu_at(now + i * 100), 50, i % 2 ? 700 : -700);
                 vgpu_bucket_count(b, 1000, 1000);
             }
         }
@@ -136,7 +136,7 @@ TEST(processes_killed_at_any_instruction_leave_a_budget_that_works)
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         now += 100 * S; /* past whatever it took */
-        CHECK_EQ(vgpu_bucket_take(b, now, 50, MS), 0);
+        CHECK_EQ(vgpu_bucket_take(b, vgpu_at(now), 50, MS).ns, 0);
     }
     munmap(b, 4096);
 }
@@ -154,13 +154,13 @@ TEST(a_kernel_costs_what_was_measured_and_before_that_a_guess_by_its_waves)
     int learned;
     memset(&costs, 0, sizeof costs);
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &small);
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 5000);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, vgpu_at(0), &learned), 5000);
     CHECK_EQ(learned, 0);
-    CHECK_EQ(vgpu_cost_ns(&costs, NULL, &large, 0, &learned), 50000);
+    CHECK_EQ(vgpu_cost_ns(&costs, NULL, &large, vgpu_at(0), &learned), 50000);
     vgpu_cost_learn(&costs, cost, &small, 30000, VGPU_ITS_OWN);
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 30000);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, vgpu_at(0), &learned), 30000);
     CHECK_EQ(learned, 1);
-    CHECK_EQ(vgpu_cost_ns(&costs, vgpu_cost_of(&costs, &large), &large, 0, &learned), 300000); /* ten waves of it */
+    CHECK_EQ(vgpu_cost_ns(&costs, vgpu_cost_of(&costs, &large), &large, vgpu_at(0), &learned), 300000); /* ten waves of it */
 }
 
 TEST(how_many_kernels_fit_on_a_device_follows_from_their_threads)
@@ -187,12 +187,12 @@ TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
     for (int i = 0; i < 400; i++) {
         vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 20000, VGPU_ITS_OWN);
     }
-    uint64_t alone = vgpu_cost_ns(&costs, cost, &what, 0, &learned);
+    uint64_t alone = vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned);
     CHECK(alone > 14000 && alone < 16000);
     for (int i = 0; i < 400; i++) {
         vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 2000000, VGPU_WITH_OTHERS);
     }
-    CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) < 150000);
+    CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) < 150000);
 }
 
 TEST(of_the_first_measurements_in_company_the_low_one_counts)
@@ -203,12 +203,12 @@ TEST(of_the_first_measurements_in_company_the_low_one_counts)
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
     vgpu_cost_learn(&costs, cost, &what, 32 * MS, VGPU_WITH_OTHERS); /* fifteen timeslices of others, and its own */
     vgpu_cost_learn(&costs, cost, &what, 2 * MS, VGPU_WITH_OTHERS);
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 0, &learned), 2 * MS);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned), 2 * MS);
     for (int i = 0; i < 10; i++) {
         vgpu_cost_learn(&costs, cost, &what, 2 * MS, VGPU_WITH_OTHERS);
     }
     vgpu_cost_learn(&costs, cost, &what, MS / 2, VGPU_WITH_OTHERS); /* later, a short one is one of many */
-    CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) > MS);
+    CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) > MS);
 }
 
 TEST(what_has_been_running_for_very_long_costs_that_much_already)
@@ -219,9 +219,9 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
     vgpu_cost_learn(&costs, cost, &what, 10000, VGPU_ITS_OWN);
     cost->pending = 1;
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 9 * S, &learned), 10000); /* waiting in its stream is no cost */
-    cost->running_ns = 1 * S;
-    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 3 * S, &learned), 2 * S);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(9 * S), &learned), 10000); /* waiting in its stream is no cost */
+    cost->running = vgpu_at(1 * S);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(3 * S), &learned), 2 * S);
 }
 
 /* Half of the device for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
@@ -232,12 +232,12 @@ static int64_t debt_after_exact_samples(int64_t before)
     memset(&calibration, 0, sizeof calibration);
     vgpu_bucket_count(&b, before, before);
     for (uint64_t at = 100 * S; at < 102 * S; at += 10 * MS) {
-        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
         vgpu_bucket_count(&b, 5 * MS, 5 * MS);
         if (at % (100 * MS) == 0 && at > 100 * S + 200 * MS) {
             uint64_t end = at - 200 * MS;
-            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
-            vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 50, .others_known = 1};
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
         }
     }
     return (int64_t)b.debt_ns;
@@ -261,14 +261,14 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
     memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S; at <= 102 * S; at += 10 * MS) {
-        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
     }
     vgpu_bucket_count(&b, 1 * S, 1 * S);
-    vgpu_calibrate_ran(&calibration, 100 * S, 101 * S, 1 * S, 1 * S);
-    vgpu_calibrate_note(&calibration, &b, 102 * S + 10 * MS);
+    vgpu_calibrate_ran(&calibration, vgpu_at(100 * S), vgpu_at(101 * S), 1 * S, 1 * S);
+    vgpu_calibrate_note(&calibration, &b, vgpu_at(102 * S + 10 * MS));
     for (uint64_t end = 100 * S + 100 * MS; end <= 101 * S; end += 100 * MS) {
-        struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 100, .others_known = 1};
-        vgpu_calibrate(&calibration, &b, 102 * S, 50, 102 * S, &seen);
+        struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 100, .others_known = 1};
+        vgpu_calibrate(&calibration, &b, vgpu_at(102 * S), 50, vgpu_at(102 * S), &seen);
     }
     int64_t debt = (int64_t)b.debt_ns;
     CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
@@ -282,14 +282,14 @@ TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
     struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
     memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S, last = at; at < 110 * S; at += 10 * MS) {
-        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
         vgpu_bucket_count(&b, 10 * MS, 10 * MS);
         uint64_t since = at - last, end = at / (100 * MS) * 100 * MS;
         if (since >= (at < 102 * S ? 100 * MS : 250 * MS)) {
-            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 50, .others_known = 1};
             last = at;
             vgpu_calibrate_read(&calibration, &b, since);
-            vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
             b.debt_ns = at < 102 * S ? 0 : b.debt_ns;
         }
     }
@@ -303,12 +303,12 @@ TEST(what_is_not_to_be_compared_is_not)
     struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
     memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S + 100 * MS; at < 110 * S; at += 100 * MS) {
-        struct vgpu_measurement seen = {.stamp_us = at / 1000, .end_ns = at, .percent = 50, .others_known = 1};
-        vgpu_calibrate_note(&calibration, &b, at);
+        struct vgpu_measurement seen = {.stamp_us = at / 1000, .end = vgpu_at(at), .percent = 50, .others_known = 1};
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
         vgpu_bucket_count(&b, 100 * MS, 100 * MS);
         vgpu_calibrate_miss(&b);
         vgpu_calibrate_read(&calibration, &b, 200 * MS);
-        vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
+        vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
     }
     CHECK_EQ(b.debt_ns, 0);
 }
@@ -320,14 +320,14 @@ TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_o
     struct vgpu_region_bucket b = {.calibrated_us = (99 * S + 600 * MS) / 1000};
     memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
-        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
         if (at / MS % 500 == 110) {
             uint64_t end = at - 10 * MS;
-            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 50, .others_known = 1};
             vgpu_bucket_count(&b, 50 * MS, 50 * MS);
-            vgpu_calibrate_ran(&calibration, at - 55 * MS, at - 5 * MS, 50 * MS, 50 * MS);
+            vgpu_calibrate_ran(&calibration, vgpu_at(at - 55 * MS), vgpu_at(at - 5 * MS), 50 * MS, 50 * MS);
             vgpu_calibrate_lump(&calibration, 50 * MS);
-            vgpu_calibrate(&calibration, &b, at, 10, at, &seen);
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 10, vgpu_at(at), &seen);
         }
     }
     CHECK(calibration.gaps > 0 && calibration.period_ns > 450 * MS && calibration.held_count == 0);
@@ -344,7 +344,7 @@ TEST(a_full_table_still_gives_an_answer)
         struct vgpu_geometry what = grid(i, i);
         struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
         missing += !cost;
-        CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) > 0);
+        CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) > 0);
     }
     CHECK(missing > 0);
 }

@@ -16,7 +16,12 @@ static _Atomic uint64_t work_ns;
 static _Atomic uint32_t percent = 50;
 static char events[2];
 
-static const struct vgpu_world world = {.now_ns = virtual_now_ns, .sleep_ns = virtual_sleep_ns};
+static struct vgpu_instant clock_now(void)
+{
+    return vgpu_at(virtual_now_ns());
+}
+
+static const struct vgpu_world world = {.now = clock_now, .sleep_for = virtual_sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
 static CUresult make_event(CUevent *out, unsigned flags)

@@ -12,9 +12,9 @@
 
 static uint64_t dead_owner;
 
-static uint64_t fake_now(void)
+static struct vgpu_instant fake_now(void)
 {
-    return 1;
+    return vgpu_at(1);
 }
 
 static void fake_sleep(uint64_t ns)
@@ -42,7 +42,7 @@ static uint64_t fake_layout(uint32_t pid)
 }
 
 static const struct vgpu_world mortal = {
-    .now_ns = fake_now, .sleep_ns = fake_sleep, .is_dead = fake_is_dead, .layout_of = fake_layout, .log = fake_log};
+    .now = fake_now, .sleep_for = fake_sleep, .is_dead = fake_is_dead, .layout_of = fake_layout, .log = fake_log};
 const struct vgpu_world *vgpu_world = &mortal;
 
 static const struct vgpu_identity ann = {.pid = 11, .start_time = 100, .pid_namespace = 5, .image = 1, .layout = 70};

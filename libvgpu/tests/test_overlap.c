@@ -117,11 +117,11 @@ TEST(what_events_showed_fades_once_nvml_is_heard)
     run_pairs(100, 3, 0, MS);
     double before = factor();
     for (uint64_t now = 1000000000; now < 2000000000; now += 1000000) {
-        vgpu_overlap_fade(&overlap, now);
+        vgpu_overlap_fade(&overlap, vgpu_at(now));
     }
     CHECK(factor() > before - 0.1 && factor() < before);
     for (uint64_t now = 2000000000; now < 600000000000; now += 50000000) {
-        vgpu_overlap_fade(&overlap, now);
+        vgpu_overlap_fade(&overlap, vgpu_at(now));
     }
     CHECK_EQ(vgpu_overlap_of(&overlap, 12345, 8), 12345);
 }

@@ -13,9 +13,9 @@
 
 static _Atomic uint64_t clock_ns;
 
-static uint64_t fake_now(void)
+static struct vgpu_instant fake_now(void)
 {
-    return clock_ns;
+    return vgpu_at(clock_ns);
 }
 
 static void fake_sleep(uint64_t ns)
@@ -24,7 +24,7 @@ static void fake_sleep(uint64_t ns)
     sched_yield();
 }
 
-static const struct vgpu_world still = {.now_ns = fake_now, .sleep_ns = fake_sleep};
+static const struct vgpu_world still = {.now = fake_now, .sleep_for = fake_sleep};
 const struct vgpu_world *vgpu_world = &still;
 
 static struct vgpu_page *granting(uint64_t limit)

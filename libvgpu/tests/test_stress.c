@@ -83,6 +83,11 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static struct vgpu_instant library_now(void)
+{
+    return vgpu_at(now_ns());
+}
+
 static void sleep_ns(uint64_t ns)
 {
     struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
@@ -121,9 +126,9 @@ static void log_line(const char *text)
 
 static const struct vgpu_world world = {.cuda = cuda,
                                         .nvml = nvml,
-                                        .now_ns = now_ns,
-                                        .about_ns = now_ns,
-                                        .sleep_ns = sleep_ns,
+                                        .now = library_now,
+                                        .about_now = library_now,
+                                        .sleep_for = sleep_ns,
                                         .self = vgpu_identity_self,
                                         .is_dead = vgpu_identity_is_dead,
                                         .layout_of = vgpu_identity_layout,

@@ -82,7 +82,7 @@ static double watch(struct vgpu_timeslice *timeslice, uint64_t for_ns)
     unsigned state = 7;
     for (uint64_t until = now_ns + for_ns; now_ns < until;
          now_ns += 300 * US + (state = state * 1103515245 + 12345) / 65536 % 200 * US) {
-        vgpu_timeslice_look(timeslice, &driver, now_ns);
+        vgpu_timeslice_look(timeslice, &driver, vgpu_at(now_ns));
     }
     return vgpu_timeslice_part(timeslice, looks, ours);
 }
@@ -146,7 +146,7 @@ TEST(a_stream_that_was_lost_with_its_context_is_left_alone_and_made_anew_only_so
     CHECK_EQ(streams, 1);
     CUevent marks[2] = {timeslice.marks[0], timeslice.marks[1]};
     lost = 1;
-    vgpu_timeslice_look(&timeslice, &driver, now_ns);
+    vgpu_timeslice_look(&timeslice, &driver, vgpu_at(now_ns));
     CHECK(timeslice.context == NULL);
     free(marks[0]);
     free(marks[1]);
@@ -156,7 +156,7 @@ TEST(a_stream_that_was_lost_with_its_context_is_left_alone_and_made_anew_only_so
     end(&timeslice);
     for (uintptr_t i = 1; i < 50; i++) {
         context = (CUcontext)(i * 64);
-        vgpu_timeslice_look(&timeslice, &driver, now_ns);
+        vgpu_timeslice_look(&timeslice, &driver, vgpu_at(now_ns));
         if (timeslice.context) {
             end(&timeslice);
         }
