@@ -26,6 +26,7 @@ from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.engine.registers import REGISTERED, status_of
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Plan, place
+from vgpu_operator.placement.geometry import bits_of
 from vgpu_operator.vendors import devices_of
 
 FOLDER = Path(os.environ.get("VENDOR_VECTORS", Path(__file__).parent / "vectors" / "vendors"))
@@ -143,7 +144,7 @@ def decided(question: Question, spec: VGPUClaimSpec) -> Plan:
 
 
 def given_by_hami(answer: dict[str, Any], node: Node) -> list[list[tuple[str, int, int]]]:
-    """By container: device, MiB and compute, over all kinds.
+    """By container: device, MiB and compute (numbered cores as bits), over all kinds.
 
     What stands for memory of which a request takes none is 0 here, and units of compute are percent
     of those that the device has.
@@ -177,7 +178,11 @@ def given_by_hami(answer: dict[str, Any], node: Node) -> list[list[tuple[str, in
 def given_here(pod: Pod, plan: Plan) -> list[list[tuple[str, int, int]]]:
     """The same of our plan."""
     return [
-        [(g.uuid, g.memory_mib, g.cores) for g in plan.grants if g.request == container.name]
+        [
+            (grant.uuid, grant.memory_mib, bits_of(grant.core_ids) or grant.cores)
+            for grant in plan.grants
+            if grant.request == container.name
+        ]
         for container in each_container(pod)
     ]
 
@@ -198,6 +203,10 @@ def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, node: Node) -
 def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0) -> Allocation:
     """HAMi's decision as an allocation."""
     index_of = {device.status.uuid: device.status.index for device in devices_on(node)}
+    each_of = {
+        kind.word: kind.numbered_cores.each for kind in kinds() if kind.numbered_cores is not None
+    }
+    (each,) = {each_of.get(word, 0) for word in answer["devices"]} or (0,)
     devices = [
         {
             "request": container.name,
@@ -205,7 +214,7 @@ def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0)
             "uuid": uuid,
             "index": index_of[uuid],
             "memory": format_mib(memory),
-            "cores": min(cores, 100),
+            **(_numbered(cores, each) if each else {"cores": min(cores, 100)}),
         }
         for container, given in zip(each_container(pod), given_by_hami(answer, node), strict=False)
         for uuid, memory, cores in given
@@ -213,6 +222,12 @@ def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0)
     return Allocation.model_validate(
         {"nodeName": node.metadata.name, "id": allocation_id(number), "devices": devices}
     )
+
+
+def _numbered(bits: int, each: int) -> dict[str, Any]:
+    """Cores that are numbered, as an allocation has them."""
+    ids = [core for core in range(each) if bits >> core & 1]
+    return {"cores": len(ids) * 100 // each, "coreIDs": ids}
 
 
 def _claim_of(pod: Pod, answer: dict[str, Any], node: Node, number: int) -> VGPUClaim:

@@ -12,7 +12,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
-from vgpu_api.vendors import kind_of
+from vgpu_api.vendors import Kind, kind_of
 from vgpu_api.vendors.model import ChoiceRule
 
 ALL_CORES = 100
@@ -34,7 +34,8 @@ class RequestDemand:
     difference (Fragmentation), else 0. `choice` names what decides which of several devices go
     together, where the vendor's table has that (`placement.choices`); `group_mutex`: with the
     policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
-    ask for such devices get the same one; `one_size`: no device with parts of another size.
+    ask for such devices get the same one; `one_size`: no device with parts of another size;
+    `numbered_cores`: how many cores of each device are its own, by their numbers.
     `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
     stand for whatever it has.
     """
@@ -58,6 +59,7 @@ class RequestDemand:
     group_mutex: bool = False
     one_device: bool = False
     one_size: bool = False
+    numbered_cores: int = 0
     mig_profile: str = ""
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -180,8 +182,14 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         group_mutex=kind is not None and kind.group_mutex,
         one_device=kind is not None and kind.one_device,
         one_size=kind is not None and kind.one_size,
+        numbered_cores=0 if kind is None else _numbered_cores(kind, request.cores or 0),
         mig_profile=request.mig_profile or "",
     )
+
+
+def _numbered_cores(kind: Kind, percent: int) -> int:
+    each = 0 if kind.numbered_cores is None else kind.numbered_cores.each
+    return each * percent // ALL_CORES
 
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:

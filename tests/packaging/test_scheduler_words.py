@@ -52,7 +52,8 @@ def test_the_webhooks_see_the_pods_that_ask_for_devices_that_are_served_and_no_o
     ours = set(config.managed_resources())
     ours -= {name for kind in kinds() for name in kind.resources}
     # Of a vendor whose plugin stays, the count asks; its names are no near misses of ours.
-    counts = {kind.count for kind in kinds() if kind.name not in config.vendors.leave_alone}
+    served = [kind for kind in kinds() if kind.name not in config.vendors.leave_alone]
+    counts = {name for kind in served for name in kind.requested_by}
     assert names == (ours if name == "misspelt" else ours | counts)
 
 
@@ -63,9 +64,12 @@ def test_pods_are_warned_whose_words_do_nothing() -> None:
     lists = re.findall(r"\[('[^\]]*')\]", written()["misspelt"])[1:4]
     not_served, amounts, counts = (set(re.findall(r"'([^']*)'", each)) for each in lists)
     assert not_served == set(NOT_SERVED)
-    assert counts == {kind.count for kind in served}
+    assert counts == {name for kind in served for name in kind.requested_by}
     assert amounts == {
-        name for kind in served for name in (*kind.resources[1:], *kind.unsupported.resources)
+        name
+        for kind in served
+        for name in (*kind.resources, *kind.unsupported.resources)
+        if name not in kind.requested_by
     }
 
 

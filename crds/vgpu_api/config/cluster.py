@@ -360,9 +360,11 @@ class ClusterConfig(_Section):
     def request_resources(self) -> frozenset[str]:
         """What the webhooks' expressions name: pods that ask for one of these are ours.
 
-        Of another vendor that is the count alone.
+        Of another vendor that is the count, or another word that asks for devices.
         """
-        amounts = {name for kind in kinds() for name in kind.resources if name != kind.count}
+        amounts = {
+            name for kind in kinds() for name in kind.resources if name not in kind.requested_by
+        }
         return frozenset(self.managed_resources()) - amounts
 
     def added_resources(self) -> list[str]:

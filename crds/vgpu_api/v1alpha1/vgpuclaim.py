@@ -6,7 +6,7 @@ only if it is there.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -225,6 +225,10 @@ class MigAllocation(ApiModel):
     """Its identity, once made."""
 
 
+CoreID: TypeAlias = Annotated[int, Field(ge=0, le=7)]
+"""The number of a core on its device."""
+
+
 class AllocatedDevice(ApiModel):
     """One device, or a part of it, given to one request."""
 
@@ -244,6 +248,8 @@ class AllocatedDevice(ApiModel):
     """The MIG instance, if it is one."""
     device_memory: Size | None = None
     """All memory of the device when it was given, where a percentage was asked."""
+    core_ids: Annotated[list[CoreID] | None, Field(alias="coreIDs", max_length=8)] = None
+    """The cores that are the request's, where a vendor's devices are given by numbered cores."""
 
     @property
     def memory_mib(self) -> int:

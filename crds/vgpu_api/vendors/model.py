@@ -22,7 +22,7 @@ KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_
 Amount = Annotated[int, Field(ge=1, le=1 << 30)]
 
 RecordRule: TypeAlias = Literal[
-    "text", "first", "seconds", "nanoseconds", "sizes", "indexes", "node"
+    "text", "first", "seconds", "nanoseconds", "sizes", "indexes", "node", "numbers", "coresWord"
 ]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
@@ -33,7 +33,7 @@ class _Part(BaseModel):
     )
 
 
-ChoiceRule: TypeAlias = Literal["largestGroups", "pairs", "wings"]
+ChoiceRule: TypeAlias = Literal["largestGroups", "pairs", "wings", "runs"]
 """Which of several devices that fit go together; `vgpu_operator.placement.choices` has them."""
 
 
@@ -105,6 +105,16 @@ class Cores(_Part):
     percent would be less than one."""
 
 
+class NumberedCores(_Part):
+    """Cores that are given by their numbers on the device."""
+
+    resource: ResourceName
+    """Cores: up to `each` of one device, or all that several devices give. It asks for devices
+    as the count does, and instead of it."""
+    each: Literal[1, 2, 4]
+    """Cores of a device that are given so: its first ones, all of the same share."""
+
+
 class Selection(_Part):
     """Pod annotations that choose devices, comma lists. Exclusion wins."""
 
@@ -122,6 +132,15 @@ class Selection(_Part):
     """Another name of `exclude_ids`; where a pod has both, none that one of them names."""
 
 
+class Ring(_Part):
+    """A label of nodes whose devices are linked in a ring."""
+
+    label: AnnotationKey
+    """Of the node."""
+    has: Annotated[str, Field(min_length=1, max_length=63)]
+    """A part of its value, whatever the case."""
+
+
 class Capacity(_Part):
     """How devices follow from a node's status: all alike, numbered from 0."""
 
@@ -136,6 +155,10 @@ class Capacity(_Part):
     """What each is called, with the node's name and the device's number."""
     slots: Annotated[int, Field(ge=1, le=1000)]
     """Requests that each serves at most."""
+    cores: ResourceName | None = None
+    """Cores of all devices together. None: each has as many units of compute as `each`."""
+    ring: Ring | None = None
+    """Nodes whose devices are linked in a ring."""
 
 
 class Register(_Part):
@@ -233,6 +256,8 @@ class Kind(_Part):
     """None: it is not asked for."""
     cores: Cores | None = None
     """None: compute is not asked for."""
+    numbered_cores: NumberedCores | None = None
+    """Devices may be asked for by cores, of which the plugin reads the numbers."""
     counted: bool = False
     """A request takes a slot of a device, and nothing of its memory."""
     alone: bool = False
@@ -270,6 +295,8 @@ class Kind(_Part):
             raise ValueError("counted is without memory: nothing of it is taken")
         if self.alone and self.cores is not None:
             raise ValueError("alone is without cores: all of them are taken")
+        if self.numbered_cores is not None and (self.cores is not None or not self.counted):
+            raise ValueError("numberedCores is for counted devices, without cores")
         return self
 
     @property
@@ -282,8 +309,14 @@ class Kind(_Part):
     @property
     def resources(self) -> tuple[str, ...]:
         """Its resource names, the count first."""
-        others = (part.resource for part in (self.memory, self.cores) if part is not None)
-        return (self.count, *others)
+        parts = (self.memory, self.cores, self.numbered_cores)
+        return (self.count, *(part.resource for part in parts if part is not None))
+
+    @property
+    def requested_by(self) -> tuple[str, ...]:
+        """The resources of which one must be asked for to get a device, the count first."""
+        numbered = self.numbered_cores
+        return (self.count,) if numbered is None else (self.count, numbered.resource)
 
     @property
     def annotations(self) -> frozenset[str]:

@@ -47,7 +47,6 @@ _PARTS_OF_METAX = (
     "a part of a MetaX GPU, of which service and application classes depend on the pods beside"
 )
 _PARTS_OF_ENFLAME = "a part of an Enflame GCU, in sizes that each node has of its own"
-_CORES_OF_NEURON = "AWS Neuron devices are given by the numbers of their cores"
 NOT_SERVED: Mapping[str, str] = {
     "metax-tech.com/sgpu": _PARTS_OF_METAX,
     "metax-tech.com/vmemory": _PARTS_OF_METAX,
@@ -57,8 +56,6 @@ NOT_SERVED: Mapping[str, str] = {
     "enflame.com/gcu-core": _PARTS_OF_ENFLAME,
     "enflame.com/vgcu": _PARTS_OF_ENFLAME,
     "enflame.com/vgcu-percentage": _PARTS_OF_ENFLAME,
-    "aws.amazon.com/neuron": _CORES_OF_NEURON,
-    "aws.amazon.com/neuroncore": _CORES_OF_NEURON,
 }
 """By resource that HAMi serves and vgpu does not: what it is (decision 55)."""
 
@@ -204,7 +201,8 @@ def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
         name: kind.count
         for kind in kinds()
         if kind.name not in leave_alone
-        for name in (*kind.resources[1:], *kind.unsupported.resources)
+        for name in (*kind.resources, *kind.unsupported.resources)
+        if name not in kind.requested_by
     }
 
 

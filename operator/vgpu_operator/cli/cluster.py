@@ -146,7 +146,7 @@ class Cluster:
             Grant(device.request, device.name, device.uuid, device.index, device.memory_mib,
                   device.cores, None if device.mig is None else Instance(
                       device.mig.profile, device.mig.start, device.mig.size,
-                      device.memory_mib, device.cores))
+                      device.memory_mib, device.cores), core_ids=tuple(device.core_ids or ()))
             for device in allocation.devices
         )  # fmt: skip
         return Plan(allocation.node_name, grants, others), others
@@ -284,7 +284,7 @@ class Cluster:
                 slots=slots + share.use.slots,
                 cores=cores,
                 memory=memory + share.use.memory_mib,
-                slices=slices | share.slices,
+                slices=slices | share.slices | share.numbered,
             )
             if share.contradicts(in_mig_mode=columns.mode[number] == "MIG"):
                 self._fill(number)

@@ -14,6 +14,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaimSpec
 from vgpu_api.vendors import kind_of
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.native import containers_of_claim
+from vgpu_operator.dialects.vendors import requested_numbering
 from vgpu_operator.vendors import given_of, records_of
 
 
@@ -88,6 +89,9 @@ def _of_other_vendors(
                     index=device.index,
                     memory_mib=device.memory_mib,
                     cores=device.cores,
+                    core_ids=tuple(device.core_ids or ())
+                    if requested_numbering(kind, place) is not None
+                    else (),
                 )
                 for device in devices
                 if device.request == requests.get(place.name)

@@ -24,7 +24,7 @@ Amounts = Mapping[str, str | int]
 
 def movable(config: ClusterConfig) -> frozenset[str]:
     """The resources that no node counts: all of ours but what a device plugin hands out."""
-    counted = {kind.count for kind in kinds()}
+    counted = {name for kind in kinds() for name in kind.requested_by}
     ignored = (name for name, is_ignored in config.managed_resources().items() if is_ignored)
     return frozenset(ignored) - counted
 

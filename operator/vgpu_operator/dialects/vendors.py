@@ -15,9 +15,14 @@ from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
 from vgpu_api.vendors import Kind, Memory, Selection, kinds
-from vgpu_api.vendors.model import Sizes
+from vgpu_api.vendors.model import NumberedCores, Sizes
 from vgpu_operator.dialects import hami_annotations
-from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_given
+from vgpu_operator.dialects.containers import (
+    PodContainer,
+    ResourceDialect,
+    each_container,
+    is_given,
+)
 
 MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
@@ -47,7 +52,8 @@ def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
 
 def _applies(kind: Kind, container: Container, config: ClusterConfig) -> bool:
     """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
-    return kind.name not in config.vendors.leave_alone and is_given(container, kind.count)
+    is_served = kind.name not in config.vendors.leave_alone
+    return is_served and any(is_given(container, name) for name in kind.requested_by)
 
 
 def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -57,6 +63,7 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         BadInput: an amount or a selecting annotation cannot be read.
     """
     _refuse_unsupported(kind, pod, place)
+    _refuse_two_numberings(kind, pod, place)
     count = _count(kind, place)
     memory_mib = None if kind.memory is None else _memory(kind, kind.memory, place, count)
     return VGPURequest(
@@ -159,12 +166,48 @@ def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
 
 
 def _count(kind: Kind, place: PodContainer) -> int:
+    numbered = requested_numbering(kind, place)
+    if numbered is not None:
+        return _devices_of_cores(numbered, place)
     count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
     if not kind.whole_modules or count % 2 == 0:
         return count
     if count == 1:
         return 2
     raise place.bad(kind.count, "an even number of devices, or 1: they come two to a module")
+
+
+def requested_numbering(kind: Kind, place: PodContainer) -> NumberedCores | None:
+    """How cores are numbered, where a container asks for cores and not for devices."""
+    numbered = kind.numbered_cores
+    is_requested = numbered is not None and is_given(place.container, numbered.resource)
+    return numbered if is_requested else None
+
+
+def _devices_of_cores(numbered: NumberedCores, place: PodContainer) -> int:
+    cores = _requested_cores(numbered, place)
+    if cores % numbered.each and cores > numbered.each:
+        raise place.bad(numbered.resource, f"at most {numbered.each}, or a multiple of it")
+    return -(-cores // numbered.each)
+
+
+def _requested_cores(numbered: NumberedCores, place: PodContainer) -> int:
+    most = MAX_COUNT * numbered.each
+    return _whole(place, numbered.resource, 1, most, f"a number of cores, 1 to {most}")
+
+
+def _refuse_two_numberings(kind: Kind, pod: Pod, place: PodContainer) -> None:
+    """The plugin reads one list for the pod: of devices, or of cores."""
+    numbered = requested_numbering(kind, place)
+    if numbered is None:
+        return
+    for other in each_container(pod):
+        if is_given(other.container, kind.count):
+            raise BadInput.forbidden(
+                place.resource_path(numbered.resource),
+                f"{other.resource_path(kind.count)} asks for whole devices: a pod asks for devices "
+                "or for cores, since the vendor's device plugin reads one list of numbers",
+            )
 
 
 def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
@@ -189,6 +232,8 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     if kind.memory is not None and kind.memory.sizes is not None and kind.memory.sizes.cores:
         part = _memory(kind, kind.memory, place, count) or 0
         return part * _WHOLE // kind.memory.sizes.whole_mib
+    if kind.numbered_cores is not None:
+        return _share_of_numbered(kind, place)
     if kind.cores is None:
         return _WHOLE if kind.alone else 0
     if kind.whole is not None and _is_whole(kind, place, count):
@@ -202,6 +247,14 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
         return _whole(place, name, 1, _WHOLE, "a whole percentage, 1 to 100")
     number = min(_number(place, name, expected), Fraction(_WHOLE))
     return place.whole(name, number, 0, _WHOLE, expected)
+
+
+def _share_of_numbered(kind: Kind, place: PodContainer) -> int:
+    """Percent of each device that its cores are; of several devices, and of whole ones, all."""
+    numbered = requested_numbering(kind, place)
+    if numbered is None:
+        return _WHOLE
+    return min(_requested_cores(numbered, place), numbered.each) * _WHOLE // numbered.each
 
 
 def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:

@@ -191,6 +191,9 @@ def _unusable(kind: Kind, device: RegisteredDevice) -> str:
             f"{device.id} has {device.cores} compute units: {_UNDIVIDED} are needed, since "
             "a percent of fewer is less than one"
         )
+    numbered = kind.numbered_cores
+    if numbered is not None and device.cores < numbered.each:
+        return f"{device.id} has {device.cores} cores: {numbered.each} are needed"
     return ""
 
 

@@ -288,7 +288,7 @@ class DeviceTable:
             memory += share.use.memory_mib
             alone = alone or share.alone
             full = full or share.full or share.contradicts(in_mig_mode=in_mig_mode)
-            slices |= share.slices
+            slices |= share.slices | share.numbered
         if alone or full:
             cores = max(cores, facts.cores)
         if full:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
-from vgpu_operator.placement.geometry import slices_of
+from vgpu_operator.placement.geometry import bits_of, slices_of
 
 
 class ClaimKey(NamedTuple):
@@ -39,6 +39,7 @@ class DeviceShare:
         full: The amount is unknown, so all of it.
         slices: Slices of a device in MIG mode that its instances lie on, one bit each.
         uncut: A part of it is no instance, or one whose place is unknown.
+        numbered: Cores of it that are given by their numbers, one bit each.
     """
 
     use: Use = field(default_factory=Use)
@@ -46,6 +47,7 @@ class DeviceShare:
     full: bool = False
     slices: int = 0
     uncut: bool = True
+    numbered: int = 0
 
     def peak(self, other: DeviceShare) -> DeviceShare:
         """The greater of each."""
@@ -55,6 +57,7 @@ class DeviceShare:
             self.full or other.full,
             self.slices | other.slices,
             self.uncut or other.uncut,
+            self.numbered | other.numbered,
         )
 
     def contradicts(self, *, in_mig_mode: bool) -> bool:
@@ -87,8 +90,11 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
     slices: dict[str, int] = {}
+    numbered: dict[str, int] = {}
     uncut: set[str] = set()
     for device in allocation.devices:
+        if device.core_ids:
+            numbered[device.uuid] = numbered.get(device.uuid, 0) | bits_of(device.core_ids)
         if device.mig is None or not device.mig.size:
             uncut.add(device.uuid)
         else:
@@ -97,7 +103,13 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
     uses = effective_use(spec, allocation.devices)
     return ClaimShares(
         devices={
-            uuid: DeviceShare(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
+            uuid: DeviceShare(
+                use,
+                alone=uuid in alone,
+                slices=slices.get(uuid, 0),
+                uncut=uuid in uncut,
+                numbered=numbered.get(uuid, 0),
+            )
             for uuid, use in uses.items()
             if uuid
         },

@@ -207,7 +207,7 @@ def _is_over(limit: int | None, charged: int, rise: int) -> bool:
 
 
 class Share(NamedTuple):
-    """An amount of one device: requests, percent of compute, MiB, slices of MIG."""
+    """An amount of one device: requests, percent of compute, MiB, slices of MIG or cores."""
 
     device: int
     slots: int

@@ -16,7 +16,7 @@ from vgpu_operator.demand import ALL_CORES, RequestDemand
 from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.device import refusal_of_facts
-from vgpu_operator.placement.geometry import Instance, smallest
+from vgpu_operator.placement.geometry import Instance, bits_of, smallest
 
 
 def refusal_of_kind(columns: Columns, device: int, request: RequestDemand) -> Reason | None:
@@ -51,7 +51,7 @@ def refusal_of_room(
     if request.one_size and columns.memory_used[device] != used * memory:
         return Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE
     cores_free = columns.cores[device] - columns.cores_used[device]
-    if request.cores > cores_free:
+    if request.cores > cores_free or not has_cores(columns, device, request):
         return Reason.CARD_INSUFFICIENT_CORE
     if used and request.cores >= ALL_CORES:
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
@@ -127,6 +127,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
         right = fits.get(kind[device])
         if right is None:
             right = refusal_of_kind(columns, device, request) is None
+            right = right and has_cores(columns, device, request)
             if columns.mode[device] != "MIG":
                 fits[kind[device]] = right
             else:  # not a question of kind alone
@@ -154,6 +155,24 @@ def instance_on(columns: Columns, device: int, request: RequestDemand) -> Instan
     return None if is_over else instance
 
 
+def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int, ...]:
+    """The lowest cores of a device that are free, as many as the request wants by their numbers.
+
+    Fewer where there are not so many. Which cores are in use stands where slices do: a device has
+    one of the two.
+    """
+    needed = request.numbered_cores
+    if not needed:
+        return ()
+    used, each = columns.slices_used[device], needed * ALL_CORES // request.cores
+    return tuple(core for core in range(each) if not used >> core & 1)[:needed]
+
+
+def has_cores(columns: Columns, device: int, request: RequestDemand) -> bool:
+    """Whether a device has the numbered cores that the request wants, if it wants such."""
+    return len(cores_on(columns, device, request)) == request.numbered_cores
+
+
 def charged(request: RequestDemand, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
     """(MiB, percent of compute) that a device is charged: an instance at its own size."""
     if instance is None:
@@ -167,6 +186,8 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     if instance is not None:
         slices |= instance.slices
+    if request.numbered_cores:
+        slices |= bits_of(cores_on(columns, device, request))
     more, own = charged(request, request.memory_on(columns.memory[device]), instance)
     cores += own
     if own >= ALL_CORES:  # alone, whatever the device's cores are scaled to

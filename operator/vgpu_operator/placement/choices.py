@@ -13,7 +13,7 @@ from typing import TypeAlias
 from vgpu_api.vendors.model import ChoiceRule
 from vgpu_operator.placement.columns import Columns
 
-OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings"})
+OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings", "runs"})
 """Rules that choose where one device is asked for, too."""
 
 Choice: TypeAlias = Callable[[Columns, Sequence[int], int], tuple[int, ...]]
@@ -25,6 +25,8 @@ _BEST_SIZES: Mapping[int, tuple[int, ...]] = MappingProxyType(
     {1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)}
 )
 """By number asked for: of how many devices that fit a half is taken, the best first."""
+_ALIGNED = frozenset({4, 8, 16})
+"""Numbers of devices that go together where they are not in a ring."""
 _LINKED: Mapping[int, tuple[frozenset[int], ...]] = MappingProxyType(
     {
         2: tuple(frozenset((at, at + _OF_A_WING)) for at in range(_OF_A_WING)),
@@ -86,6 +88,27 @@ def wings(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ..
     return tuple(device for device in fitting if device in chosen)
 
 
+def runs(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
+    """The first devices that follow each other by their numbers; of one, the last.
+
+    Where devices are linked, they are so in a ring, and any run serves. Elsewhere 4, 8 or 16 go
+    together, from a number that is a multiple of that. So runs are taken from one end and parts of
+    devices from the other, whatever the preference. Source: HAMi v2.10.0, AWS Neuron.
+    """
+    if count == 1:
+        return (max(fitting, key=columns.index.__getitem__),)
+    device_at = {columns.index[device]: device for device in fitting}
+    in_ring = any(columns.links[device] for device in fitting)
+    if not in_ring and count not in _ALIGNED:
+        return ()
+    for start in sorted(device_at):
+        if in_ring or start % count == 0:
+            run = [device_at[at] for at in range(start, start + count) if at in device_at]
+            if len(run) == count:
+                return tuple(run)
+    return ()
+
+
 def _across(fitting: frozenset[int], count: int) -> frozenset[int]:
     """Devices of both halves that are linked, by their numbers; none if there are none.
 
@@ -117,5 +140,5 @@ def _groups(columns: Columns, fitting: Sequence[int]) -> list[list[int]]:
 
 
 CHOICES: Mapping[ChoiceRule, Choice] = MappingProxyType(
-    {"largestGroups": largest_groups, "pairs": pairs, "wings": wings}
+    {"largestGroups": largest_groups, "pairs": pairs, "wings": wings, "runs": runs}
 )

@@ -28,8 +28,9 @@ class Columns:
 
     Per device: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a device in MIG mode the `slices_used`, `node_of` (the node's number), and the numbers of its
-    `facts`, `kind` and `condition` (`conditions.Conditions`).
+    of a device in MIG mode the `slices_used` (of one with numbered cores those cores), `node_of`
+    (the node's number), and the numbers of its `facts`, `kind` and `condition`
+    (`conditions.Conditions`).
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
     `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices
@@ -108,7 +109,7 @@ class Columns:
         return self.slots_used[device], self.cores_used[device], self.memory_used[device]
 
     def in_use(self, device: int) -> tuple[int, int, int, int]:
-        """(slots, cores, MiB, slices) in use of a device: what `lend` takes."""
+        """(slots, cores, MiB, slices or numbered cores) in use: what `lend` takes."""
         return (*self.used(device), self.slices_used[device])
 
     def nodes_with_devices(self) -> Iterator[int]:

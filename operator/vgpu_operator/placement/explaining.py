@@ -67,13 +67,13 @@ def _is_plain(demand: Demand) -> bool:
     """One request whose devices are judged each on its own.
 
     Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
-    others, a size about what is on the device, and later requests are about earlier ones.
+    others, sizes and numbered cores about what is on the device, and later requests are about
+    earlier ones.
     """
     request = demand.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex
-    return (
-        len(demand.requests) == 1 and demand.numa != "Require" and not (named or request.one_size)
-    )
+    special = named or request.one_size or request.numbered_cores
+    return len(demand.requests) == 1 and demand.numa != "Require" and not special
 
 
 def _together(

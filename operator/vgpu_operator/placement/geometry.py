@@ -63,6 +63,11 @@ class Offer:
     places: tuple[Place, ...]
 
 
+def bits_of(numbers: Iterable[int]) -> int:
+    """Numbers as the bits of one."""
+    return sum(1 << number for number in set(numbers))
+
+
 def slices_of(start: int, size: int) -> int:
     """The slices of a place, one bit each."""
     return ((1 << size) - 1) << start

@@ -11,7 +11,7 @@ from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Reason, Tally, sum_up
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_operator.placement.geometry import Instance
+from vgpu_operator.placement.geometry import Instance, bits_of
 
 _OF_A_NODE = frozenset(
     {
@@ -38,7 +38,8 @@ class Grant:
     Not frozen, which would make it several times as dear to make; the types keep it as it is.
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
     reservation); `instance` is the part of a device in MIG mode that it is. `of_mib` is all memory
-    of the device where a percentage of it is asked, else 0.
+    of the device where a percentage of it is asked, else 0. `core_ids` are cores of the device that
+    are its own, where they are given by number.
     """
 
     request: Final[str]
@@ -49,6 +50,14 @@ class Grant:
     cores: Final[int]
     instance: Final[Instance | None] = None
     of_mib: Final[int] = 0
+    core_ids: Final[tuple[int, ...]] = ()
+
+    @property
+    def slices(self) -> int:
+        """What it takes of the device's slices, or of its numbered cores, one bit each."""
+        if self.instance is not None:
+            return self.instance.slices
+        return bits_of(self.core_ids) if self.core_ids else 0
 
     @property
     def mig(self) -> MigAllocation | None:
@@ -159,6 +168,7 @@ class Plan:
                     cores=grant.cores,
                     mig=grant.mig,
                     device_memory=format_mib(grant.of_mib) if grant.of_mib else None,
+                    core_ids=list(grant.core_ids) or None,
                 )
                 for grant in self.grants
             ],

@@ -20,6 +20,7 @@ from vgpu_operator.placement.bounds import UNLIMITED, Budget, Charge
 from vgpu_operator.placement.checks import (
     Taken,
     charged,
+    cores_on,
     give_back,
     instance_on,
     passing,
@@ -461,4 +462,5 @@ def _grant(columns: Columns, device: int, request: RequestDemand) -> Grant:
     memory, cores = charged(request, request.memory_on(total), instance)
     name, uuid, index = columns.name[device], columns.uuid[device], columns.index[device]
     of_mib = 0 if request.memory_percent is None else total
-    return Grant(request.name, name, uuid, index, memory, cores, instance, of_mib)
+    numbered = cores_on(columns, device, request) if request.numbered_cores else ()
+    return Grant(request.name, name, uuid, index, memory, cores, instance, of_mib, numbered)

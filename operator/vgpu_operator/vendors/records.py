@@ -25,8 +25,9 @@ class Given:
         id: The device, as its plugin knows it.
         index: Its number on the node.
         memory_mib: Memory given.
-        cores: Compute given, in the unit in which the plugin reads it.
+        cores: Compute given, in the unit in which the plugin reads it; numbered cores are bits.
         type: What the record calls the device.
+        core_numbers: The cores given, by their numbers on the node, where cores were asked for.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Given:
     memory_mib: int
     cores: int
     type: str
+    core_numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class Decision:
     unix_time: int
 
 
-Rule: TypeAlias = Callable[[Decision, Record], str]
+Rule: TypeAlias = Callable[[Decision, Record], str | None]
+"""None: the annotation is not written."""
 
 
 def records_of(
@@ -91,7 +94,9 @@ def _of_kind(decision: Decision) -> dict[str, str]:
     if records.to_allocate is not None:
         written[records.to_allocate] = encoded
     for key, record in records.more.items():
-        written[key] = RULES[record.rule](decision, record)
+        value = RULES[record.rule](decision, record)
+        if value is not None:
+            written[key] = value
     return written
 
 
@@ -161,6 +166,19 @@ def _node(decision: Decision, record: Record) -> str:
     return decision.node
 
 
+def _numbers(decision: Decision, record: Record) -> str:
+    """The numbers of all devices, or of all cores where cores were asked for."""
+    given = (one for container in decision.given for one in container)
+    return ",".join(str(each) for one in given for each in (one.core_numbers or (one.index,)))
+
+
+def _cores_word(decision: Decision, record: Record) -> str | None:
+    """The word in which numbered cores are asked for, where they were."""
+    numbered = decision.kind.numbered_cores
+    is_requested = any(one.core_numbers for container in decision.given for one in container)
+    return numbered.resource if numbered is not None and is_requested else None
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "text": _text,
@@ -170,6 +188,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "sizes": _sizes,
         "indexes": _indexes,
         "node": _node,
+        "numbers": _numbers,
+        "coresWord": _cores_word,
     }
 )
 """Each makes one annotation from the decision and its table."""

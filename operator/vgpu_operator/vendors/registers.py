@@ -7,7 +7,7 @@ the forms: HAMi v2.10.0, whose plugins write them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -88,7 +88,14 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
 
 
 def given_of(
-    kind: Kind, node: Node | None, device_id: str, *, index: int, memory_mib: int, cores: int
+    kind: Kind,
+    node: Node | None,
+    device_id: str,
+    *,
+    index: int,
+    memory_mib: int,
+    cores: int,
+    core_ids: Sequence[int] = (),
 ) -> Given:
     """A part of a device as its plugin reads it.
 
@@ -99,13 +106,14 @@ def given_of(
         index: Its number on the node.
         memory_mib: Memory given.
         cores: Compute given, as it is asked for.
+        core_ids: The cores of the device, where cores were asked for and have numbers.
 
     Raises:
         BadInput: the record's values have to be read from the register, which cannot
             be read or does not name it.
     """
     in_units = kind.cores is not None and kind.cores.units
-    if not in_units and kind.records.type == "word":
+    if not in_units and kind.numbered_cores is None and kind.records.type == "word":
         return Given(device_id, index, memory_mib, cores, kind.word)
     registered = () if node is None else devices_of(kind, node)
     found = next((each for each in registered if each.id == device_id), None)
@@ -116,12 +124,17 @@ def given_of(
             fault=Fault.NOT_FOUND,
             detail="the node registers this device no more",
         )
+    if in_units:
+        cores = max(1, found.cores * cores // _PERCENT)
+    elif kind.numbered_cores is not None:
+        cores = sum(1 << core for core in core_ids or range(found.cores))
     return Given(
         device_id,
         index,
         memory_mib,
-        max(1, found.cores * cores // _PERCENT) if in_units else cores,
+        cores,
         found.type if kind.records.type == "model" else kind.word,
+        tuple(index * found.cores + core for core in core_ids),
     )
 
 
@@ -145,6 +158,7 @@ def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice
     """As many devices as the capacity of the node makes; the last may be a part of one."""
     units = _capacity_of(kind, by.resource, node)
     memory = 0 if by.memory is None else _capacity_of(kind, by.memory, node)
+    cores = 0 if by.cores is None else _capacity_of(kind, by.cores, node)
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
     count = -(-units // by.each)
     if count > MAX_DEVICES:
@@ -155,13 +169,22 @@ def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice
             index=index,
             type=kind.word,
             memory_mib=memory * unit_mib * by.each // units,
-            cores=by.each,
+            cores=by.each if by.cores is None else cores // count,
             slots=by.slots,
             numa=0,
             healthy=True,
+            group=_ring(by, node),
         )
         for index in range(count)
     )
+
+
+def _ring(by: Capacity, node: Node) -> str:
+    """What the devices of the node share, where they are linked in a ring."""
+    if by.ring is None:
+        return ""
+    is_ring = by.ring.has in node.metadata.labels.get(by.ring.label, "").lower()
+    return "ring" if is_ring else ""
 
 
 def _capacity_of(kind: Kind, resource: str, node: Node) -> int:

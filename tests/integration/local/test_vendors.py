@@ -51,6 +51,8 @@ OFFERED = {
     "huawei.com/Ascend910B3": 16,
     "birentech.com/gpu": 1,
     "vastaitech.com/va": 4,
+    "aws.amazon.com/neuron": 2,
+    "aws.amazon.com/neuroncore": 4,
 }
 
 pytestmark = pytest.mark.timeout(180)
@@ -139,6 +141,28 @@ def test_pods_that_count_devices_get_slots_of_them_and_none_of_their_memory(
     assert len({int(uuid[-1]) // 2 for uuid, _, _ in dies}) == 1
     (given,) = [d for d in cluster.objects("gpudevices.vgpu.dev") if d["status"]["uuid"] == "BR-0"]
     assert is_given(given, "0")
+
+
+def test_pods_get_neuron_cores_by_their_numbers_which_none_has_twice(
+    cluster: LocalCluster,
+) -> None:
+    """Two nodes with two devices of two cores each: three whole devices fit beside two cores."""
+    pods = cluster.apply(EXAMPLES / "aws-neuron.yaml")
+    written = [running(cluster, pod["metadata"]["name"])["metadata"]["annotations"] for pod in pods]
+    core, device, cores = written
+    assert core["NEURON_RESOURCE_TYPE"] == "aws.amazon.com/neuroncore"
+    assert "NEURON_RESOURCE_TYPE" not in device
+    assert device["aws.amazon.com/predicate-node"] == device["hami.io/vgpu-node"]
+    given = set[tuple[str, int]]()
+    for its, count in ((core, 1), (device, 2), (cores, 2)):
+        numbers = [int(each) for each in its["AWS_NEURON_IDS"].split(",")]
+        if its is device:
+            numbers = [numbers[0] * 2, numbers[0] * 2 + 1]
+        of_node = {(its["hami.io/vgpu-node"], each) for each in numbers}
+        assert len(of_node) == count
+        assert not given & of_node
+        given |= of_node
+    assert cores["hami.io/aws-neuron-devices-allocated"].count("AWSNeuron,0,") == 2
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:

@@ -249,7 +249,7 @@ def test_an_amount_without_its_count_is_named_where_nothing_else_is_asked_for() 
         {"hygon.com/dcumem": 4000, "hygon.com/dcunum": 1},
         {"amd.com/gpumem": 4000},
         {"hygon.com/dcumem": 4000, "nvidia.com/gpu": 1},
-        {"aws.amazon.com/neuron": 1},
+        {"metax-tech.com/sgpu": 1},
     ],
 )
 def test_words_that_act_or_that_another_review_names_or_that_are_left_alone_get_no_warning(

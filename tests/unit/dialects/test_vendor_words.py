@@ -351,3 +351,44 @@ def test_a_percentage_of_compute_units_is_1_to_100(percent: int) -> None:
 def test_only_a_kind_of_device_that_there_is_can_be_left_alone() -> None:
     with pytest.raises(BadInput, match=r"vendors\.leaveAlone: .* teco is no kind of device"):
         read_cluster_config({"vendors": {"leaveAlone": ["teco"]}})
+
+
+CORES, NEURONS = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        ({CORES: 1}, (1, 50)),
+        ({CORES: 2}, (1, 100)),
+        ({CORES: 8}, (4, 100)),
+        ({NEURONS: 1}, (1, 100)),
+        ({NEURONS: 4}, (4, 100)),
+    ],
+)
+def test_cores_are_shares_of_a_device_or_whole_devices(
+    limits: dict[str, str | int], asked: tuple[int, int]
+) -> None:
+    request = request_of(limits)
+    assert (request.vendor, request.count, request.cores) == ("aws-neuron", *asked)
+    assert (request.memory, request.memory_percent) == (None, None)
+
+
+def test_cores_that_do_not_fill_devices_are_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        request_of({CORES: 3})
+    assert str(caught.value) == (
+        f"spec.containers[0].resources.limits[{CORES}]: Invalid value: 3: "
+        "must be at most 2, or a multiple of it"
+    )
+
+
+def test_a_pod_asks_for_cores_or_for_whole_devices() -> None:
+    containers = [a_container("a", limits={CORES: 1}), a_container("b", limits={NEURONS: 1})]
+    with pytest.raises(BadInput) as caught:
+        read(a_pod(containers=containers), CONFIG)
+    assert str(caught.value) == (
+        f"spec.containers[0].resources.limits[{CORES}]: Forbidden: "
+        f"spec.containers[1].resources.limits[{NEURONS}] asks for whole devices: a pod asks for "
+        "devices or for cores, since the vendor's device plugin reads one list of numbers"
+    )

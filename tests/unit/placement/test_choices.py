@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import device_facts, some_columns
-from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs, wings
+from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs, runs, wings
 from vgpu_operator.placement.columns import Columns
 
 
@@ -41,6 +41,29 @@ def test_groups_of_one_size_come_in_the_order_of_preference() -> None:
 
 def test_without_groups_preference_alone_counts() -> None:
     assert largest_groups(eight(), [6, 0, 1, 5], 2) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "count", "taken"),
+    [
+        ([3, 6, 0], 1, (6,)),  # parts of devices come from the end that runs begin far from
+        ([7, 6, 5, 4, 3, 2, 1, 0], 4, (0, 1, 2, 3)),
+        ([7, 6, 5, 4, 3, 2, 1], 4, (4, 5, 6, 7)),
+        ([7, 6, 5, 3, 2, 1, 0], 2, ()),
+        ([7, 6, 5, 3, 2, 1], 4, ()),
+    ],
+)
+def test_devices_apart_go_together_by_multiples(
+    fitting: list[int], count: int, taken: tuple[int, ...]
+) -> None:
+    assert runs(eight(), fitting, count) == taken
+
+
+def test_any_run_of_a_ring_goes_together() -> None:
+    ring = eight("aaaaaaaa")
+    assert runs(ring, [7, 6, 4, 3, 2], 3) == (2, 3, 4)
+    assert runs(ring, [7, 6, 4, 2], 2) == (6, 7)
+    assert runs(ring, [7, 5, 3, 1], 2) == ()
 
 
 def test_modules_are_taken_whole() -> None:

@@ -73,6 +73,8 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
         return frozenset(
             {"refused"}
         )  # HAMi reports NumaNotFit for the node, whatever kept devices away
+    if question.name.startswith("aws-neuron") and "NumaNotFit" in question.answer["refused"]:
+        return frozenset({"refused"})  # of several devices, whatever kept them away
     if question.name.startswith("enflame-gcu"):
         words = ("ExclusiveDeviceAllocateConflict", "CardTimeSlicingExhausted")
         parts = [part.replace(*words) for part in parts]

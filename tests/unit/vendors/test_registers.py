@@ -141,6 +141,37 @@ def test_devices_whose_memory_nothing_tells_have_none() -> None:
     assert (first.memory_mib, first.slots) == (0, 1)
 
 
+NEURONS = {"aws_amazon_com__neuron": "2", "aws_amazon_com__neuroncore": "4"}
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "group"), [("inf2.24xlarge", "ring"), ("trn1.32xlarge", ""), (None, "")]
+)
+def test_devices_are_linked_in_a_ring_where_the_nodes_label_says_so(
+    instance_type: str | None, group: str
+) -> None:
+    node = a_node(**NEURONS)
+    if instance_type is not None:
+        node.metadata.labels["node.kubernetes.io/instance-type"] = instance_type
+    first, second = devices_of(a_kind("aws-neuron"), node)
+    assert (first.id, second.id) == ("node-1-AWSNeuron-0", "node-1-AWSNeuron-1")
+    assert (first.cores, first.slots, first.memory_mib) == (2, 2, 0)
+    assert (first.group, second.group) == (group, group)
+
+
+@pytest.mark.parametrize(
+    ("core_ids", "bits", "numbers"), [((), 3, ()), ((1,), 2, (3,)), ((0, 1), 3, (2, 3))]
+)
+def test_numbered_cores_are_recorded_as_bits_and_by_their_numbers_on_the_node(
+    core_ids: tuple[int, ...], bits: int, numbers: tuple[int, ...]
+) -> None:
+    kind, node = a_kind("aws-neuron"), a_node(**NEURONS)
+    given = given_of(
+        kind, node, "node-1-AWSNeuron-1", index=1, memory_mib=0, cores=50, core_ids=core_ids
+    )
+    assert (given.cores, given.core_numbers) == (bits, numbers)
+
+
 GPUS = [
     {"id": "GPU-A", "devmem": 196_608, "devcore": 304, "type": "MI300X", "count": 4, "health": True}
 ]

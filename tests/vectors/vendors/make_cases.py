@@ -37,6 +37,7 @@ TYPES = {
     "hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L"),
     "amd": ("AMD-Instinct-MI300X", "AMD-Instinct-MI308X"),
 }
+INSTANCE_TYPES = ("inf2.48xlarge", "trn1.32xlarge")
 UNITS = 300
 """Compute units of a device where they are counted: a percent of it is a whole number of them."""
 TIMED = ("seconds", "nanoseconds")
@@ -69,6 +70,10 @@ def device_config() -> dict[str, Any]:
             **_one(kind_named("kunlunxin-xpu")),
             "resourceVCountName": kind_named("kunlunxin-vxpu").count,
             "resourceVMemoryName": "kunlunxin.com/vxpu-memory",
+        },
+        "awsneuron": {
+            **_one(kind_named("aws-neuron")),
+            "resourceCoreName": "aws.amazon.com/neuroncore",
         },
         "vastai": _one(kind_named("vastai")),
         "biren": _one(kind_named("biren")),
@@ -130,7 +135,7 @@ def examples() -> Iterator[dict[str, Any]]:
         for pod in yaml.safe_load_all(path.read_text()):
             pod["metadata"] |= {"namespace": "default", "uid": "uid-of-example"}
             asked = pod["spec"]["containers"][0]["resources"]["limits"]
-            kind = next(kind for kind in kinds() if kind.count in asked)
+            kind = next(kind for kind in kinds() if not asked.keys().isdisjoint(kind.requested_by))
             name = pod["metadata"]["name"].replace("-", "_")
             yield {"name": f"{kind.name}-{name}", "node": _plain_node(kind), "pods": [pod]}
 
@@ -144,7 +149,7 @@ def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
                 continue
             pod = document if document["kind"] == "Pod" else document["spec"]["template"]
             asked = set(pod["spec"]["containers"][0]["resources"]["limits"])
-            kind = next((kind for kind in kinds() if kind.count in asked), None)
+            kind = next((each for each in kinds() if asked.intersection(each.requested_by)), None)
             yield {
                 "name": f"{HAMI_EXAMPLES} {path.relative_to(source / 'examples')} {number}",
                 "node": _nvidia_node() if kind is None else _plain_node(kind),
@@ -232,7 +237,10 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     if kind.choice == "wings":  # what such servers have
         count = chance.choice((4, 8, 8, 8))
     if kind.register_.capacity is not None:
-        return _capacity(kind, kind.register_.capacity, name, count, chance.choice(SIZES))
+        node = _capacity(kind, kind.register_.capacity, name, count, chance.choice(SIZES))
+        if (ring := kind.register_.capacity.ring) is not None:
+            node["metadata"]["labels"] = {ring.label: chance.choice(INSTANCE_TYPES)}
+        return node
     type_ = kind.word if is_mixed else chance.choice(TYPES.get(kind.name, (kind.word,)))
     size = chance.choice(SIZES)
     devices = [
@@ -274,6 +282,8 @@ def _capacity(kind: Kind, by: Capacity, name: str, count: int, memory_mib: int) 
     amounts = {by.resource: str(count * by.each)}
     if by.memory is not None:
         amounts[by.memory] = str(count * memory_mib // unit_mib)
+    if by.cores is not None and kind.numbered_cores is not None:
+        amounts[by.cores] = str(count * kind.numbered_cores.each)
     return {"metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
 
 
@@ -294,12 +304,16 @@ REGISTERS = {"fields": _fields, "json": _json}
 
 
 def _pod(kind: Kind, number: int, chance: random.Random) -> dict[str, Any]:
-    containers = [_container(kind, f"c{at}", chance) for at in range(chance.choice((1, 1, 1, 2)))]
+    by_cores = kind.numbered_cores is not None and chance.random() < 0.7
+    containers = [
+        _container(kind, f"c{at}", chance, by_cores=by_cores)
+        for at in range(chance.choice((1, 1, 1, 2)))
+    ]
     if chance.random() < 0.1:
         containers.insert(chance.randint(0, 1), {"name": "side", "resources": {}})
     spec: dict[str, Any] = {"containers": containers}
     if chance.random() < 0.15:
-        spec["initContainers"] = [_container(kind, "init", chance)]
+        spec["initContainers"] = [_container(kind, "init", chance, by_cores=by_cores)]
     metadata = {
         "name": f"pod-{number}",
         "namespace": "default",
@@ -323,7 +337,12 @@ def _annotations(kind: Kind, chance: random.Random) -> dict[str, str]:
     return said
 
 
-def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
+def _container(
+    kind: Kind, name: str, chance: random.Random, *, by_cores: bool = False
+) -> dict[str, Any]:
+    if by_cores and kind.numbered_cores is not None:
+        cores = {kind.numbered_cores.resource: str(chance.choice((1, 1, 1, 1, 2, 3, 4, 8)))}
+        return {"name": name, "resources": {"limits": cores}}
     counts = (1, 1, 1, 2, 4, 8, 3) if kind.choice == "wings" else (1, 1, 1, 2, 3)
     limits: dict[str, str] = {kind.count: str(chance.choice(counts))}
     if kind.memory is not None and chance.random() < 0.8:

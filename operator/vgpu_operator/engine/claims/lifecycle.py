@@ -144,10 +144,11 @@ def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | 
 def init_devices_are_free(claim: VGPUClaim) -> bool:
     """Whether ended init containers still have devices that can be had again.
 
-    MIG instances stay as they are while the pod lives: their places may be another's afterwards.
+    MIG instances and numbered cores stay as they are while the pod lives: their places may be
+    another's afterwards.
     """
     allocation = claim.status.allocation
-    if allocation is None or any(device.mig is not None for device in allocation.devices):
+    if allocation is None or any(each.mig or each.core_ids for each in allocation.devices):
         return False
     return has_init_part(claim.spec, allocation) and init_part_ended(claim)
 

@@ -253,7 +253,7 @@ def _shares(columns: Columns, plan: Plan) -> tuple[Share, ...]:
             1,
             grant.cores,
             grant.memory_mib,
-            0 if grant.instance is None else grant.instance.slices,
+            grant.slices,
         )
         for grant in plan.grants
     )
