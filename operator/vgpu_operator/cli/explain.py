@@ -32,7 +32,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installed_config
-from vgpu_operator.cli.listing import CannotAnswer, lasting
+from vgpu_operator.cli.listing import CannotAnswer, lasting, listed
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.apply import apply
@@ -238,13 +238,13 @@ async def _claim(api: Api, name: str, namespace: str) -> VGPUClaim | None:
 async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
     """The claim that serves a pod, or that it names."""
     namespace = pod.metadata.namespace or ""
-    listed = (await api.list(VGPU_CLAIMS, namespace=namespace)).items
-    for raw in listed:
+    claims = (await listed(api, VGPU_CLAIMS, namespace=namespace)).items
+    for raw in claims:
         if ((raw.get("status") or {}).get("reservedFor") or {}).get("podUID") == pod.metadata.uid:
             return VGPUClaim.read(raw)
     own = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     named = pod.metadata.annotations.get(ANNOTATION_CLAIM, own)
-    return next((VGPUClaim.read(raw) for raw in listed if raw["metadata"]["name"] == named), None)
+    return next((VGPUClaim.read(raw) for raw in claims if raw["metadata"]["name"] == named), None)
 
 
 def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:

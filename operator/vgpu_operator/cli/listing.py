@@ -128,6 +128,10 @@ async def listed(
     try:
         return await api.list(resource, namespace=namespace, label_selector=selector)
     except NotFound as error:
+        if not resource.group:
+            raise CannotAnswer(
+                f"this server serves no {resource.plural}: it is no Kubernetes API server"
+            ) from error
         raise CannotAnswer(
             f"this cluster serves no {resource.plural}.{resource.group}: the project is not "
             "installed, or another version of it"

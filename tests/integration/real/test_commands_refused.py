@@ -8,37 +8,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
+from cli_verbs import FIND_OUT, Arguments, invocations, with_a_file
 from vgpu_client.api import Api
 from vgpu_local.accounts import SERVICE_ACCOUNTS, kubeconfig_with, token
 from vgpu_local.command import in_files
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.steps import a_container, a_pod
 
 NOBODY = ("default", "nobody")
 
 pytestmark = pytest.mark.timeout(300)
 
-VERBS: Sequence[tuple[str, ...]] = (
-    ("get", "slices"),
+VERBS: Sequence[Arguments] = (
+    *invocations(),
     ("get", "slices", "-A", "-o", "json"),
-    ("get", "slices", "none"),
     ("get", "devices", "-w"),
-    ("get", "nodes"),
-    ("explain", "none"),
     ("explain", "claim/none"),
-    ("top",),
-    ("top", "devices"),
-    ("simulate", "-f", "POD"),
-    ("drain", "none", "--yes"),
-    ("doctor",),
-    ("support-bundle", "--file", "BUNDLE"),
-    ("uninstall", "--yes", "--no-wait-for-capacity"),
-    ("release", "--node", "none", "--yes"),
 )
-FIND_OUT = ("doctor", "support-bundle", "uninstall")
-"""These are made for clusters on which something is missing, and show what."""
 
 
 async def _token(kubeconfig: Path) -> str:
@@ -63,19 +49,13 @@ def bare() -> Iterator[Path]:
         yield running.kubeconfig
 
 
-def asked(
-    kubeconfig: Path, folder: Path, arguments: Sequence[str]
-) -> subprocess.CompletedProcess[str]:
-    pod = folder / "pod.yaml"
-    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
-    pod.write_text(yaml.safe_dump(a_pod("what-if", a_container(limits=limits))))
-    paths = {"POD": str(pod), "BUNDLE": str(folder / "bundle.tar.gz")}
-    return in_files(kubeconfig, *(paths.get(word, word) for word in arguments))
+def asked(kubeconfig: Path, folder: Path, arguments: Arguments) -> subprocess.CompletedProcess[str]:
+    return in_files(kubeconfig, *with_a_file(arguments, folder))
 
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 def test_without_rights_it_says_in_one_line_what_is_forbidden(
-    without_rights: Path, tmp_path: Path, arguments: tuple[str, ...]
+    without_rights: Path, tmp_path: Path, arguments: Arguments
 ) -> None:
     done = asked(without_rights, tmp_path, arguments)
     assert done.returncode in (1, 2), done
@@ -86,7 +66,7 @@ def test_without_rights_it_says_in_one_line_what_is_forbidden(
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 def test_where_the_project_is_not_it_says_so_without_a_traceback(
-    bare: Path, tmp_path: Path, arguments: tuple[str, ...]
+    bare: Path, tmp_path: Path, arguments: Arguments
 ) -> None:
     done = asked(bare, tmp_path, arguments)
     assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,90 @@
+"""Every way in which `kubectl-vgpu` asks a cluster, as its parser knows them.
+
+A verb that the parser learns is among them from then on, so that what holds for every verb is
+tested of it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from vgpu_local.steps import a_container, a_pod
+from vgpu_operator.cli.__main__ import parser
+
+FIND_OUT = ("doctor", "support-bundle", "uninstall")
+"""These are made for clusters on which something is missing, and show what."""
+FILE = "FILE"
+"""Stands for a file: a pod for a verb that reads it, another's own for one that writes it."""
+_ALWAYS = ("--yes", "--no-wait-for-capacity")
+"""Without these a verb asks or waits."""
+_NOBODY = "none"
+"""A name that nothing has."""
+
+Arguments = tuple[str, ...]
+
+
+def asking_a_cluster() -> Mapping[str, argparse.ArgumentParser]:
+    """The verbs that know `--kubeconfig`, with their parsers."""
+    return {name: verb for name, verb in _verbs().items() if _knows(verb, "--kubeconfig")}
+
+
+def on_paper() -> frozenset[str]:
+    """The verbs that ask no cluster."""
+    return frozenset(_verbs()) - frozenset(asking_a_cluster())
+
+
+def invocations() -> list[Arguments]:
+    """Each verb with what it requires; with each choice, and with a name where it takes one."""
+    return [
+        (name, *words) for name, verb in asking_a_cluster().items() for words in _required(verb)
+    ]
+
+
+def with_each_flag() -> list[Arguments]:
+    """The same, with each flag of the verb in turn."""
+    return [
+        (name, *words, action.option_strings[-1])
+        for name, verb in asking_a_cluster().items()
+        for words in _required(verb)
+        for action in verb._actions
+        if action.nargs == 0 and action.dest != "help" and not {*action.option_strings} & {*words}
+    ]
+
+
+def with_a_file(arguments: Arguments, folder: Path) -> Arguments:
+    """The arguments with the path of a file that has a pod in it."""
+    file = folder / "pod.yaml"
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+    file.write_text(yaml.safe_dump(a_pod("what-if", a_container(limits=limits))))
+    return tuple(str(file) if word == FILE else word for word in arguments)
+
+
+def _verbs() -> Mapping[str, argparse.ArgumentParser]:
+    (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(verbs.choices)
+
+
+def _knows(verb: argparse.ArgumentParser, option: str) -> bool:
+    return option in verb._option_string_actions
+
+
+def _required(verb: argparse.ArgumentParser) -> Iterator[Arguments]:
+    """The required words, in every form that asks for something else."""
+    options = [word for word in _ALWAYS if _knows(verb, word)]
+    for action in verb._actions:
+        if action.option_strings and action.required:
+            options += [action.option_strings[-1], _NOBODY]
+        elif "--file" in action.option_strings:
+            options += ["--file", FILE]
+    positional: list[Arguments] = [()]
+    for action in verb._actions:
+        if action.option_strings:
+            continue
+        words = tuple(map(str, action.choices)) if action.choices else (_NOBODY,)
+        said = [(*before, word) for before in positional for word in words]
+        positional = [*(positional if action.nargs in ("*", "?") else []), *said]
+    yield from ((*words, *options) for words in positional)

@@ -1,0 +1,244 @@
+"""Each verb of `kubectl vgpu` on API servers that lack what it needs: one line, no traceback.
+
+The verbs come from the parser (`cli_verbs.py`). The servers are written down here: what a server of
+that age answers is all that matters, and none as old can be built of today's modules.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli_verbs import (
+    FIND_OUT,
+    Arguments,
+    asking_a_cluster,
+    invocations,
+    on_paper,
+    with_a_file,
+    with_each_flag,
+)
+from vgpu_local.command import in_files, in_terminal, without_codes
+from vgpu_operator.cli.__main__ import main
+
+pytestmark = pytest.mark.timeout(120)
+
+KINDS_OF_OURS = ("/apis/vgpu.dev/v1alpha1/",)
+OF_1_20 = (
+    "/api/v1/",
+    "/apis/apps/v1/",
+    "/apis/rbac.authorization.k8s.io/v1/",
+    "/apis/coordination.k8s.io/v1/",
+    "/apis/apiextensions.k8s.io/v1/",
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+)
+"""Without policies, flow control and EndpointSlices of v1, and without reviews of access."""
+A_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "there", "namespace": "default", "uid": "1"},
+    "spec": {"containers": [{"name": "main", "image": "none"}]},
+}
+"""The only object of every server."""
+
+
+@contextmanager
+def a_server(folder: Path, *served: str, version: str = "v1.20.15") -> Iterator[Path]:
+    """A kubeconfig of a server that serves what begins so, and has no object; 404 to the rest.
+
+    Args:
+        folder: For the kubeconfig.
+        served: How the paths begin.
+        version: Its version; empty: it reports none.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            path = self.path.partition("?")[0]
+            if path == "/version" and version:
+                self._answer(200, {"major": "1", "minor": "20", "gitVersion": version})
+            elif not path.startswith(served):
+                # Kubernetes answers so for a group or version that it does not have.
+                self._send(404, "text/plain; charset=utf-8", b"404 page not found\n")
+            elif path.endswith(f"/{A_POD['metadata']['name']}"):
+                self._answer(200, A_POD)
+            elif self.command == "GET" and _is_a_list(path):
+                self._answer(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+            else:
+                said = {"reason": "NotFound", "message": f"{path} not found", "code": 404}
+                self._answer(404, {"kind": "Status", "apiVersion": "v1", **said})
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server's names
+
+        def _answer(self, status: int, document: object) -> None:
+            self._send(status, "application/json", json.dumps(document).encode())
+
+        def _send(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield _kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _is_a_list(path: str) -> bool:
+    """Whether it ends with a kind, whose plurals end so, and not with a name of ours."""
+    last = path.rpartition("/")[2]
+    return last.endswith("s") and not last.startswith("vgpu-")
+
+
+def _kubeconfig(folder: Path, address: str) -> Path:
+    path = folder / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "old", "cluster": {"server": address}}],
+        "users": [{"name": "old", "user": {"token": "none"}}],
+        "contexts": [{"name": "old", "context": {"cluster": "old", "user": "old"}}],
+        "current-context": "old",
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server of 1.20 on which nothing of ours is, nor could be."""
+    with a_server(tmp_path_factory.mktemp("old"), *OF_1_20) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture(scope="module")
+def old_with_our_kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server of 1.20 with our CRDs alone."""
+    folder = tmp_path_factory.mktemp("kinds")
+    with a_server(folder, *OF_1_20, *KINDS_OF_OURS) as kubeconfig:
+        yield kubeconfig
+
+
+@pytest.fixture(scope="module")
+def no_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server that knows none of the paths: an address that is wrong."""
+    with a_server(tmp_path_factory.mktemp("none"), "/nothing", version="") as kubeconfig:
+        yield kubeconfig
+
+
+def one_line(code: int, said: str) -> None:
+    assert code in (1, 2), said
+    (line,) = said.splitlines()
+    assert line.startswith("kubectl-vgpu: ")
+
+
+def test_what_asks_no_cluster_is_known() -> None:
+    """A verb that takes no kubeconfig is not tested here: which ones is written down."""
+    assert on_paper() == {"check", "import"}
+    assert {arguments[0] for arguments in invocations()} == set(asking_a_cluster())
+
+
+@pytest.mark.parametrize("arguments", [*invocations(), *with_each_flag()], ids=" ".join)
+def test_a_server_of_1_20_is_told_in_one_line(
+    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: Arguments
+) -> None:
+    code = main([*with_a_file(arguments, tmp_path), "--kubeconfig", str(old)])
+    said = capsys.readouterr()
+    if arguments[0] in FIND_OUT:
+        assert code in (0, 1)
+        assert said.out != ""
+        assert all(line.startswith("kubectl-vgpu: ") for line in said.err.splitlines())
+    else:
+        one_line(code, said.err)
+        assert said.out == ""
+        assert "404" not in said.err
+
+
+@pytest.mark.parametrize("arguments", invocations(), ids=" ".join)
+def test_with_our_kinds_alone_it_answers_or_says_so_in_one_line(
+    old_with_our_kinds: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Arguments,
+) -> None:
+    code = main([*with_a_file(arguments, tmp_path), "--kubeconfig", str(old_with_our_kinds)])
+    said = capsys.readouterr()
+    assert code in (0, 1, 2)
+    assert said.out + said.err != ""
+    assert all(line.startswith("kubectl-vgpu: ") for line in said.err.splitlines())
+    if code == 2:
+        one_line(code, said.err)
+
+
+@pytest.mark.parametrize("arguments", invocations(), ids=" ".join)
+def test_a_server_that_is_no_kubernetes_is_told_in_one_line(
+    no_kubernetes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: Arguments
+) -> None:
+    code = main([*with_a_file(arguments, tmp_path), "--kubeconfig", str(no_kubernetes)])
+    said = capsys.readouterr()
+    one_line(code, said.err)
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("verb", asking_a_cluster())
+def test_piped_and_in_a_terminal_it_is_the_same(old: Path, tmp_path: Path, verb: str) -> None:
+    arguments = next(each for each in invocations() if each[0] == verb)
+    words = with_a_file(arguments, tmp_path)
+    piped = in_files(old, *words)
+    code, shown = in_terminal(old, *with_a_file(arguments, tmp_path))
+    assert code == piped.returncode
+    assert "Traceback" not in shown + piped.stdout + piped.stderr
+    if verb not in FIND_OUT:
+        assert without_codes(shown) == piped.stderr
+        one_line(code, piped.stderr)
+
+
+def test_a_pod_is_not_explained_where_nothing_knows_claims(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["explain", "there", "--kubeconfig", str(old)])
+    said = capsys.readouterr().err
+    one_line(code, said)
+    assert "serves no vgpuclaims.vgpu.dev" in said
+
+
+def test_what_serves_no_nodes_is_called_no_kubernetes(
+    no_kubernetes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["get", "nodes", "--kubeconfig", str(no_kubernetes)])
+    said = capsys.readouterr().err
+    one_line(code, said)
+    assert "it is no Kubernetes API server" in said
+
+
+def test_doctor_says_that_the_server_is_too_old(
+    old_with_our_kinds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "-o", "json", "--kubeconfig", str(old_with_our_kinds)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (server,) = [each for each in found if each["check"] == "api server"]
+    assert server["level"] == "error"
+    assert server["message"].startswith("v1.20.15: ")
+    assert server["remedy"] == "upgrade the control plane"
