@@ -78,6 +78,13 @@ static int is_blind(const struct vgpu_throttle_device *device, struct vgpu_insta
     return vgpu_between(atomic_load_explicit(&device->first_launch, memory_order_relaxed), now) < BLIND_NS;
 }
 
+int vgpu_probe_wants_any(const struct vgpu_throttle_device *device, const struct vgpu_geometry *what, struct vgpu_instant now,
+                         uint64_t apart_ns)
+{
+    return apart_ns >= PROBE_EVERY_NS + PROBE_EVERY_NS / 2 && atomic_load_explicit(&device->crowded, memory_order_relaxed) &&
+           is_blind(device, now) && vgpu_cost_fit(what) > 1;
+}
+
 /* Under the lock: until NVML is heard, of launches that follow each other in different streams some are measured both. */
 static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, int is_second,
                  struct vgpu_instant now)

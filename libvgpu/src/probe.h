@@ -17,6 +17,12 @@ struct vgpu_charge {
     int learned;
 };
 
+/* Is it to be learned by events how many of these kernels run side by side? Where chunks are `apart_ns` from each other, which is
+ * long enough for each to be measured, any launch of one is to be that with the same chance: the first ones of several streams begin
+ * together when a process gets its turn (decision 103). */
+int vgpu_probe_wants_any(const struct vgpu_throttle_device *device, const struct vgpu_geometry *what, struct vgpu_instant now,
+                         uint64_t apart_ns);
+
 /* Before a launch: does it get measured? vgpu_probe_end ends it. What it was charged alone is in the totals then when it
  * has run, else at once. */
 void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, const struct vgpu_geometry *what,

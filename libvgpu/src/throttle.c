@@ -137,12 +137,23 @@ static void fill(struct vgpu_hand *hand, const struct vgpu_launch *l, int64_t ch
     hand->costs[at].ns = cost;
 }
 
+/* Leave in hand what pays for the launches before one that is drawn. 0: that is the one that was just paid. */
+static int keep_back(struct vgpu_hand *hand, int64_t price, struct vgpu_instant now)
+{
+    uint64_t drawn = (now.ns * UINT64_C(0x9e3779b97f4a7c15) >> 32) % ((uint64_t)(hand->left_ns / price) + 1);
+    if (drawn) {
+        hand->later_ns = hand->left_ns - ((int64_t)drawn - 1) * price;
+        hand->left_ns -= hand->later_ns;
+    }
+    return drawn != 0;
+}
+
 static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlimited)
 {
     hand->process = l->process;
     hand->page = l->page;
     hand->ordinal = l->ordinal;
-    hand->left_ns = 0;
+    hand->left_ns = hand->later_ns = 0;
     hand->generation++;
     hand->unlimited = unlimited;
     hand->all_unlimited = 0;
@@ -205,6 +216,15 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
     atomic_compare_exchange_strong_explicit(&device->first_launch, &never, vgpu_at(began.ns | 1), memory_order_relaxed,
                                             memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&throttle->costs, &what);
+    if (hand->later_ns) {
+        hand->left_ns += hand->later_ns;
+        hand->later_ns = 0;
+        if (renew(throttle, device, hand, l, &what, began)) {
+            struct vgpu_charge paid = {.learned = 1};
+            vgpu_probe_start(throttle, l, &what, probing ? cost : NULL, began, &paid, ticket);
+            return;
+        }
+    }
     for (; vgpu_share_is_limited(&share) && vgpu_between(began, now) < PATIENCE_NS;
          now = vgpu_world->now(), share = throttle->share(throttle->owner, l->ordinal)) {
         int learned, held = share.always || vgpu_bucket_has_company(device->bucket, now);
@@ -242,6 +262,8 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
                                      .learned = learned};
         if (!alone) {
             fill(hand, l, chunk, price);
+            uint64_t apart_ns = want * 100 / share.percent;
+            probing = probing && !(vgpu_probe_wants_any(device, &what, now, apart_ns) && keep_back(hand, price, now));
         }
         vgpu_probe_start(throttle, l, &what, probing ? cost : NULL, now, &charge, ticket);
         taken = 1;

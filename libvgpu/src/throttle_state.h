@@ -105,6 +105,7 @@ struct vgpu_hand {
     int unlimited; /* this device has no share to keep */
     int all_unlimited; /* nor has any other */
     int64_t left_ns;
+    int64_t later_ns; /* of a chunk, kept back until one of its launches is measured */
     struct {
         uint64_t tag;
         int64_t ns;

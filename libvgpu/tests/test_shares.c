@@ -180,6 +180,20 @@ TEST(streams_whose_kernels_do_not_meet_are_charged_their_whole_times_before_nvml
 }
 
 /* A program that waits for its bursts asks NVML at their ends alone, and once saw one in six samples compared. */
+TEST(streams_that_begin_together_at_their_turn_are_charged_for_the_rest_too_before_nvml_is_heard)
+{
+    for (unsigned seed = 1; seed <= 4; seed++) {
+        struct simulation s = scene(5, 1000 * MS);
+        s.scene.seed = seed;
+        add(&s, "small_grids", 16);
+        add(&s, "outliers", 52);
+        add(&s, "burst_long", 21);
+        add(&s, "50us", 11);
+        simulate(&s);
+        CHECK(near(use(&s, 0, 0, 2), 16, 5));
+    }
+}
+
 TEST(bursts_beside_busy_neighbours_get_no_more_than_their_share)
 {
     struct simulation s = scene(30, 0);
