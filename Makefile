@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ e2e-rollouts: $(SETUP)  ## 100 pods through five rollouts of each program, on a 
 e2e-uninstall: $(SETUP)  ## install and uninstall a real node, also half removed before (root; 25 min)
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_uninstall.py -o timeout_func_only=true $(PYTEST_ARGS)
+
+e2e-chart: $(SETUP)  ## install, upgrade and uninstall the Helm chart on a real node (root; 10 min)
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_chart.py -o timeout_func_only=true $(PYTEST_ARGS)
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 

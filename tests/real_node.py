@@ -186,6 +186,27 @@ class RealNode:
         """Wait until no slot, no door and no use of a device remains of pods that are gone."""
         until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
 
+    def nothing_of_ours_is_left(self, *, with_capacity: bool = True) -> None:
+        """Make sure that nothing of the project is on the cluster and on the node.
+
+        Args:
+            with_capacity: Nor the capacity, which a kubelet writes for five minutes more.
+        """
+        for kind in ("crd", "namespace", "clusterrole", "clusterrolebinding", "flowschema",
+                     "validatingadmissionpolicy", "validatingadmissionpolicybinding",
+                     "mutatingwebhookconfiguration", "validatingwebhookconfiguration"):  # fmt: skip
+            names = [found["metadata"]["name"] for found in self.get(kind)["items"]]
+            assert [name for name in names if "vgpu" in name] == [], kind
+        (found,) = self.get("node")["items"]
+        annotations = found["metadata"].get("annotations", {})
+        assert [key for key in annotations if key.startswith(("hami.io/", "vgpu.dev/"))] == []
+        for amounts in ("capacity", "allocatable") if with_capacity else ():
+            assert "nvidia.com/gpu" not in found["status"][amounts]
+        shown = "ls -d /var/lib/vgpu /var/lib/kubelet/device-plugins/vgpu.sock 2>/dev/null; true"
+        assert self.run("sh", "-c", shown) == ""
+        assert self.run("sh", "-c", "ls /run/cdi 2>/dev/null | grep vgpu.dev; true") == ""
+        assert self.run("sh", "-c", "grep ' /var/lib/vgpu' /proc/mounts; true") == ""
+
     def _leftovers(self) -> list[str]:
         # A node that never gave a slot away has neither folder.
         listed = self.run("sh", "-c", "ls /var/lib/vgpu/slots /run/cdi 2>/dev/null; true").split()

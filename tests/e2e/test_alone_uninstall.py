@@ -44,23 +44,6 @@ def a_user(node: RealNode) -> None:
     node.ready("default", "user")
 
 
-def nothing_of_ours_is_left(node: RealNode) -> None:
-    for kind in ("crd", "namespace", "clusterrole", "clusterrolebinding", "flowschema",
-                 "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-                 "mutatingwebhookconfiguration", "validatingwebhookconfiguration"):  # fmt: skip
-        names = [found["metadata"]["name"] for found in node.get(kind)["items"]]
-        assert [name for name in names if "vgpu" in name] == [], kind
-    (found,) = node.get("node")["items"]
-    annotations = found["metadata"].get("annotations", {})
-    assert [key for key in annotations if key.startswith(("hami.io/", "vgpu.dev/"))] == []
-    for amounts in ("capacity", "allocatable"):
-        assert "nvidia.com/gpu" not in found["status"][amounts]
-    shown = "ls -d /var/lib/vgpu /var/lib/kubelet/device-plugins/vgpu.sock 2>/dev/null; true"
-    assert node.run("sh", "-c", shown) == ""
-    assert node.run("sh", "-c", "ls /run/cdi 2>/dev/null | grep vgpu.dev; true") == ""
-    assert node.run("sh", "-c", "grep ' /var/lib/vgpu' /proc/mounts; true") == ""
-
-
 def test_a_running_installation_leaves_nothing(own: RealNode) -> None:
     a_user(own)
     refused = uninstall(own, "--yes")
@@ -68,7 +51,7 @@ def test_a_running_installation_leaves_nothing(own: RealNode) -> None:
     assert "pod default/user uses a GPU" in refused.stderr
     done = uninstall(own, "--yes", "--delete-pods")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    nothing_of_ours_is_left(own)
+    own.nothing_of_ours_is_left()
     own.apply(a_pod("plain", "default"))
     own.ready("default", "plain")
 
