@@ -32,11 +32,13 @@ from vgpu_local.real_cluster import real_cluster
 IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
-# About the stand-in's own processes; the counterpart of the certificates is in real/test_rights.py.
+# About the stand-in's own processes, or with servers of their own; the counterpart of the
+# certificates is in real/test_rights.py.
 OF_THE_STANDIN = [
     "local/test_local_cluster.py",
     "local/test_issued_certificates.py",
     "local/test_demo.py",
+    "test_old_server.py",
 ]
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
 

@@ -26,6 +26,7 @@ from cli_verbs import (
     with_each_flag,
 )
 from vgpu_local.command import in_files, in_terminal, without_codes
+from vgpu_local.fork_server import ForkServer
 from vgpu_operator.cli.__main__ import main
 
 pytestmark = pytest.mark.timeout(120)
@@ -203,10 +204,12 @@ def test_a_server_that_is_no_kubernetes_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("verb", asking_a_cluster())
-def test_piped_and_in_a_terminal_it_is_the_same(old: Path, tmp_path: Path, verb: str) -> None:
+def test_piped_and_in_a_terminal_it_is_the_same(
+    old: Path, fork_server: ForkServer, tmp_path: Path, verb: str
+) -> None:
     arguments = next(each for each in invocations() if each[0] == verb)
     words = with_a_file(arguments, tmp_path)
-    piped = in_files(old, *words)
+    piped = in_files(old, *words, spawn=fork_server.spawn)
     code, shown = in_terminal(old, *with_a_file(arguments, tmp_path))
     assert code == piped.returncode
     assert "Traceback" not in shown + piped.stdout + piped.stderr
