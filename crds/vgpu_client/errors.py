@@ -64,11 +64,6 @@ class ApiError(ClientError):
         self.message = message
         self.details: Mapping[str, Any] = details or {}
 
-    @property
-    def causes(self) -> list[Mapping[str, Any]]:
-        """The single faults behind a refusal: `reason`, `message` and `field` of each."""
-        return list(self.details.get("causes") or ())
-
 
 class Unauthorized(ApiError):
     """401: the credentials are not, or no longer, valid."""

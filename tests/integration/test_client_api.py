@@ -97,7 +97,7 @@ async def test_a_merge_patch_merges_and_removes(api: Api, namespace: str) -> Non
 async def test_an_object_that_breaks_the_rules_is_invalid(api: Api, namespace: str) -> None:
     with pytest.raises(Invalid) as caught:
         await api.create(CONFIG_MAPS, a_config_map(namespace, "UPPER"))
-    assert caught.value.causes[0]["field"] == "metadata.name"
+    assert caught.value.details["causes"][0]["field"] == "metadata.name"
 
 
 async def test_pages_make_one_consistent_list(api: Api, namespace: str) -> None:

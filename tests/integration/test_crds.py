@@ -96,7 +96,7 @@ async def test_a_claim_that_breaks_the_schema_is_refused_by_the_field(
 ) -> None:
     with pytest.raises(Invalid) as caught:
         await api.create(VGPU_CLAIMS, a_claim(namespace, **spec))
-    assert field in [cause["field"] for cause in caught.value.causes]
+    assert field in [cause["field"] for cause in caught.value.details["causes"]]
 
 
 async def test_status_is_dropped_on_create_and_on_a_plain_write(api: Api, namespace: str) -> None:
@@ -167,7 +167,7 @@ async def test_a_state_that_is_none_is_refused(api: Api, namespace: str) -> None
     status = {"op": "add", "path": "/status", "value": {"state": "Confused"}}
     with pytest.raises(Invalid) as caught:
         await write_status(api, claim, status)
-    assert "status.state" in [cause["field"] for cause in caught.value.causes]
+    assert "status.state" in [cause["field"] for cause in caught.value.details["causes"]]
 
 
 async def test_claims_are_selected_by_the_node_they_were_given(api: Api, namespace: str) -> None:

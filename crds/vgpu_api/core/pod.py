@@ -131,7 +131,6 @@ class PodSpec(ApiModel):
     volumes: list[dict[str, Any]] = Field(default_factory=list)
     runtime_class_name: str | None = None
     topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=list)
-    host_network: bool = False
     resources: ResourceRequirements | None = None
     overhead: dict[str, str | int] = Field(default_factory=dict)
 

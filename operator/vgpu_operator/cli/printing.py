@@ -101,10 +101,6 @@ class Printer:
         """Print a line."""
         print(printable(text) if text.strip() else "", file=self.out, flush=True)
 
-    def indented(self, text: str, *, by: int = 2) -> None:
-        """Print a line further to the right."""
-        print(" " * by + printable(text), file=self.out, flush=True)
-
     def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
         """Print a table; one without rows is its header alone."""
         if not self.is_terminal:

@@ -20,7 +20,6 @@ from vgpu_client.kubectl import Kubectl, agents, sentence
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
 
-SORTS = ("memory", "cores", "name")
 _AT_ONCE = 16
 
 
@@ -32,7 +31,7 @@ class TopQuery:
         kind: `slices` or `devices`.
         namespace: Of slices; None: all.
         node: This one alone; None: all.
-        sort_by: One of `SORTS`; amounts fall, names rise.
+        sort_by: `memory` or `cores`, the largest first, or `name`.
     """
 
     kind: str

@@ -1,4 +1,5 @@
-"""Each verb of `kubectl vgpu` without rights, and where the project is not: no traceback."""
+"""Each verb of `kubectl vgpu` on a real API server: without rights, where the project is not, and
+as an administrator in a terminal. Never a traceback."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cli_verbs import FIND_OUT, Arguments, invocations, with_a_file
+from cli_verbs import FIND_OUT, Arguments, asking_a_cluster, invocations, with_a_file
 from vgpu_client.api import Api
 from vgpu_local.accounts import SERVICE_ACCOUNTS, kubeconfig_with, token
-from vgpu_local.command import in_files
+from vgpu_local.command import in_files, in_terminal
 from vgpu_local.control_plane import ControlPlane, Options
 
 NOBODY = ("default", "nobody")
@@ -79,3 +80,16 @@ def test_where_the_project_is_not_it_says_so_without_a_traceback(
         assert done.stderr.count("\n") == 1, done.stderr
         assert done.stderr.startswith("kubectl-vgpu: ")
         assert "404" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", asking_a_cluster())
+def test_an_administrator_is_answered_alike_in_a_terminal_and_piped(
+    plane: ControlPlane, bare: Path, tmp_path: Path, verb: str
+) -> None:
+    kubeconfig = bare if verb == "uninstall" else plane.kubeconfig
+    arguments = next(each for each in invocations() if each[0] == verb)
+    piped = asked(kubeconfig, tmp_path, arguments)
+    code, shown = in_terminal(kubeconfig, *with_a_file(arguments, tmp_path))
+    assert code == piped.returncode in (0, 1, 2), shown
+    assert shown.strip() != ""
+    assert "Traceback" not in shown + piped.stdout + piped.stderr

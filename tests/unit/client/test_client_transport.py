@@ -187,7 +187,7 @@ async def test_a_refused_write_is_told_with_its_causes(tmp_path: Path) -> None:
     async with an_api(tmp_path, answering(refusal)) as api:
         with pytest.raises(Invalid, match="422 Invalid: is invalid") as caught:
             await write(api)
-    assert caught.value.causes == [cause]
+    assert caught.value.details["causes"] == [cause]
 
 
 async def test_a_denial_with_422_and_no_details_is_no_conflict(tmp_path: Path) -> None:
