@@ -165,7 +165,7 @@ static const struct vgpu_cuda driver = {.cuStreamCreate = stream_create,
 static const struct vgpu_world world = {.now = clock_now, .sleep_for = sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
-/* ------------------------------------------------------------------ what a process is told */
+/* ------------------------------------------------------------------ what a process reads */
 
 static struct vgpu_share share_of(void *owner, int ordinal)
 {

@@ -12,7 +12,7 @@
 #define UUID "GPU-00000000-0000-0000-0000-000000000000"
 #define OTHER "GPU-00000000-0000-0000-0000-00000000000"
 #define POOL (UINT64_C(1) << 25)
-/* Rounds are short and many: the median is then of rounds that nobody interrupted. */
+/* Rounds are short and many: the median is then of rounds without an interruption. */
 enum { ROUNDS = 1001, CALLS = 500, LIVE = 10000 };
 
 static uint64_t next_address = 1 << 20;
@@ -138,7 +138,7 @@ static CUresult no_stream_wait(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-/* Events say that a kernel takes a nanosecond, so that no budget is ever at its end and no launch has to wait. */
+/* By the events a kernel takes a nanosecond, so that no budget is ever at its end and no launch has to wait. */
 static CUresult make_event(CUevent *out, unsigned flags)
 {
     (void)flags;

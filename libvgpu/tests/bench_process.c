@@ -51,7 +51,7 @@ static void open_card(void)
          "no context");
 }
 
-/* What a child does: cuInit, a context, the first allocation; tells how long. */
+/* What a child does: cuInit, a context, the first allocation; writes how long. */
 static int child_starts(void)
 {
     CUdeviceptr address;

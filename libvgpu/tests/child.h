@@ -1,4 +1,4 @@
-/* child.h - a child that does something, says so, and does the rest when told to. */
+/* child.h - a child that does something, reports it, and does the rest on request. */
 #ifndef TESTS_CHILD_H
 #define TESTS_CHILD_H
 

@@ -3,7 +3,7 @@
  *
  *   fuzz SECONDS [SEED]
  *
- * Built with the address and undefined-behaviour sanitizers. On a failure it says which seed to start from.
+ * Built with the address and undefined-behaviour sanitizers. On a failure it prints the seed to start from.
  */
 #include <stdio.h>
 #include <stdlib.h>

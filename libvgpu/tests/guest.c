@@ -1,6 +1,6 @@
 /* guest.c - a library that uses the driver in the ways a program's libraries do, for tests that load it oddly.
  *
- * Each way allocates as much as it can in pieces of `piece` bytes and says how many it got; -1: no driver.
+ * Each way allocates as much as it can in pieces of `piece` bytes and returns how many it got; -1: no driver.
  */
 #include <dlfcn.h>
 
@@ -54,7 +54,7 @@ int guest_looked_up(size_t piece, int most)
     return fill((allocate)dlsym(driver, "cuMemAlloc_v2"), piece, most);
 }
 
-/* By the dlsym that libc has, as whoever distrusts what was preloaded gets it. */
+/* By the dlsym that libc has, as a program gets it that distrusts what was preloaded. */
 int guest_asks_libc(size_t piece, int most)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW), *driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -26,7 +26,7 @@ struct vgpu_region *stage_region(void);
 void stage_grant(uint64_t limit_bytes);
 void stage_state(enum vgpu_page_state state);
 
-/* What the usage region says all processes hold of the first device. */
+/* What all processes hold by the usage region of the first device. */
 uint64_t stage_ledger_sum(void);
 
 /* The oracle: what the simulated device has seen. */

@@ -115,7 +115,7 @@ TEST(threads_together_get_one_share)
         pthread_join(threads[i], &count);
         taken += (uint64_t)(uintptr_t)count;
     }
-    /* Whoever runs behind the others' clock may find nothing, or an older burst; never more than share + burst + one each. */
+    /* A process that runs behind the others' clock may find nothing, or an older burst; never more than share + burst + one each. */
     CHECK(taken * (MS / 4) <= 5 * S + VGPU_BURST_NS / 2 + 4 * MS);
 }
 
@@ -224,7 +224,7 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(3 * S), &learned), 2 * S);
 }
 
-/* Half of the device for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
+/* Half of the device for two seconds, reported late in samples of 100 ms; `before` was charged ahead of all that. */
 static int64_t debt_after_exact_samples(int64_t before)
 {
     static struct vgpu_calibration calibration;

@@ -137,7 +137,7 @@ TEST(threads_that_launch_at_once_get_one_share_together)
     double got = share_of_all(3000);
     CHECK(got > 48 && got < 52);
     atomic_store(&percent, 0);
-    CHECK(share_of_all(20) > 1000); /* nobody is held */
+    CHECK(share_of_all(20) > 1000); /* no process is held */
     atomic_store(&percent, 10);
     share_of_all(1000);
     got = share_of_all(3000);

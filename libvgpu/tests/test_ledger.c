@@ -1,4 +1,4 @@
-/* test_ledger.c - region and ledger on a world where the test says who is dead. */
+/* test_ledger.c - region and ledger on a world where the test decides who is dead. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What NVML says of processes, their use and their memory: nothing of a neighbour, by any function that would.
+/* What NVML reports of processes, their use and their memory: nothing of a neighbour, by any function that would.
  *
  * The neighbour is a process without the library, as one of another container is to us: it first sees for itself that the
  * driver shows both of us.
@@ -109,7 +109,7 @@ static int be_the_neighbour(unsigned other)
         work_launch(work_kernel("busy_5ms"), WHOLE, NULL);
         cuCtxSynchronize();
         if (sees_both(other)) {
-            raise(SIGSTOP); /* seen; go on when told to */
+            raise(SIGSTOP); /* seen; go on after SIGCONT */
         }
     }
 }

@@ -11,7 +11,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define CONTEXT (300 * MIB)
 
-/* A container in which nobody has learned anything yet. */
+/* A container in which no process has learned anything yet. */
 static void fresh(uint64_t limit)
 {
     stage_grant(limit);
@@ -22,7 +22,7 @@ static void fresh(uint64_t limit)
     stage_card_reset_peak();
 }
 
-/* What the agent does within seconds: tell processes who they are on the host. Here that is who they are anyway. */
+/* What the agent does within seconds: hand processes their PIDs on the host. Here that is who they are anyway. */
 static void as_the_agent(void)
 {
     struct vgpu_region *region = stage_region();

@@ -19,7 +19,7 @@
 #define CONTEXT (UINT64_C(1) << 20)
 enum { PROCESSES = 6, THREADS = 3, HELD = 24, SECONDS = 3, PATIENCE = 60, KILLS = 200 };
 
-/* Something the device's memory is taken by: `kind` says by which call it came, and goes. */
+/* Something the device's memory is taken by: `kind` is by which call it came, and goes. */
 struct thing {
     enum { NONE, LINEAR, ASYNC, PHYSICAL, ARRAY, EXPORTED, GRAPH, MORE_CONTEXT, KINDS } kind;
     uint64_t handle;

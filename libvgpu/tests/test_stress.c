@@ -484,7 +484,7 @@ static void check_trim_while_asked(CUdevice asked, CUdevice trimmed)
 {
     struct life lives[2] = {{.number = 0, .device = 0}, {.number = 1, .device = 1}};
     real_graph_attribute = cuda_table.cuDeviceGetGraphMemAttribute;
-    for (unsigned i = 0; i < 2; i++) { /* the younger device's comes first when all are looked at */
+    for (unsigned i = 0; i < 2; i++) { /* the younger device's comes first when all are checked */
         begin(&lives[i]);
         run_a_graph(&lives[i], lives[i].device, lives[i].device);
         CHECK_EQ(vgpu_ledger_used(region, i), MIB);

@@ -1,4 +1,4 @@
-/* The compute limit from the hooks to the simulated device, in virtual time: what the oracle says a process has had. */
+/* The compute limit from the hooks to the simulated device, in virtual time: what a process has had by the oracle. */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ TEST(short_kernels_are_held_too)
 TEST(by_default_a_process_alone_is_not_limited)
 {
     grant(20, VGPU_CORES_DEFAULT, 0);
-    share_of(plain, "busy_3ms", 2500); /* until it is known that nobody else is there */
+    share_of(plain, "busy_3ms", 2500); /* until it is known that it is alone */
     CHECK_SHARE(share_of(plain, "busy_3ms", 2000), 95, 101);
 }
 

@@ -1,4 +1,4 @@
-/* Whose timeslice runs, by marks on a simulated device: its clock drifts from ours, and timeslices come round as we say. */
+/* Whose timeslice runs, by marks on a simulated device: its clock drifts from ours, and timeslices come round as the test sets. */
 #include "timeslice.h"
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 
 enum { PLACES = 16 };
 
-/* Days after the machine's start, as far as anybody who subtracts can tell. */
+/* Days after the machine's start, as far as a subtraction can show. */
 #define BEGIN_NS UINT64_C(1000000000000000)
 
 static struct times {
@@ -47,8 +47,8 @@ void virtual_share(const char *path)
 int virtual_reserve(void)
 {
     for (int i = 0; i < PLACES; i++) {
-        uint32_t nobody = 0;
-        if (atomic_compare_exchange_strong(&times->places[i].taken, &nobody, 1)) {
+        uint32_t is_free = 0;
+        if (atomic_compare_exchange_strong(&times->places[i].taken, &is_free, 1)) {
             return i;
         }
     }
@@ -75,7 +75,7 @@ void virtual_leave(int place)
     tell_sleepers(); /* it may have been the only one awake */
 }
 
-/* Move on to the first moment at which somebody wakes; 0 when somebody is awake. */
+/* Move on to the first moment at which a thread wakes; 0 when one is awake. */
 static int move_on(void)
 {
     uint64_t now = times->passed_ns, first;
@@ -123,7 +123,7 @@ void virtual_sleep_ns(uint64_t ns)
         if (move_on()) {
             tell_sleepers();
         } else {
-            /* Whoever moves time on says so after; who did so before `turn` was read is seen in `passed_ns`. */
+            /* A thread that moves time on wakes the others after; one that did so before `turn` was read shows in `passed_ns`. */
             syscall(SYS_futex, &times->turn, FUTEX_WAIT, turn, NULL, NULL, 0);
         }
     }

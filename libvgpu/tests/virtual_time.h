@@ -1,11 +1,11 @@
-/* virtual_time.h - time that passes only where somebody sleeps, so that a busy machine changes nothing.
+/* virtual_time.h - time that passes only where a thread sleeps, so that a busy machine changes nothing.
  *
  *     int me = virtual_reserve();     // before a thread or process starts: from here on time waits for it
  *     virtual_join(me);               // in that thread or process
  *     virtual_sleep_ns(1000000);      // when all who have a place sleep, it is at once the moment the first one wakes
  *     virtual_leave(me);              // by itself, or for it when it is dead
  *
- * Asking for the time takes some, too, so that nobody waits for ever who does not sleep. A staged test links
+ * Asking for the time takes some, too, so that a thread that does not sleep does not wait for ever. A staged test links
  * virtual_libc.o besides: then the library under test and the simulated driver live in this time as well.
  */
 #ifndef VGPU_VIRTUAL_TIME_H

@@ -1,4 +1,4 @@
-/* work.h - kernels for tests: the device, a stream, and functions whose blocks take as long as their name says. */
+/* work.h - kernels for tests: the device, a stream, and functions whose blocks take as long as their name has it. */
 #ifndef VGPU_WORK_H
 #define VGPU_WORK_H
 
@@ -75,7 +75,7 @@ pid_t work_start_worker(char *word);
 /* ns of CLOCK_MONOTONIC. */
 uint64_t work_now_ns(void);
 
-/* Tell the container's processes how NVML knows them, as the agent does. */
+/* Hand the container's processes their PIDs in NVML, as the agent does. */
 void work_name_processes(void);
 
 /* The first device's engine, locked at the present. */

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 RULES = Path(__file__).parent / "prose.toml"
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 ROOMS = ("operator", "nodeagent", "crds", "tests")
-NATIVE_FOLDERS = ("src", "include", "fake", "tools")
+NATIVE_FOLDERS = ("src", "include", "fake", "tools", "tests", "bench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def modules(root: Path = ROOT) -> list[Path]:
 
 
 def native_sources(root: Path = ROOT) -> list[Path]:
-    """The C of libvgpu, of its simulated driver and of its tools."""
+    """The C of libvgpu, of its simulated driver, tools, tests and benches."""
     return [
         path
         for folder in NATIVE_FOLDERS
