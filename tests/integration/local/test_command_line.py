@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from vgpu_api.names import AGENT_NAMESPACE
-from vgpu_api.resources import LEASES, NAMESPACES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_client.errors import AlreadyExists
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.command import in_files, in_terminal, without_codes
@@ -81,6 +81,13 @@ def scene(module_cluster: LocalCluster) -> dict[str, str]:
     waits = cluster.wait_for(PODS, "waits", lambda _: True)
     names["waits"] = claim_name(waits)
     claim(cluster, names["waits"], reason)
+    for device in cluster.objects("gpudevices.vgpu.dev"):
+        held = {names["node"]: 2, names["other"]: 1}[device["spec"]["nodeName"]]
+        cluster.wait_for(
+            GPU_DEVICES,
+            device["metadata"]["name"],
+            lambda shown, held=held: len(shown["status"].get("claims", ())) == held,
+        )
     return names
 
 
