@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # images.sh : the images that the node runs, as archives in build/images; made again only when something that goes into
-# them has changed. No registry is asked: they stand on root file systems made from Debian's packages.
+# them has changed. No registry is asked: they stand on root file systems made from Debian's packages. The same sources make
+# the same bytes (images_check.sh). With NAME... only these are made; IMAGES_OUT is another folder for them; with
+# IMAGES_ANEW=1 layers of an earlier build are not used.
 #   vgpu/operator:dev  vgpu/nodeagent:dev (with the simulated driver)  vgpu/workload:dev  vgpu/kube:dev  vgpu/pause:dev
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-out=build/images
+out=${IMAGES_OUT:-build/images}
 python=.venv/bin/python
 kube=$(bash "$here/build.sh" --where kubernetes)
 bases=$(bash "$here/bases.sh" --where)
@@ -34,7 +36,8 @@ stamp() {  # NAME: a digest of all that goes into it
 }
 
 stale=()
-for name in "${!sources[@]}"; do
+[ $# -gt 0 ] || set -- "${!sources[@]}"
+for name; do
   [ "$(cat "$out/$name.stamp" 2>/dev/null)" = "$(stamp "$name")" ] || stale+=("$name")
 done
 [ ${#stale[@]} = 0 ] && exit
@@ -44,7 +47,7 @@ mkdir -p "$out" build/wheels
 exec 9> "$out/.lock"
 flock 9
 # Layers stay for the next time; a build that was interrupted leaves its container mounted.
-store=$PWD/build/containers
+store=$(realpath -m "$out/../containers")
 leave() { awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount; }
 trap leave EXIT
 mkdir -p "$store"
@@ -77,10 +80,12 @@ if [ "$(cat build/wheels/.stamp 2>/dev/null)" != "$(sha256sum < requirements.loc
 fi
 base runtime
 base builder
+layers=--layers
+[ -z "${IMAGES_ANEW:-}" ] || layers=--no-cache
 for name in "${stale[@]}"; do
   stamp=$(stamp "$name")
   # shellcheck disable=SC2086
-  buildah build --quiet --layers --isolation=chroot ${target[$name]:-} \
+  buildah build --quiet $layers --timestamp=315532800 --isolation=chroot ${target[$name]:-} \
     --build-arg=BUILDER=localhost/builder --build-arg=BASE=localhost/runtime \
     --file="${file[$name]:-tests/cluster/images/$name.Dockerfile}" --tag="docker.io/vgpu/$name:dev" "${context[$name]:-.}" >/dev/null
   rm -f "$out/$name.tar"

@@ -6,6 +6,8 @@
 set -eu
 if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_QUIET=1
+# The same bytes each time: compiled modules hold a hash of their source in place of its time.
+export SOURCE_DATE_EPOCH=315532800 PYTHONHASHSEED=0
 builder=/tmp/builder
 
 environment() {  # FOLDER WHAT: with what of the lock

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# images_check.sh : the project's images, built twice from the same base, must be the same to the byte. Prints their digests.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+digest() {  # ARCHIVE: of the image's configuration, which has the digests of its layers
+  tar -xOf "$1" manifest.json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["Config"])'
+}
+names=(operator nodeagent)
+export IMAGES_OUT=$folder/images IMAGES_ANEW=1
+bash "$here/images.sh" "${names[@]}"
+mkdir "$folder/first"
+mv "$IMAGES_OUT"/* "$folder/first"
+bash "$here/images.sh" "${names[@]}"
+for name in "${names[@]}"; do
+  echo "$name $(digest "$IMAGES_OUT/$name.tar")"
+  cmp "$folder/first/$name.tar" "$IMAGES_OUT/$name.tar"
+done
