@@ -106,20 +106,12 @@ def a_daemon(tmp_path: Path, program: str) -> Daemon:
     return Daemon("d", [sys.executable, "-c", program], os.environ, tmp_path / "log")
 
 
-def died(tmp_path: Path, words: str, *, without_room: bool = False) -> Supervisor:
-    """A supervisor that has looked at a process which ended with these words.
-
-    Args:
-        tmp_path: For the process.
-        words: Its last.
-        without_room: Whether its disk was filled.
-    """
+def died(tmp_path: Path, words: str) -> Supervisor:
+    """A supervisor that has looked at a process which ended with these words."""
     daemon = a_daemon(tmp_path, f"raise SystemExit({words!r})")
     daemon.start()
     daemon.wait(30)
     supervisor = Supervisor([daemon])
-    if without_room:
-        supervisor.has_no_room(daemon.name)
     supervisor.look()
     return supervisor
 
@@ -130,14 +122,6 @@ def test_a_process_that_dies_by_itself_is_found(tmp_path: Path) -> None:
 
 def test_a_leader_that_ends_because_its_lease_is_lost_is_no_finding(tmp_path: Path) -> None:
     assert died(tmp_path, "LeaseLost: not renewed in time" + 5000 * "!").findings == []
-
-
-@pytest.mark.parametrize(("without_room", "findings"), [(True, 0), (False, 1)])
-def test_want_of_room_excuses_only_a_process_whose_disk_was_filled(
-    tmp_path: Path, *, without_room: bool, findings: int
-) -> None:
-    words = "OSError: [Errno 28] No space left on device"
-    assert len(died(tmp_path, words, without_room=without_room).findings) == findings
 
 
 def test_what_a_former_process_said_excuses_no_later_one(tmp_path: Path) -> None:
