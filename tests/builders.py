@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vgpu_api.conditions import HEALTHY, READY
-from vgpu_api.config import ClusterConfig
+from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core import (
     Container,
     Node,
@@ -55,6 +55,10 @@ from vgpu_operator.placement.geometry import Offer, Profile, geometry
 from vgpu_operator.placement.mix import Mix, type_of
 
 NODE = "node-1"
+GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
+"""Of a cluster whose scheduler asks no extender."""
+ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
+"""What a node has for pods, where mode Gate checks that."""
 T4_MIB = 16_384
 
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from builders import a_container, a_device, a_node, a_pod
+from builders import GATE, a_container, a_device, a_node, a_pod
 from engine_world import World
 from replica import Replica
-from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.effective import effective_use
 from vgpu_api.names import SCHEDULING_GATE
@@ -20,7 +19,6 @@ from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
 from world_states import DEVICES, NAMES, NODES, PICK, SETTINGS, WorldStates
 
-GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 ROOM = {"cpu": "3", "pods": "10", "nvidia.com/gpu": "20"}
 MIB = st.sampled_from([2048, 5120, 8192])
 

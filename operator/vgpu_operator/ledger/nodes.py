@@ -24,7 +24,7 @@ from vgpu_api.core.pod import NodeSelector
 from vgpu_api.errors import BadInput
 from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of
 from vgpu_api.names import ACK_NODE_SCHEDULE
-from vgpu_operator.placement.bounds import ALL, NodeFilter, only
+from vgpu_operator.placement.bounds import ALL, NodeFilter, any_of, only
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns
 
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
@@ -170,20 +170,20 @@ class NodeFilters:
 
     def _by_requirement(self, requirement: Requirement) -> int:
         if requirement.of_name:
-            named = _any_of(self._names.get(value, 0) for value in requirement.values)
+            named = any_of(self._names.get(value, 0) for value in requirement.values)
             return named if requirement.operator == "In" else ~named
         by_value = self._labels.get(requirement.key, {})
         match requirement.operator:
             case "In":
-                return _any_of(by_value.get(value, 0) for value in requirement.values)
+                return any_of(by_value.get(value, 0) for value in requirement.values)
             case "NotIn":
-                return ~_any_of(by_value.get(value, 0) for value in requirement.values)
+                return ~any_of(by_value.get(value, 0) for value in requirement.values)
             case "Exists":
-                return _any_of(by_value.values())
+                return any_of(by_value.values())
             case "DoesNotExist":
-                return ~_any_of(by_value.values())
+                return ~any_of(by_value.values())
         bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
-        return _any_of(
+        return any_of(
             nodes
             for value, nodes in by_value.items()
             if _INTEGER.fullmatch(value) and sign * int(value) > sign * bound
@@ -229,13 +229,6 @@ def _rules_of(node: Node) -> tuple[object, ...]:
 def _hard_taints(node: Node) -> tuple[Taint, ...]:
     """Those that keep a pod away. Cordons and readiness are known to the columns."""
     return tuple(taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS)
-
-
-def _any_of(sets: Iterable[int]) -> int:
-    nodes = 0
-    for each in sets:
-        nodes |= each
-    return nodes
 
 
 def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:

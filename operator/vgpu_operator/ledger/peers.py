@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from vgpu_api.core import Pod
-from vgpu_operator.placement.bounds import ALL, only
+from vgpu_operator.placement.bounds import ALL, any_of, only
 from vgpu_operator.placement.columns import Columns
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
@@ -200,7 +200,7 @@ class Peers:
     ) -> int:
         nodes = with_keys = ALL
         for each in rules.spread:
-            with_keys &= _any_of(self._domains(each.key).values())
+            with_keys &= any_of(self._domains(each.key).values())
         for each in rules.spread:
             eligible = with_keys
             eligible &= selected if each.honors_affinity else ALL
@@ -217,7 +217,7 @@ class Peers:
             counts = {bits: sum(bool(bit & bits) for bit in found) for bits in domains}
             least = min(counts.values(), default=0) if len(counts) >= each.min_domains else 0
             own = int(each.selector.matches(labels))
-            nodes &= _any_of(
+            nodes &= any_of(
                 bits for bits, count in counts.items() if count + own - least <= each.max_skew
             )
         return nodes
@@ -228,14 +228,7 @@ class Peers:
 
     def _domain(self, key: str, bit: int) -> int:
         """The nodes of the same domain as one node; none where it lacks the label."""
-        return _any_of(bits for bits in self._domains(key).values() if bits & bit)
-
-
-def _any_of(sets: Any) -> int:
-    nodes = 0
-    for each in sets:
-        nodes |= each
-    return nodes
+        return any_of(bits for bits in self._domains(key).values() if bits & bit)
 
 
 def _holds(line: tuple[str, str, frozenset[str]], labels: Mapping[str, str]) -> bool:

@@ -224,14 +224,14 @@ class VolumeClass:
     Attributes:
         driver: What makes its volumes; empty: nothing does, they are there or are not.
         waits: Volumes are bound or made where the pod goes (`WaitForFirstConsumer`).
-        topologies: Where volumes may be made: lines of which all must hold, of one term; empty:
-            anywhere.
+        topologies: Where volumes may be made: terms about the nodes' labels, of which one must
+            hold; empty: anywhere.
     """
 
     name: str
     driver: str
     waits: bool
-    topologies: tuple[tuple[tuple[str, frozenset[str]], ...], ...]
+    topologies: tuple[tuple[Requirement, ...], ...]
 
     @classmethod
     def of(cls, storage_class: StorageClass) -> VolumeClass:
@@ -242,7 +242,10 @@ class VolumeClass:
             "" if provisioner == _NO_PROVISIONER else _MIGRATED.get(provisioner, provisioner),
             storage_class.volume_binding_mode == "WaitForFirstConsumer",
             tuple(
-                tuple((line.key, frozenset(line.values)) for line in term.match_label_expressions)
+                tuple(
+                    Requirement(line.key, "In", tuple(line.values))
+                    for line in term.match_label_expressions
+                )
                 for term in storage_class.allowed_topologies
             ),
         )

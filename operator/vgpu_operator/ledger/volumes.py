@@ -34,7 +34,7 @@ from vgpu_operator.ledger.storage import (
     claims_of_volumes,
     volume_claims_of,
 )
-from vgpu_operator.placement.bounds import ALL, only
+from vgpu_operator.placement.bounds import ALL, any_of, numbers_of, only
 from vgpu_operator.placement.columns import Columns
 
 Claims: TypeAlias = tuple[VolumeClaimKey, ...]
@@ -71,7 +71,7 @@ class _VolumeOptions:
 
     def nodes(self, taken: set[str]) -> int:
         """Bits of all of them, without volumes that are taken."""
-        return self.made | _any_of(bits for name, bits in self.volumes if name not in taken)
+        return self.made | any_of(bits for name, bits in self.volumes if name not in taken)
 
     def choose(self, bit: int, taken: set[str]) -> str | None:
         """The volume that it gets on a node; empty: one is made; None: there is none."""
@@ -248,18 +248,17 @@ class Volumes:
 
     def explain(self, claims: Claims) -> list[str]:
         """By claim that rules nodes out: on how many of the nodes with devices it can be served."""
-        nodes = [only(number) for number in self._columns.nodes_with_devices()]
+        nodes = any_of(map(only, self._columns.nodes_with_devices()))
         texts = []
         for key in claims:
-            bits = self.of((key,)).reached
-            count = sum(bool(bits & node) for node in nodes)
-            if count < len(nodes):
+            count = (self.of((key,)).reached & nodes).bit_count()
+            if count < nodes.bit_count():
                 claim = self._claims.get(key)
                 has = claim is not None and claim.is_bound
                 what = f"volume {claim.volume}" if claim is not None and has else "a volume for it"
                 texts.append(
                     f"PersistentVolumeClaim {key.name}: {what} is within reach of {count} of"
-                    f" {len(nodes)} nodes"
+                    f" {nodes.bit_count()} nodes"
                 )
         return texts
 
@@ -326,13 +325,13 @@ class Volumes:
         nodes = ALL
         for key, values in volume.zones:
             by_value = self._filters.domains(key)
-            fits = _any_of(by_value.get(value, 0) for value in values)
+            fits = any_of(by_value.get(value, 0) for value in values)
             if key in GA_LABELS:
                 by_newer = self._filters.domains(GA_LABELS[key])
-                newer = _any_of(by_newer.get(value, 0) for value in values)
-                fits |= newer & ~_any_of(by_value.values())
+                newer = any_of(by_newer.get(value, 0) for value in values)
+                fits |= newer & ~any_of(by_value.values())
             nodes &= fits
-        in_zones = _any_of(
+        in_zones = any_of(
             bits for key in ZONE_LABELS for bits in self._filters.domains(key).values()
         )
         return nodes | ~in_zones
@@ -346,9 +345,9 @@ class Volumes:
         if len(options) == 1:
             return nodes
         served = 0
-        for bit in _bits(nodes):
-            if _each_gets_one(options, bit, taken) is not None:
-                served |= bit
+        for node in map(only, numbers_of(nodes)):
+            if _each_gets_one(options, node, taken) is not None:
+                served |= node
         return served
 
     def _options(self, claim: VolumeClaim) -> _VolumeOptions:
@@ -381,16 +380,8 @@ class Volumes:
         return [(volume.name, self._by_affinity(volume)) for volume in ranked]
 
     def _by_topology(self, storage_class: VolumeClass) -> int:
-        if not storage_class.topologies:
-            return ALL
-        nodes = 0
-        for term in storage_class.topologies:
-            of_term = ALL if term else 0
-            for key, values in term:
-                by_value = self._filters.domains(key)
-                of_term &= _any_of(by_value.get(value, 0) for value in values)
-            nodes |= of_term
-        return nodes
+        topologies = storage_class.topologies
+        return self._filters.by_terms(topologies) if topologies else ALL
 
     def _taken(self, without: str) -> set[str]:
         """Volumes that kube-scheduler will bind for pods that are on their way to their nodes."""
@@ -465,17 +456,3 @@ def _each_gets_one(options: Iterable[_VolumeOptions], bit: int, taken: set[str])
         if name:
             chosen.add(name)
     return chosen
-
-
-def _bits(nodes: int) -> Iterator[int]:
-    while nodes:
-        bit = nodes & -nodes
-        yield bit
-        nodes ^= bit
-
-
-def _any_of(sets: Iterable[int]) -> int:
-    nodes = 0
-    for each in sets:
-        nodes |= each
-    return nodes

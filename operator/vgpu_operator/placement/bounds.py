@@ -14,7 +14,7 @@ one node at hand for the length of its plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,22 @@ EVERY_NODE = NodeFilter()
 def only(node: int) -> int:
     """The bits of one node."""
     return 1 << node
+
+
+def any_of(sets: Iterable[int]) -> int:
+    """The bits of the nodes that are in one of several sets."""
+    nodes = 0
+    for each in sets:
+        nodes |= each
+    return nodes
+
+
+def numbers_of(nodes: int) -> Iterator[int]:
+    """The numbers of some nodes by their bits, the lowest first."""
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from vgpu_operator.placement.bounds import (
     Kept,
     NodeFilter,
     Share,
+    numbers_of,
 )
 from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.columns import Columns
@@ -159,7 +160,7 @@ class _Space:
             return [node for node in found if node is not None]
         allowed = self.nodes.allowed
         if allowed != ALL and allowed >= 0 and allowed.bit_count() <= _FEW:
-            return list(_bits(allowed))
+            return list(numbers_of(allowed))
         return None
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
@@ -417,11 +418,3 @@ def _keys(columns: Columns, nodes: Numbers, demand: Demand, numa: NumaPolicy) ->
         for position in columns.arrays.choosing(nodes):
             keys[position] = key_of(int(nodes[position]))
     return keys
-
-
-def _bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest

@@ -9,13 +9,12 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from vgpu_api.config import ClusterConfig, SchedulingConfig
+from builders import GATE
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.names import ANNOTATION_RESOURCES, SCHEDULING_GATE
 from vgpu_operator.admission import Denied, mutate_pod, validate_pod
 from vgpu_operator.dialects import read
-
-GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 
 
 def a_pod(limits: dict[str, Any], **spec: Any) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_device, a_node, a_pod, use_of
+from builders import GATE, ROOM, a_claim, a_container, a_device, a_node, a_pod, use_of
 from memory_api import MemoryApi
 from replica import Replica
-from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core import Pod, Taint
 from vgpu_api.core.pod import (
     Affinity,
@@ -33,8 +32,6 @@ from vgpu_operator.engine.gpu_pod import gpu_pod_of
 from vgpu_operator.engine.scheduling.gate import AVOID_S, STUCK_S, tied_to
 from vgpu_operator.engine.scheduling.reservation import Phase
 
-GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
-ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
 OWNER = OwnerReference(kind="ReplicaSet", name="web", uid="uid-of-web", controller=True)
 
 

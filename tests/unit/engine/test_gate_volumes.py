@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_container, a_device, a_node, a_pod, use_of
+from builders import GATE, ROOM, a_container, a_device, a_node, a_pod, use_of
 from memory_api import MemoryApi
 from replica import Replica
 from storage_objects import (
@@ -20,15 +20,12 @@ from storage_objects import (
     read,
     using,
 )
-from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core import Pod
 from vgpu_api.names import SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_client.errors import Forbidden
 from vgpu_operator.ledger.storage import Volume, VolumeClaim
 
-GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
-ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
 ZONES = {"one": "a", "two": "b"}
 
 
