@@ -1,13 +1,16 @@
-"""Every way in which `kubectl-vgpu` asks a cluster, as its parser knows them.
+"""Every way in which `kubectl-vgpu` and the other programs ask a cluster.
 
-A verb that the parser learns is among them from then on, so that what holds for every verb is
-tested of it too.
+Verbs come from the parser: one that it learns is among them from then on, so that what holds for
+every verb is tested of it too. Programs are compared with those of the package.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -25,6 +28,60 @@ _NOBODY = "none"
 """A name that nothing has."""
 
 Arguments = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program besides `kubectl-vgpu` that answers one question about a cluster.
+
+    Attributes:
+        called: How its lines begin.
+        module: What runs it.
+        forms: The arguments, in every form that asks for something else.
+    """
+
+    called: str
+    module: str
+    forms: tuple[Arguments, ...] = ((),)
+
+    def main(self, arguments: Arguments) -> int:
+        """Run it here."""
+        code: int = importlib.import_module(self.module).main(arguments)
+        return code
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "kubectl-vgpu-audit": Program(
+        "kubectl vgpu audit",
+        "vgpu_nodeagent.audit_command",
+        ((), ("--node", _NOBODY), ("-o", "json")),
+    ),
+    "kubectl-inspect-cgpu": Program("kubectl-inspect-cgpu", "vgpu_operator.cli.inspect_cgpu"),
+}
+SERVICES: Mapping[str, Program] = {
+    "vgpu-operator": Program("vgpu-operator", "vgpu_operator"),
+    "vgpu-webhook": Program(
+        "vgpu-webhook", "vgpu_operator.webhook", (("--webhook-cert=c", "--webhook-key=k"),)
+    ),
+    "vgpu-web": Program("vgpu-web", "vgpu_operator.web"),
+    "vgpu-nodeagent": Program(
+        "vgpu-nodeagent", "vgpu_nodeagent", (("--node-name=n", f"--library={__file__}"),)
+    ),
+}
+"""The programs that run on, and ask again where a server is away."""
+COMPLETION = "kubectl_complete-vgpu"
+"""Answers a shell, which has no use for errors."""
+
+
+def scripts() -> frozenset[str]:
+    """The programs of the package."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    return frozenset(project["project"]["scripts"])
+
+
+def asking_besides() -> list[tuple[str, Arguments]]:
+    """Each of `PROGRAMS`, in each form."""
+    return [(script, form) for script, program in PROGRAMS.items() for form in program.forms]
 
 
 def asking_a_cluster() -> Mapping[str, argparse.ArgumentParser]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_client.printing import printable
 
 AGENTS = "app.kubernetes.io/name=vgpu,app.kubernetes.io/component=nodeagent"
 """Selects the agents' pods."""
 _LIMIT_S = 60.0
+_LOGGED = re.compile(r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.")
+"""How a line of kubectl's own log begins: without a server, five of them precede the error."""
 
 Kubectl: TypeAlias = Callable[[Sequence[str]], str]
 """Runs kubectl with arguments and returns what it prints; raises `subprocess.SubprocessError`."""
@@ -30,7 +34,9 @@ def kubectl(context: str | None = None, kubeconfig: str | None = None) -> Kubect
             timeout=_LIMIT_S,
             check=False,
         )
-        if done.stdout.startswith("{"):  # an audit with findings ends with status 1
+        # An audit with findings ends with status 1. A list that is refused has status 1, too, and
+        # an empty list before its error.
+        if arguments[0] == "exec" and done.stdout.startswith("{"):
             return done.stdout
         done.check_returncode()
         return done.stdout
@@ -59,7 +65,11 @@ def agents(run: Kubectl, node: str | None = None) -> Mapping[str, str]:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, in kubectl's own words where it has some."""
+    """What went wrong, in one line: in kubectl's own words where it has some."""
+    if isinstance(error, FileNotFoundError) and error.filename == "kubectl":
+        return "kubectl is not on the PATH"
+    said = str(error)
     if isinstance(error, subprocess.CalledProcessError) and error.stderr:
-        return str(error.stderr).strip()
-    return str(error)
+        lines = str(error.stderr).splitlines()
+        said = "\n".join(line for line in lines if not _LOGGED.match(line)) or lines[-1]
+    return printable(said)

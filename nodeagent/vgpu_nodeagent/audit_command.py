@@ -22,6 +22,7 @@ from vgpu_nodeagent.audit_socket import SOCKET, USAGE, query
 from vgpu_nodeagent.config import STATE_DIR
 
 _DISAGREE, _UNREACHED = 1, 2
+_INTERRUPTED = 130
 
 
 def of_this_node(arguments: Sequence[str]) -> int:
@@ -70,16 +71,24 @@ def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = No
     given = parser.parse_args(arguments)
     run = kubectl or vgpu_client.kubectl.kubectl(given.context, given.kubeconfig)
     try:
-        pods = agents(run, given.node)
+        return _audit(run, given.node, as_json=given.output == "json")
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _audit(run: Kubectl, chosen: str | None, *, as_json: bool) -> int:
+    """Print the answers of all agents, or of one node's; returns the exit status."""
+    try:
+        pods = agents(run, chosen)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         print(f"kubectl vgpu audit: {sentence(error)}", file=sys.stderr)
         return _UNREACHED
     if not pods:
-        where = f" on node {given.node}" if given.node else ""
+        where = f" on node {chosen}" if chosen else ""
         print(f"kubectl vgpu audit: no agent runs{where}", file=sys.stderr)
         return _UNREACHED
     answers = [_answer(run, node, pod) for node, pod in sorted(pods.items())]
-    if given.output == "json":
+    if as_json:
         print(json.dumps(answers, indent=2))
     else:
         print("\n".join(line for answer in answers for line in _lines(answer)))

@@ -1,33 +1,42 @@
-"""Each verb of `kubectl vgpu` on API servers that lack what it needs: one line, no traceback.
+"""Each verb of `kubectl vgpu`, and each program besides it, on API servers that lack what it needs,
+and on none: one line, no traceback.
 
-The verbs come from the parser (`cli_verbs.py`). The servers are written down here: what a server of
-that age answers is all that matters, and none as old can be built of today's modules.
+The verbs come from the parser, and the programs from the package (`cli_verbs.py`). The servers are
+written down here: what a server of that age answers is all that matters, and none as old can be
+built of today's modules.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
 
 from cli_verbs import (
+    COMPLETION,
     FIND_OUT,
+    PROGRAMS,
+    SERVICES,
     Arguments,
     asking_a_cluster,
+    asking_besides,
     invocations,
     on_paper,
+    scripts,
     with_a_file,
     with_each_flag,
 )
 from vgpu_local.command import in_files, in_terminal, without_codes
 from vgpu_local.fork_server import ForkServer
 from vgpu_operator.cli.__main__ import main
+from vgpu_operator.cli.completion import main as complete
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,16 +58,34 @@ A_POD = {
     "spec": {"containers": [{"name": "main", "image": "none"}]},
 }
 """The only object of every server."""
+_DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [
+            {"name": "pods", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]}
+        ],
+    },
+}
+"""As much as kubectl must find to ask for pods."""
 
 
 @contextmanager
-def a_server(folder: Path, *served: str, version: str = "v1.20.15") -> Iterator[Path]:
-    """A kubeconfig of a server that serves what begins so, and has no object; 404 to the rest.
+def a_server(
+    folder: Path,
+    *served: str,
+    version: str = "v1.20.15",
+    items: Mapping[str, Sequence[object]] = MappingProxyType({}),
+) -> Iterator[Path]:
+    """A kubeconfig of a server that serves what begins so; 404 to the rest.
 
     Args:
         folder: For the kubeconfig.
         served: How the paths begin.
         version: Its version; empty: it reports none.
+        items: What its lists have, by path.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -69,13 +96,16 @@ def a_server(folder: Path, *served: str, version: str = "v1.20.15") -> Iterator[
             path = self.path.partition("?")[0]
             if path == "/version" and version:
                 self._answer(200, {"major": "1", "minor": "20", "gitVersion": version})
+            elif "/api/v1/" in served and path in _DISCOVERY:
+                self._answer(200, _DISCOVERY[path])
             elif not path.startswith(served):
                 # Kubernetes answers so for a group or version that it does not have.
                 self._send(404, "text/plain; charset=utf-8", b"404 page not found\n")
             elif path.endswith(f"/{A_POD['metadata']['name']}"):
                 self._answer(200, A_POD)
             elif self.command == "GET" and _is_a_list(path):
-                self._answer(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+                listed = {"metadata": {"resourceVersion": "1"}, "items": items.get(path, [])}
+                self._answer(200, listed)
             else:
                 said = {"reason": "NotFound", "message": f"{path} not found", "code": 404}
                 self._answer(404, {"kind": "Status", "apiVersion": "v1", **said})
@@ -149,10 +179,22 @@ def no_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield kubeconfig
 
 
-def one_line(code: int, said: str) -> None:
+@pytest.fixture
+def away(tmp_path: Path) -> Path:
+    """Of a server that is not there: nothing listens on the port of discard."""
+    return _kubeconfig(tmp_path, "http://127.0.0.1:9")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For kubectl, which remembers by its port what a server has."""
+    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
+
+
+def one_line(code: int, said: str, program: str = "kubectl-vgpu") -> None:
     assert code in (1, 2), said
     (line,) = said.splitlines()
-    assert line.startswith("kubectl-vgpu: ")
+    assert line.startswith(f"{program}: ")
 
 
 def test_what_asks_no_cluster_is_known() -> None:
@@ -245,3 +287,67 @@ def test_doctor_says_that_the_server_is_too_old(
     assert server["level"] == "error"
     assert server["message"].startswith("v1.20.15: ")
     assert server["remedy"] == "upgrade the control plane"
+
+
+# The programs besides it.
+
+
+def test_every_program_of_the_package_is_tested_in_one_of_these_ways() -> None:
+    assert scripts() == {"kubectl-vgpu", COMPLETION, *PROGRAMS, *SERVICES}
+
+
+@pytest.mark.parametrize("server", ["old", "old_with_our_kinds", "no_kubernetes", "away"])
+@pytest.mark.parametrize(("script", "arguments"), asking_besides())
+def test_a_program_says_in_one_line_what_is_not_there(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    server: str,
+    script: str,
+    arguments: Arguments,
+) -> None:
+    program = PROGRAMS[script]
+    kubeconfig: Path = request.getfixturevalue(server)
+    code = program.main((*arguments, "--kubeconfig", str(kubeconfig)))
+    said = capsys.readouterr()
+    if (server, script) == ("old_with_our_kinds", "kubectl-inspect-cgpu"):
+        assert (code, said.err) == (0, "")
+        assert said.out.endswith("\n0/0 (0%)\n")
+    else:
+        one_line(code, said.err, program.called)
+        assert said.out == ""
+        assert "404" not in said.err
+
+
+def test_a_device_of_another_version_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = {"metadata": {"name": "newer"}, "spec": {"nodeName": 7}}
+    there = {"/apis/vgpu.dev/v1alpha1/gpudevices": [device]}
+    program = PROGRAMS["kubectl-inspect-cgpu"]
+    with a_server(tmp_path, *OF_1_20, *KINDS_OF_OURS, items=there) as kubeconfig:
+        code = program.main(("--kubeconfig", str(kubeconfig)))
+    said = capsys.readouterr().err
+    one_line(code, said, program.called)
+    assert "GPUDevice newer cannot be read: spec.nodeName: Invalid value: 7" in said
+
+
+def test_without_a_cluster_a_shell_gets_no_names_and_no_error(
+    away: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [COMPLETION, "get", "nodes", "--kubeconfig", str(away), ""]
+    monkeypatch.setattr("sys.argv", words)
+    assert complete() == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (":4\n", "")
+
+
+@pytest.mark.parametrize("script", SERVICES)
+def test_a_service_without_a_kubeconfig_ends_with_one_line(
+    fork_server: ForkServer, tmp_path: Path, script: str
+) -> None:
+    service, none = SERVICES[script], tmp_path / "none"
+    (arguments,) = service.forms
+    done = in_files(none, *arguments, spawn=fork_server.spawn, module=service.module)
+    assert done.stdout == ""
+    one_line(done.returncode, done.stderr, service.called)
+    assert f"kubeconfig {none} does not exist" in done.stderr

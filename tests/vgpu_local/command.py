@@ -1,4 +1,7 @@
-"""`kubectl-vgpu` as a process: with files for its output, and in a terminal of its own."""
+"""`kubectl-vgpu` as a process: with files for its output, and in a terminal of its own.
+
+Other programs of ours run with files alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pathlib import Path
 
 from vgpu_local.daemon import Spawn, execute
 
-_MODULE = [sys.executable, "-m", "vgpu_operator.cli"]
+_MODULE = "vgpu_operator.cli"
 _LIMIT_S = 120.0
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -26,6 +29,7 @@ def in_files(
     *arguments: str,
     spawn: Spawn = execute,
     environment: Mapping[str, str] | None = None,
+    module: str = _MODULE,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command whose output goes into files, which it takes for no terminal.
 
@@ -34,11 +38,12 @@ def in_files(
         arguments: Of `kubectl-vgpu`.
         spawn: How the process comes to be.
         environment: Added to ours.
+        module: The program; by default `kubectl-vgpu`.
 
     Raises:
         subprocess.TimeoutExpired: It has not ended.
     """
-    command = [*_MODULE, *arguments, "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", module, *arguments, "--kubeconfig", str(kubeconfig)]
     variables = {**os.environ, **(environment or {})}
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder) / "stdout", Path(folder) / "stderr"
@@ -74,7 +79,7 @@ def in_terminal(
     size = {"COLUMNS": str(columns), "LINES": "50", "TERM": "xterm-256color"}
     without = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     command = subprocess.Popen(
-        [*_MODULE, *arguments],
+        [sys.executable, "-m", _MODULE, *arguments],
         env={**without, "KUBECONFIG": str(kubeconfig), **size, **(environment or {})},
         stdin=theirs,
         stdout=theirs,

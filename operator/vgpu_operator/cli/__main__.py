@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_api.errors import BadInput, Fault, VgpuError
+from vgpu_client.printing import printable
 from vgpu_operator.cli import arguments
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import (
@@ -64,7 +65,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 raise BadDocument(text)
             _file(options) if one else _many(options)
     except VgpuError as error:
-        print(f"kubectl-vgpu: {_in_one_line(str(error))}", file=sys.stderr)
+        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()
@@ -164,7 +165,7 @@ def _cases(options: argparse.Namespace) -> None:
             case = read_case(json_text(line, source=source), source=source)
             cluster = Cluster(read_state(case.state, source=source), source=source)
         except VgpuError as error:
-            print(json.dumps({"id": _case_id(line, source), **refusal(_in_one_line(str(error)))}))
+            print(json.dumps({"id": _case_id(line, source), **refusal(printable(str(error)))}))
             continue
         document = _claim(case.claim) if case.claim is not None else case.pod or {}
         print(json.dumps({"id": case.id, **_answered(document, cluster, options)[0]}))
@@ -276,17 +277,11 @@ def _name(document: Mapping[str, Any], otherwise: str) -> str:
     return name if isinstance(name, str) and name else otherwise
 
 
-def _in_one_line(text: str) -> str:
-    """Of one line, and of letters only that do nothing to a terminal."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-
-
 def _line(name: str, result: Result) -> str:
     if result["refused"] is not None:
-        return _in_one_line(f"{name}: refused: {result['refused']}")
+        return printable(f"{name}: refused: {result['refused']}")
     devices = ", ".join(map(_device, result["devices"]))
-    return _in_one_line(f"{name}: {result['node']}: {devices}")
+    return printable(f"{name}: {result['node']}: {devices}")
 
 
 def _device(device: Mapping[str, Any]) -> str:
@@ -300,7 +295,7 @@ def _in_words(name: str, result: Result) -> str:
     lines = [_line(name, result)]
     for node, facts in result["nodes"].items():
         why = facts["reasons"] or ("chosen" if node == result["node"] else "would serve")
-        lines.append(f"  {_in_one_line(node)}: score {facts['score']:.2f}: {why}")
+        lines.append(f"  {printable(node)}: score {facts['score']:.2f}: {why}")
     return "\n".join(lines)
 
 

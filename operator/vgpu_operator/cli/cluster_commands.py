@@ -18,9 +18,10 @@ from vgpu_api.resources import GPU_DEVICES
 from vgpu_client.api import Api
 from vgpu_client.connection import namespace_of
 from vgpu_client.kubectl import kubectl
+from vgpu_client.printing import printable
 from vgpu_operator.cli import doctor, drain, listing, support, top
 from vgpu_operator.cli.live import begin, end
-from vgpu_operator.cli.printing import Printer, Table, bar, printable
+from vgpu_operator.cli.printing import Printer, Table, bar
 
 DONE, FOUND, NO_ANSWER = 0, 1, 2
 _INTERRUPTED = 130

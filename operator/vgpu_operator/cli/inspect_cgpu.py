@@ -12,14 +12,20 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
+from vgpu_api.errors import VgpuError
+from vgpu_api.field_errors import describe
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError
+from vgpu_client.printing import printable
+from vgpu_operator.cli.listing import CannotAnswer, listed
 
 _GIB_IN_MIB = 1024
 _RULE = "-" * 72
 _NO_ADDRESS = "N/A"
+_INTERRUPTED = 130
 
 
 def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> str:
@@ -79,9 +85,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 async def _print(options: argparse.Namespace) -> None:
     async with Api.connect(options.kubeconfig, options.context) as api:
-        nodes = (await api.list(NODES)).items
-        devices = [GPUDevice.model_validate(item) for item in (await api.list(GPU_DEVICES)).items]
+        nodes = (await listed(api, NODES)).items
+        devices = [_decoded(item) for item in (await listed(api, GPU_DEVICES)).items]
     print(table(nodes, devices), end="")
+
+
+def _decoded(raw: Mapping[str, Any]) -> GPUDevice:
+    try:
+        return GPUDevice.model_validate(raw)
+    except ValidationError as error:
+        name = raw["metadata"]["name"]
+        raise CannotAnswer(f"GPUDevice {name} cannot be read: {describe(error)}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,9 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", help="of the kubeconfig")
     try:
         asyncio.run(_print(parser.parse_args(arguments)))
-    except ClientError as error:
-        print(f"kubectl-inspect-cgpu: {error}", file=sys.stderr)
+    except VgpuError as error:
+        print(f"kubectl-inspect-cgpu: {printable(str(error))}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return 0
 
 

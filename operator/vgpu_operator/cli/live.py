@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
+from vgpu_client.printing import printable
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.release_node import ReleaseNode
@@ -30,10 +31,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(command(options))
     except CannotAnswer as error:
-        print(f"kubectl-vgpu: {error}", file=sys.stderr)
+        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
         return _NOT_BEGUN
     except ClientError as error:
-        print(f"kubectl-vgpu: {error}", file=sys.stderr)
+        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
         return _LEFT
     except KeyboardInterrupt:
         print("kubectl-vgpu: interrupted; run it again to go on", file=sys.stderr)

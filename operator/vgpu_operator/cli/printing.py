@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from vgpu_client.printing import printable
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
@@ -77,12 +79,6 @@ def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def printable(text: str) -> str:
-    """One line, of letters only that do nothing to a terminal: names come from other people."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 class Printer:

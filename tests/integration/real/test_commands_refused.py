@@ -1,5 +1,5 @@
-"""Each verb of `kubectl vgpu` on a real API server: without rights, where the project is not, and
-as an administrator in a terminal. Never a traceback."""
+"""Each verb of `kubectl vgpu`, and each program besides it, on a real API server: without rights,
+where the project is not, and as an administrator in a terminal. Never a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cli_verbs import FIND_OUT, Arguments, asking_a_cluster, invocations, with_a_file
+from cli_verbs import (
+    FIND_OUT,
+    PROGRAMS,
+    Arguments,
+    asking_a_cluster,
+    asking_besides,
+    invocations,
+    with_a_file,
+)
 from vgpu_client.api import Api
 from vgpu_local.accounts import SERVICE_ACCOUNTS, kubeconfig_with, token
 from vgpu_local.command import in_files, in_terminal
@@ -80,6 +88,21 @@ def test_where_the_project_is_not_it_says_so_without_a_traceback(
         assert done.stderr.count("\n") == 1, done.stderr
         assert done.stderr.startswith("kubectl-vgpu: ")
         assert "404" not in done.stderr
+
+
+@pytest.mark.parametrize(("script", "arguments"), asking_besides())
+def test_so_does_each_program_besides(
+    without_rights: Path, bare: Path, script: str, arguments: Arguments
+) -> None:
+    program = PROGRAMS[script]
+    forbidden = in_files(without_rights, *arguments, module=program.module)
+    missing = in_files(bare, *arguments, module=program.module)
+    for done in (forbidden, missing):
+        assert done.returncode in (1, 2), done
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith(f"{program.called}: ")
+    assert "forbidden" in forbidden.stderr
 
 
 @pytest.mark.parametrize("verb", asking_a_cluster())

@@ -301,3 +301,68 @@ def test_one_node_alone_may_be_asked(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.count("\n") == 1
     assert main(["--node", "n9"], kubectl=a_kubectl(n1=CLEAN)) == 2
     assert "no agent runs on node n9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [
+        (
+            'E1123 18:41:43.702206   10990 memcache.go:265] "x"\nrefused -\n a port?\n',
+            "refused - a port?",
+        ),
+        (
+            'E1123 18:41:43.702206   10990 memcache.go:265] "x"\n',
+            'E1123 18:41:43.702206 10990 memcache.go:265] "x"',
+        ),
+        ("a\x1b[2Jb\n", "a\\x1b[2Jb"),
+    ],
+)
+def test_what_kubectl_logs_is_left_out_of_its_error(
+    capsys: pytest.CaptureFixture[str], stderr: str, says: str
+) -> None:
+    def refusing(arguments: Sequence[str]) -> str:
+        raise subprocess.CalledProcessError(1, "kubectl", stderr=stderr)
+
+    assert main([], kubectl=refusing) == 2
+    assert capsys.readouterr().err == f"kubectl vgpu audit: {says}\n"
+
+
+def test_without_kubectl_the_audit_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main([]) == 2
+    assert capsys.readouterr().err == "kubectl vgpu audit: kubectl is not on the PATH\n"
+
+
+def test_ctrl_c_ends_an_audit_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(arguments: Sequence[str]) -> str:
+        raise KeyboardInterrupt
+
+    assert main([], kubectl=interrupted) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("node", "status"), [("refused", 2), ("disagrees", 1)])
+def test_a_refused_list_of_kubectl_is_no_answer_and_an_agents_findings_are(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    node: str,
+    status: int,
+) -> None:
+    """Both come as JSON with status 1: kubectl prints an empty list before its error."""
+    pods = a_kubectl(disagrees=None)(["get"])
+    wrong = json.dumps({**CLEAN, "findings": [FOUND]})
+    program = tmp_path / "kubectl"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *nodeName=refused*) echo \'{{"items": []}}\'; echo forbidden >&2; exit 1;;\n'
+        f"get*) echo '{pods}';;\n"
+        f"*) echo '{wrong}'; exit 1; esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert main(["--node", node]) == status
+    said = capsys.readouterr()
+    assert ("forbidden" in said.err, "SpecMissing" in said.out) == (status == 2, status == 1)

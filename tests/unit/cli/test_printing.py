@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from vgpu_client.printing import printable
 from vgpu_operator.cli.listing import age, lasting
-from vgpu_operator.cli.printing import Portion, Printer, Table, aligned, bar, printable
+from vgpu_operator.cli.printing import Portion, Printer, Table, aligned, bar
 
 
 class Terminal(io.StringIO):
