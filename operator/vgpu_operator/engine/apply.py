@@ -41,6 +41,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
 from vgpu_operator.engine.state import AgentSeen, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
+from vgpu_operator.vendors import values_of
 
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 5.0
@@ -428,18 +429,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 def _registers(node: Node) -> list[object]:
     """The fields of a node with other vendors' devices, and its values that mean nothing."""
     said: list[object] = [unread_words(node), cordoned_uuids(node)]
-    for kind in kinds():
-        register = kind.register_
-        said.append(node.status.allocatable.get(register.alive or kind.count))
-        if register.capacity is None:
-            said.append(node.metadata.annotations.get(register.annotation or ""))
-        else:
-            capacity = node.status.capacity
-            said += [
-                capacity.get(register.capacity.resource),
-                capacity.get(register.capacity.memory or ""),
-            ]
-    return said
+    return said + [values_of(kind, node) for kind in kinds()]
 
 
 def _readiness(node: Node) -> tuple[object, ...]:

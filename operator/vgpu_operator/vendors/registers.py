@@ -22,6 +22,8 @@ MAX_DEVICES = 64
 """Of one kind on a node."""
 _MAX_ID = 128
 _MAX_NUMBER = (1 << 31) - 1
+_MAX_CORES = 64
+"""Of a device whose cores have numbers: a bit each, and trn2 has 8."""
 _PERCENT = 100
 _FIELDS = (7, 9)
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -85,6 +87,17 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
     if len(found) > MAX_DEVICES:
         raise BadInput.too_many(field_of(kind), len(found), MAX_DEVICES, "devices")
     return found
+
+
+def values_of(kind: Kind, node: Node) -> tuple[object, ...]:
+    """All of the node that its register, and whether that is alive, is read from."""
+    register, by = kind.register_, kind.register_.capacity
+    offered = node.status.allocatable.get(register.alive or kind.count)
+    if by is None:
+        return offered, node.metadata.annotations.get(register.annotation or "")
+    resources = (by.resource, by.memory, by.cores)
+    has = (node.status.capacity.get(resource or "") for resource in resources)
+    return offered, *has, _ring(by, node)
 
 
 def given_of(
@@ -156,13 +169,11 @@ def silence_of(kind: Kind, node: Node) -> str:
 
 def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice, ...]:
     """As many devices as the capacity of the node makes; the last may be a part of one."""
-    units = _capacity_of(kind, by.resource, node)
-    memory = 0 if by.memory is None else _capacity_of(kind, by.memory, node)
-    cores = 0 if by.cores is None else _capacity_of(kind, by.cores, node)
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
+    units = _capacity_of(by.resource, node, most=MAX_DEVICES * by.each)
     count = -(-units // by.each)
-    if count > MAX_DEVICES:
-        raise _bad(kind, units, f"at most {MAX_DEVICES} devices of {by.each} each")
+    memory = _capacity_of(by.memory, node, most=_MAX_NUMBER // unit_mib)
+    cores = _capacity_of(by.cores, node, most=max(count, 1) * _MAX_CORES)
     return tuple(
         RegisteredDevice(
             id=by.id.format(node=node.metadata.name, index=index),
@@ -187,14 +198,17 @@ def _ring(by: Capacity, node: Node) -> str:
     return "ring" if is_ring else ""
 
 
-def _capacity_of(kind: Kind, resource: str, node: Node) -> int:
-    given = node.status.capacity.get(resource, 0)
+def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
+    """How much of a resource the node has; 0 of one without a name."""
+    given = 0 if resource is None else node.status.capacity.get(resource, 0)
     try:
-        return quantity.whole(given)
-    except QuantityError as error:
-        raise BadInput(
-            field=f"status.capacity[{resource}]", value=given, expected="a whole number"
-        ) from error
+        amount = quantity.whole(given)
+    except QuantityError:
+        amount = -1
+    if not 0 <= amount <= most:
+        expected = f"a whole number, 0 to {most}"
+        raise BadInput(field=f"status.capacity[{resource}]", value=given, expected=expected)
+    return amount
 
 
 def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:

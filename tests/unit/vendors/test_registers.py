@@ -88,7 +88,7 @@ def test_a_capacity_that_is_no_number_is_refused_by_name() -> None:
         devices_of(a_kind("cambricon"), a_node(cambricon_com__mlu_smlu_vcore="1500m"))
     assert str(caught.value) == (
         'status.capacity[cambricon.com/mlu.smlu.vcore]: Invalid value: "1500m": must be a '
-        "whole number"
+        "whole number, 0 to 6400"
     )
 
 
