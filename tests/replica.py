@@ -91,6 +91,11 @@ class News:
     def storage_gone(self, kind: type[StorageObject], name: str, namespace: str = "") -> None:
         self._observe(events.StorageDeleted(kind, namespace, name))
 
+    def storage_unreadable(
+        self, kind: type[StorageObject], name: str, namespace: str = "", why: str = ""
+    ) -> None:
+        self._observe(events.StorageUnreadable(kind, namespace, name, why))
+
     def _observe(self, event: events.Event) -> None:
         self._replica.engine.observe(event)
         self._replica.engine.pod("")  # a request comes: what was observed is applied

@@ -419,6 +419,11 @@ def _(event: events.StorageDeleted, state: State) -> None:
     state.ledger.volumes.remove(event.kind, event.namespace, event.name)
 
 
+@apply.register
+def _(event: events.StorageUnreadable, state: State) -> None:
+    state.ledger.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
+
+
 def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> None:
     for key in state.cache.claims_on(node):
         claim = state.cache.claim(key)

@@ -136,6 +136,16 @@ class StorageDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageUnreadable:
+    """A version of one of these that cannot be read, and why."""
+
+    kind: type[StorageObject]
+    namespace: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimWritten:
     """The end of a `WriteClaim`.
 
@@ -281,6 +291,7 @@ Event: TypeAlias = (
     | AgentsListed
     | StorageObserved
     | StorageDeleted
+    | StorageUnreadable
     | ClaimWritten
     | ClaimDeletionEnded
     | DeviceWritten

@@ -21,6 +21,7 @@ from vgpu_api.core.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from vgpu_api.field_errors import describe
 from vgpu_api.resources import (
     CSI_NODES,
     GPU_DEVICES,
@@ -59,8 +60,8 @@ class _Kind(Generic[T]):
         decode: From the wire; may raise anything on a bad object.
         observed: A version of an object.
         deleted: It is gone.
-        unreadable: A version that `decode` refused; by default it counts as deleted, which is right
-            for kinds that hold nothing.
+        unreadable: A version that `decode` refused, and why; by default it counts as deleted, which
+            is right for kinds that hold nothing.
         namespace: Where the objects are; None: anywhere.
     """
 
@@ -68,7 +69,7 @@ class _Kind(Generic[T]):
     decode: Callable[[Object], T]
     observed: Callable[[T], Event]
     deleted: Callable[[ObjectIdentity], Event]
-    unreadable: Callable[[ObjectIdentity, Object], Event] | None = None
+    unreadable: Callable[[ObjectIdentity, Object, str], Event] | None = None
     namespace: str | None = None
 
 
@@ -84,7 +85,7 @@ _KINDS: tuple[_Kind[Any], ...] = (
         Node.model_validate,
         events.NodeObserved,
         lambda gone: events.NodeDeleted(gone.name),
-        lambda there, _: events.NodeUnreadable(there.name, there.uid),
+        lambda there, _raw, _why: events.NodeUnreadable(there.name, there.uid),
     ),
     _Kind(
         GPU_DEVICES,
@@ -110,7 +111,7 @@ _KINDS: tuple[_Kind[Any], ...] = (
         VGPUClaim.read,
         events.ClaimObserved,
         lambda gone: events.ClaimDeleted(ClaimKey(gone.namespace, gone.name), gone.uid),
-        lambda _, raw: events.ClaimUnreadable(raw),
+        lambda _there, raw, _why: events.ClaimUnreadable(raw),
     ),
     _Kind(
         PODS,
@@ -129,6 +130,7 @@ def _storage(
         decode,
         events.StorageObserved,
         lambda gone: events.StorageDeleted(kind, gone.namespace, gone.name),
+        lambda there, _raw, why: events.StorageUnreadable(kind, there.namespace, there.name, why),
     )
 
 
@@ -232,6 +234,7 @@ class _Handler(Generic[T]):
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         logger.error("%s %s cannot be read: %s", self.kind.resource.kind, identity.name, error)
         if self.kind.unreadable is not None:
-            self.observe(self.kind.unreadable(identity, raw))
+            why = describe(error) if isinstance(error, ValidationError) else str(error)
+            self.observe(self.kind.unreadable(identity, raw, why))
         else:
             self.observe(self.kind.deleted(identity))

@@ -7,6 +7,7 @@ and labels are Kubernetes' own (Well-Known Labels, Annotations and Taints).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from vgpu_api.core.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.quantity import parse
 from vgpu_api.v1alpha1.base import Metadata
 from vgpu_operator.ledger.nodes import Requirement, terms_of
@@ -101,13 +103,13 @@ class VolumeClaim:
         """From the wire.
 
         Raises:
-            QuantityError: its size cannot be read.
+            BadInput: its size cannot be read.
         """
         metadata, spec = claim.metadata, claim.spec
         is_bound = bool(spec.volume_name) and _BOUND in metadata.annotations
         request = VolumeRequest(
             class_name=_class_of(metadata, spec.storage_class_name),
-            size=math.ceil(parse(spec.resources.requests.get(_STORAGE, 0))),
+            size=_size_of(spec.resources.requests, "spec.resources.requests"),
             access=frozenset(spec.access_modes),
             mode=spec.volume_mode,
             attributes_class=spec.volume_attributes_class_name,
@@ -165,8 +167,8 @@ class Volume:
         """From the wire.
 
         Raises:
-            QuantityError: its capacity cannot be read.
-            BadInput: its node affinity has an operator or values that Kubernetes refuses.
+            BadInput: its capacity cannot be read, or its node affinity has an operator or values
+                that Kubernetes refuses.
         """
         metadata, spec, reference = volume.metadata, volume.spec, volume.spec.claim_ref
         required = None if spec.node_affinity is None else spec.node_affinity.required
@@ -177,7 +179,7 @@ class Volume:
         return cls(
             metadata.name,
             _class_of(metadata, spec.storage_class_name),
-            size=math.ceil(parse(spec.capacity.get(_STORAGE, 0))),
+            size=_size_of(spec.capacity, "spec.capacity"),
             access=frozenset(spec.access_modes),
             mode=spec.volume_mode,
             attributes_class=spec.volume_attributes_class_name,
@@ -290,6 +292,16 @@ def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
             name = f"{pod.metadata.name}-{volume.get('name', '')}"
             found.append((VolumeClaimKey(namespace, name), True))
     return found
+
+
+def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
+    """The storage in amounts, in bytes."""
+    given = amounts.get(_STORAGE, 0)
+    try:
+        return math.ceil(parse(given))
+    except QuantityError as error:
+        named = f"{field}[{_STORAGE}]"
+        raise BadInput(field=named, value=given, detail=error.detail) from error
 
 
 def _class_of(metadata: Metadata, named: str) -> str:

@@ -39,6 +39,9 @@ from vgpu_operator.placement.columns import Columns
 
 Claims: TypeAlias = tuple[VolumeClaimKey, ...]
 Refused: TypeAlias = tuple[Reason, str]
+_Named: TypeAlias = tuple[type[StorageObject], str, str]
+"""A kind, the namespace of a claim, and a name."""
+_MOST_NAMED = 3
 _Version: TypeAlias = tuple[int, int]
 """Of what is known here, and of the nodes' labels."""
 
@@ -105,6 +108,7 @@ class Volumes:
         self._on: dict[str, dict[str, Claims]] = {}  # node → pod UID → what
         self._users: dict[VolumeClaimKey, dict[str, None]] = {}  # UIDs
         self._unbound: dict[VolumeClaimKey, None] = {}
+        self._unread: dict[_Named, str] = {}  # why each of these cannot be read
         self.version = 0
         self._free_version = 0
         self._nodes_of: tuple[_Version, dict[Claims, VolumeNodes]] = ((0, 0), {})
@@ -114,6 +118,9 @@ class Volumes:
 
     def observe(self, obj: StorageObject) -> None:
         """A claim, a volume, a class or a node's drivers: added, or changed."""
+        if self._unread:
+            key = obj.key if isinstance(obj, VolumeClaim) else VolumeClaimKey("", obj.name)
+            self._unread.pop((type(obj), key.namespace, key.name), None)
         match obj:
             case VolumeClaim():
                 if self._claims.get(obj.key) == obj:
@@ -143,6 +150,7 @@ class Volumes:
 
     def remove(self, kind: type[StorageObject], namespace: str, name: str) -> None:
         """One of these is gone."""
+        self._unread.pop((kind, namespace, name), None)
         if kind is VolumeClaim:
             key = VolumeClaimKey(namespace, name)
             self._claims.pop(key, None)
@@ -154,6 +162,11 @@ class Volumes:
         else:
             self._forget_limits(name)
         self.version += 1
+
+    def unreadable(self, kind: type[StorageObject], namespace: str, name: str, why: str) -> None:
+        """One of these counts as missing, and pods that wait for it have the reason."""
+        self.remove(kind, namespace, name)
+        self._unread[kind, namespace, name] = why
 
     def _forget_limits(self, node: str) -> None:
         for driver in list(self._limits):
@@ -217,8 +230,9 @@ class Volumes:
         for key, is_ephemeral in claims_of_volumes(pod):
             claim = self._claims.get(key)
             if claim is None:
-                when = "is not made yet" if is_ephemeral else "does not exist yet"
-                return Reason.VOLUME_CLAIM_NOT_READY, f"PersistentVolumeClaim {key.name} {when}"
+                missing = "is not made yet" if is_ephemeral else "does not exist yet"
+                why = self._unread_or(missing, VolumeClaim, key.name, key.namespace)
+                return Reason.VOLUME_CLAIM_NOT_READY, f"PersistentVolumeClaim {key.name} {why}"
             if is_ephemeral and claim.controller != uid:
                 text = f"PersistentVolumeClaim {key.name} exists and is not this pod's own"
                 return Reason.VOLUME_CLAIM_NOT_READY, text
@@ -260,6 +274,10 @@ class Volumes:
                     f"PersistentVolumeClaim {key.name}: {what} is within reach of {count} of"
                     f" {nodes.bit_count()} nodes"
                 )
+        unread = sorted(name for kind, _, name in self._unread if kind is Volume)
+        if texts and unread:
+            named = ", ".join(unread[:_MOST_NAMED])
+            texts.append(f"PersistentVolumes that cannot be read: {len(unread)} ({named})")
         return texts
 
     # A claim.
@@ -276,8 +294,9 @@ class Volumes:
         elif claim.is_once and others:
             text, reason = "is ReadWriteOncePod: another pod uses it", Reason.VOLUME_CLAIM_IN_USE
         elif claim.is_bound:
-            is_there = claim.volume in self._volumes
-            text = "" if is_there else f"is bound to volume {claim.volume}, which does not exist"
+            if claim.volume not in self._volumes:
+                why = self._unread_or("does not exist", Volume, claim.volume)
+                text = f"is bound to volume {claim.volume}, which {why}"
         elif others:
             text, reason = "is being bound for another pod", Reason.VOLUME_CLAIM_IN_USE
         else:
@@ -290,10 +309,18 @@ class Volumes:
         name = claim.request.class_name
         known = self._classes.get(name)
         if name and known is None:
-            return f"has the StorageClass {name}, which does not exist"
+            why = self._unread_or("does not exist", VolumeClass, name)
+            return f"has the StorageClass {name}, which {why}"
         if known is None or not known.waits or claim.volume:
             return "is not bound to a volume yet"
         return ""
+
+    def _unread_or(
+        self, missing: str, kind: type[StorageObject], name: str, namespace: str = ""
+    ) -> str:
+        """Why one of these is not known: it cannot be read, or else it is missing."""
+        why = self._unread.get((kind, namespace, name))
+        return missing if why is None else f"cannot be read: {why}"
 
     # Nodes.
 

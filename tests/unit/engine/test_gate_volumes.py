@@ -113,6 +113,33 @@ async def test_a_pod_whose_volume_no_node_reaches_waits_and_the_reason_names_the
     assert tied(world) == "one"
 
 
+async def test_volumes_that_cannot_be_read_are_named_where_a_claim_finds_none() -> None:
+    world = replica(a_volume_claim(class_name=LOCAL))
+    for number in range(5):
+        world.news.storage_unreadable(Volume, f"v{number}")
+    pod = gated(world, "pod-1", "data")
+    await world.told()
+    reason, message = condition(world, pod)
+    assert reason == "NodeVolumeMismatch"
+    assert "PersistentVolumeClaim data: a volume for it is within reach of 0 of 2 no" in message
+    assert "PersistentVolumes that cannot be read: 5 (v0, v1, v2)" in message
+
+
+async def test_a_pod_waits_for_a_claim_that_cannot_be_read_and_its_reason_names_why() -> None:
+    world = replica(a_volume_claim(volume="v"), a_volume("v"))
+    world.news.storage_unreadable(VolumeClaim, "data", "default", why="spec.x: Invalid value: 1")
+    pod = gated(world, "pod-1", "data")
+    await world.told()
+    assert condition(world, pod) == (
+        "VolumeClaimNotReady",
+        "PersistentVolumeClaim data cannot be read: spec.x: Invalid value: 1",
+    )
+    world.news.storage_changed(read(a_volume_claim(volume="v")))
+    world.time += 1.0
+    await world.settle()
+    assert tied(world) != ""
+
+
 async def test_a_claim_that_goes_while_the_pod_waits_for_a_device_is_named() -> None:
     world = replica(a_volume_claim())
     for node in ZONES:

@@ -25,10 +25,16 @@ from storage_objects import (
     using,
 )
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_operator.ledger.nodes import NodeFilters
-from vgpu_operator.ledger.storage import Volume, VolumeClaim, VolumeClass, volume_claims_of
+from vgpu_operator.ledger.storage import (
+    NodeDrivers,
+    Volume,
+    VolumeClaim,
+    VolumeClass,
+    volume_claims_of,
+)
 from vgpu_operator.ledger.volumes import Volumes
 from vgpu_operator.placement.columns import Columns, NodeState
 
@@ -274,6 +280,53 @@ def test_a_claim_that_no_node_serves_is_named(objects: list[Object], text: str) 
     assert nodes(made, "data") == []
 
 
+@pytest.mark.parametrize(
+    ("objects", "unreadable", "text"),
+    [
+        ([], (VolumeClaim, "default", "data"), "PersistentVolumeClaim data cannot be read: WHY"),
+        (
+            [a_volume_claim(volume="v")],
+            (Volume, "", "v"),
+            "data is bound to volume v, which cannot be read: WHY",
+        ),
+        (
+            [a_volume_claim(class_name="odd")],
+            (VolumeClass, "", "odd"),
+            "data has the StorageClass odd, which cannot be read: WHY",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named_until_it_can_or_is_gone(
+    objects: list[Object], unreadable: tuple[Any, str, str], text: str
+) -> None:
+    kind, namespace, name = unreadable
+    readable = {
+        VolumeClaim: a_volume_claim(),
+        Volume: a_volume("v"),
+        VolumeClass: a_storage_class("odd"),
+    }
+    made = volumes(*objects)
+    before = refusal(made, "data")
+    version = made.version
+    made.unreadable(kind, namespace, name, "WHY")
+    assert made.version > version
+    reason, found = refusal(made, "data")
+    assert (reason, text in found) == (NOT_READY, True)
+    assert nodes(made, "data") == []
+    made.remove(kind, namespace, name)
+    assert refusal(made, "data") == before
+    made.unreadable(kind, namespace, name, "WHY")
+    made.observe(read(readable[kind]))
+    assert made.refusal(pod("pod-1", "data")) is None
+
+
+def test_limits_that_cannot_be_read_count_as_none() -> None:
+    made = volumes(a_csi_node("n0", 0), a_volume_claim(volume="v"), a_volume("v", driver=DRIVER))
+    assert attachable(made, "data") == ["n1", "n2"]
+    made.unreadable(NodeDrivers, "", "n0", "WHY")
+    assert attachable(made, "data") == ["n0", "n1", "n2"]
+
+
 def test_the_class_of_an_annotation_goes_before_the_field() -> None:
     former = {"volume.beta.kubernetes.io/storage-class": ZONAL}
     claim = a_volume_claim(class_name="none", metadata={"annotations": former}, bound=False)
@@ -385,8 +438,8 @@ def test_a_version_that_says_the_same_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        (a_volume_claim(size="much"), QuantityError),
-        (a_volume("v", capacity={"storage": "much"}), QuantityError),
+        (a_volume_claim(size="much"), BadInput),
+        (a_volume("v", capacity={"storage": "much"}), BadInput),
         (
             a_volume(
                 "v",
