@@ -71,13 +71,16 @@ def create_page(path: Path, *, name: str) -> None:
 
     Raises:
         FileExistsError: There is one already.
-        OSError: It cannot be written.
+        OSError: It cannot be written; nothing is left of it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
         os.fchmod(descriptor, 0o644)
         _fill(descriptor, name)
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(descriptor)
 
@@ -128,14 +131,11 @@ def read_page(path: Path) -> PageContent:
     Raises:
         PageDamaged: It is missing, cut, or not a page.
     """
-    with _mapped(path) as page:
-        return _content(path, page)
+    with _opened(path, os.O_RDONLY) as descriptor:
+        return _content(path, os.pread(descriptor, abi.PAGE_BYTES, 0))
 
 
 def _fill(descriptor: int, name: str) -> None:
-    os.ftruncate(descriptor, abi.PAGE_BYTES)
-    # Its blocks now, or an error: a hole that is written through the mapping while the disk is full
-    # ends the agent with SIGBUS, in the middle of a change.
     os.posix_fallocate(descriptor, 0, abi.PAGE_BYTES)
     header = abi.PAGE_HEADER.pack(
         abi.PAGE_MAGIC,
@@ -156,34 +156,43 @@ def _fill(descriptor: int, name: str) -> None:
 def _change(
     path: Path, state: PageState, devices: tuple[DeviceLimit, ...], name: str, host_bytes: int
 ) -> None:
-    with _mapped(path) as page:
-        old = _content(path, page)
+    with _opened(path, os.O_RDWR) as descriptor:
+        content = os.pread(descriptor, abi.PAGE_BYTES, 0)
+        old = _content(path, content)
         if old.name != name:
             raise PageDamaged(path, f"is the page of {old.name!r}, not of {name!r}")
-        (seq,) = abi.PAGE_SEQ.unpack_from(page, abi.PAGE_SEQ_OFFSET)
+        (seq,) = abi.PAGE_SEQ.unpack_from(content, abi.PAGE_SEQ_OFFSET)
         is_stable = seq % 2 == 0
         if is_stable and (old.state, old.devices, old.host_bytes) == (state, devices, host_bytes):
             return
-        seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
-        abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, seq if seq > 1 else 3)
-        for number in range(abi.MAX_DEVICES):
-            start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
-            if number < len(devices):
-                _pack_device(page, start, devices[number])
-            else:
-                page[start : start + abi.PAGE_DEVICE_BYTES] = bytes(abi.PAGE_DEVICE_BYTES)
-        abi.PAGE_BODY.pack_into(
-            page,
-            abi.PAGE_BODY_OFFSET,
-            state,
-            old.epoch + 1,
-            len(devices),
-            0,
-            _text(name),
-            host_bytes,
-        )
-        abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, (seq + 1) & 0xFFFFFFFF)
-        page.flush()
+        # Touching a hole through the mapping while the disk is full would end the agent (SIGBUS).
+        os.posix_fallocate(descriptor, 0, abi.PAGE_BYTES)
+        with mmap.mmap(descriptor, abi.PAGE_BYTES) as page:
+            _rewrite(page, seq, PageContent(state, old.epoch + 1, name, devices, host_bytes))
+
+
+def _rewrite(page: mmap.mmap, seq: int, new: PageContent) -> None:
+    """Write all but the header's constants, between an odd sequence number and an even one."""
+    seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
+    abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, seq if seq > 1 else 3)
+    for number in range(abi.MAX_DEVICES):
+        start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
+        if number < len(new.devices):
+            _pack_device(page, start, new.devices[number])
+        else:
+            page[start : start + abi.PAGE_DEVICE_BYTES] = bytes(abi.PAGE_DEVICE_BYTES)
+    abi.PAGE_BODY.pack_into(
+        page,
+        abi.PAGE_BODY_OFFSET,
+        new.state,
+        new.epoch,
+        len(new.devices),
+        0,
+        _text(new.name),
+        new.host_bytes,
+    )
+    abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, (seq + 1) & 0xFFFFFFFF)
+    page.flush()
 
 
 def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
@@ -202,7 +211,7 @@ def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
     )
 
 
-def _content(path: Path, page: mmap.mmap) -> PageContent:
+def _content(path: Path, page: bytes) -> PageContent:
     header = abi.PAGE_HEADER.unpack_from(page, 0)
     magic, version, size, _, state, epoch, count, _, name, host_bytes = header
     if magic != abi.PAGE_MAGIC:
@@ -234,17 +243,16 @@ def _content(path: Path, page: mmap.mmap) -> PageContent:
 
 
 @contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
+def _opened(path: Path, flags: int) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
         raise PageDamaged(path, f"cannot be opened: {error.strerror}") from error
     try:
         size = os.fstat(descriptor).st_size
         if size != abi.PAGE_BYTES:
             raise PageDamaged(path, f"has {size} bytes instead of {abi.PAGE_BYTES}: it was cut")
-        with mmap.mmap(descriptor, abi.PAGE_BYTES) as page:
-            yield page
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from vgpu_local.small_disk import a_small_disk, fill_disk
 from vgpu_nodeagent.enforcement import abi, page
 from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
@@ -35,6 +37,35 @@ def test_a_new_page_is_full_size_and_denies(path: Path) -> None:
 
 def test_a_container_cannot_write_its_page(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_page_that_a_full_disk_has_no_room_for_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        page.create_page(tmp_path / "limits", name=NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own")
+def test_a_page_without_blocks_on_a_full_disk_is_damaged_and_ends_no_agent(tmp_path: Path) -> None:
+    """A touch of its mapping would end this process by SIGBUS."""
+    with a_small_disk(tmp_path / "disk", 1 << 20) as is_mounted:
+        assert is_mounted
+        path = tmp_path / "disk" / "limits"
+        path.touch()
+        os.truncate(path, abi.PAGE_BYTES)
+        fill_disk(path.parent)
+        with pytest.raises(PageDamaged, match="does not begin as a limit page does"):
+            page.read_page(path)
+        with pytest.raises(PageDamaged, match="does not begin as a limit page does"):
+            page.close(path, name=NAME)
+        with pytest.raises(OSError, match="No space left"):
+            page.remake_page(path, name=NAME)
 
 
 def test_a_grant_changes_the_page_in_place(path: Path) -> None:
