@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +28,7 @@ from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode, t4_node
 from vgpu_local.ports import free_ports
 from vgpu_local.programs import FAKE_CTL, agent_command, driver_environment
+from vgpu_local.small_disk import a_small_disk, empty_disk, fill_disk
 from vgpu_local.wall_clock import a_clock, shift_clock
 from vgpu_nodeagent.enforcement.abi import REGION_BYTES
 
@@ -37,13 +36,8 @@ CRDS = sorted((Path(__file__).parents[1] / "crds").glob("vgpu.dev_*.yaml"))
 NODE = "n1"
 SLOTS_A_DEVICE = 10
 
-FILLER = "filler"
 DISK_BYTES = 64 << 20
 """For an agent's state beside the usage regions of its pods."""
-
-
-class DiskFull(Exception):
-    """Nothing more can be written."""
 
 
 @dataclass(slots=True)
@@ -125,15 +119,11 @@ class Stage:
         Raises:
             OSError: For another reason than that it is full.
         """
-        with open(self.state / FILLER, "ab", buffering=0) as file:
-            for size in (1 << 16, 1 << 12, 1):
-                with contextlib.suppress(DiskFull):
-                    while True:
-                        _write(file.fileno(), bytes(size))
+        fill_disk(self.state)
 
     def empty_disk(self) -> None:
         """Take away what `fill_disk` wrote."""
-        (self.state / FILLER).unlink(missing_ok=True)
+        empty_disk(self.state)
 
     async def offers_slots(self) -> bool:
         """Whether the kubelet counts all slots."""
@@ -228,35 +218,13 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
         environment = dict(driver_environment(node.write_machine(folders.root)))
         environment |= a_clock(folders.root)
         disk_bytes = DISK_BYTES + pods * REGION_BYTES
-        is_limited = undo.enter_context(_a_small_disk(folders.root / "agent", disk_bytes))
+        is_limited = undo.enter_context(a_small_disk(folders.root / "agent", disk_bytes))
         url = f"http://127.0.0.1:{port}/metrics"
         stage = Stage(api, kubelet, node, folders, url, command, environment, is_limited=is_limited)
         undo.push_async_callback(stage.stop_agent)
         await stage.start_agent()
         await until(stage.offers_slots)
         yield stage
-
-
-@contextlib.contextmanager
-def _a_small_disk(folder: Path, size: int) -> Iterator[bool]:
-    """A file system of so many bytes for a folder; False where this process may not mount one."""
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "vgpu-stage", str(folder)]
-    is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    try:
-        yield is_mounted
-    finally:
-        if is_mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _write(file: int, content: bytes) -> None:
-    try:
-        os.write(file, content)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise DiskFull from error
 
 
 async def until(

@@ -15,7 +15,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +51,7 @@ from vgpu_local.programs import (
 )
 from vgpu_local.readiness import missing, plural
 from vgpu_local.simulated_nodes import NodeSettings, SimulatedNodes
+from vgpu_local.small_disk import empty_disk, fill_disk
 from vgpu_local.started import Started
 from vgpu_local.waiting import wait_for
 
@@ -299,6 +300,19 @@ class LocalCluster(Started):
         command = list(map(str, (FAKE_CTL, machine, "slow", 0, milliseconds)))
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
+    @contextlib.contextmanager
+    def full_disk(self, node: str) -> Iterator[bool]:
+        """Fill the disk of an agent's state for as long; False where it has none of its own."""
+        state = self._simulated.disks.get(node)
+        if state is None:
+            yield False
+            return
+        fill_disk(state)
+        try:
+            yield True
+        finally:
+            empty_disk(state)
+
     def renew_certificates(self, good_for: dt.timedelta = LIFETIME) -> None:
         """Give operators and webhooks new certificates, in the files where they look for them."""
         for daemon in (*self.operators, *self.webhooks):
@@ -356,6 +370,7 @@ class LocalCluster(Started):
             pace=self._options.pace,
             unused_lease_s=self._options.unused_lease_s,
             log_level=self._options.log_level,
+            state_disk_bytes=self._options.state_disk_bytes,
         )
         for node in self._nodes:
             self._simulated.start(node, settings, self.api, self._loop)

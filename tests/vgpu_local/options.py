@@ -29,6 +29,7 @@ class ClusterOptions:
         on_violation: what the operator does about claims that violate limits: Report or Evict.
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
+        state_disk_bytes: of a disk of its own for each agent's state; 0: the run folder's.
         log_level: of operator and agents.
     """
 
@@ -45,4 +46,5 @@ class ClusterOptions:
     on_violation: str = "Report"
     lease_s: int = 15
     unused_lease_s: float = 30.0
+    state_disk_bytes: int = 0
     log_level: str = "INFO"

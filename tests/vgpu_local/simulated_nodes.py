@@ -20,6 +20,7 @@ from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode
 from vgpu_local.programs import agent_command, driver_environment
+from vgpu_local.small_disk import a_small_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class NodeSettings:
         pace: the kubelets' waiting times.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of the agents.
+        state_disk_bytes: of a disk of its own for each agent's state; 0: that of `folder`.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class NodeSettings:
     pace: Pace = Pace()  # noqa: RUF009 - immutable
     unused_lease_s: float = 30.0
     log_level: str = "INFO"
+    state_disk_bytes: int = 0
 
 
 class SimulatedNodes:
@@ -57,6 +60,7 @@ class SimulatedNodes:
     Attributes:
         agents: one process for each node, by node name.
         kubelets: by node name; they live in the loop, call them through it.
+        disks: by node name, the agent's state where it has a disk of its own.
     """
 
     def __init__(self, daemons: Daemons, undo: contextlib.ExitStack) -> None:
@@ -64,6 +68,7 @@ class SimulatedNodes:
         self._undo = undo
         self.agents: dict[str, Daemon] = {}
         self.kubelets: dict[str, Kubelet] = {}
+        self.disks: dict[str, Path] = {}
 
     def start(self, node: GpuNode, settings: NodeSettings, api: Api, loop: BackgroundLoop) -> None:
         """Start a node's kubelet and agent.
@@ -76,6 +81,9 @@ class SimulatedNodes:
         """
         folders = make_folders(settings.folder / node.name)
         self._undo.callback(folders.remove_link)
+        state, size = folders.root / "agent", settings.state_disk_bytes
+        if size and self._undo.enter_context(a_small_disk(state, size)):
+            self.disks[node.name] = state
         driver = driver_environment(node.write_machine(folders.root))
         image = dict(driver)
         if settings.tools is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from builders import a_claim, an_allocated_device, an_allocation
+from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
@@ -41,13 +41,22 @@ def test_what_stays_fits_wherever_it_is_put() -> None:
     assert STAYING / per_device < 6 - 1
 
 
-def claim(pod_uid: str, mib: int, *, request: str = "main") -> VGPUClaim:
+def claim(
+    pod_uid: str, mib: int, *, request: str = "main", wanted_mib: int | None = None
+) -> VGPUClaim:
+    """A claim that gives a pod so much; its spec was changed where it wants another amount."""
     status = VGPUClaimStatus(
         allocation=an_allocation(an_allocated_device(request=request, uuid=DEVICE, memory_mib=mib)),
         reserved_for=ReservedFor(pod_name="p", pod_uid=pod_uid),
         conditions=[],
     )
-    return a_claim("c", status=status, metadata={"finalizers": [FINALIZER_IN_USE]})
+    return a_claim(
+        "c",
+        requests=[a_request(name="main", memory=f"{wanted_mib or mib}Mi")],
+        generation=1 if wanted_mib is None else 2,
+        status=status,
+        metadata={"finalizers": [FINALIZER_IN_USE]},
+    )
 
 
 def wrote(claim: VGPUClaim) -> WriteEvent:
@@ -84,6 +93,16 @@ def test_a_container_with_anothers_grant_is_found(
     assert len(grant_observer.verdicts()) == 1
 
 
+@pytest.mark.parametrize(("wanted_mib", "findings"), [(80, 0), (100, 1), (120, 1)])
+def test_a_container_of_a_claim_made_smaller_may_start_with_less(
+    tmp_path: Path, wanted_mib: int, findings: int
+) -> None:
+    grant_observer = GrantObserver(tmp_path)
+    grant_observer.saw(wrote(claim("u1", 100, wanted_mib=wanted_mib)))
+    leave_record(tmp_path, pod_uid="u1", mib=80)
+    assert len(grant_observer.verdicts()) == findings
+
+
 @pytest.mark.parametrize("without_a_request", [a_claim("c"), claim("u1", 100, request="other")])
 def test_a_container_that_lives_when_its_devices_are_given_back_is_found(
     tmp_path: Path, without_a_request: VGPUClaim
@@ -106,12 +125,20 @@ def a_daemon(tmp_path: Path, program: str) -> Daemon:
     return Daemon("d", [sys.executable, "-c", program], os.environ, tmp_path / "log")
 
 
-def died(tmp_path: Path, words: str) -> Supervisor:
-    """A supervisor that has looked at a process which ended with these words."""
+def died(tmp_path: Path, words: str, *, without_room: bool = False) -> Supervisor:
+    """A supervisor that has looked at a process which ended with these words.
+
+    Args:
+        tmp_path: For the process.
+        words: Its last.
+        without_room: Whether its disk was filled.
+    """
     daemon = a_daemon(tmp_path, f"raise SystemExit({words!r})")
     daemon.start()
     daemon.wait(30)
     supervisor = Supervisor([daemon])
+    if without_room:
+        supervisor.has_no_room(daemon.name)
     supervisor.look()
     return supervisor
 
@@ -122,6 +149,14 @@ def test_a_process_that_dies_by_itself_is_found(tmp_path: Path) -> None:
 
 def test_a_leader_that_ends_because_its_lease_is_lost_is_no_finding(tmp_path: Path) -> None:
     assert died(tmp_path, "LeaseLost: not renewed in time" + 5000 * "!").findings == []
+
+
+@pytest.mark.parametrize(("without_room", "findings"), [(True, 0), (False, 1)])
+def test_want_of_room_excuses_only_a_process_whose_disk_was_filled(
+    tmp_path: Path, *, without_room: bool, findings: int
+) -> None:
+    words = "OSError: [Errno 28] No space left on device"
+    assert len(died(tmp_path, words, without_room=without_room).findings) == findings
 
 
 def test_what_a_former_process_said_excuses_no_later_one(tmp_path: Path) -> None:

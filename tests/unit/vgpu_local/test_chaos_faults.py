@@ -6,6 +6,8 @@ import datetime as dt
 import itertools
 import random
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vgpu_local.apiserver.faults import Fault, Faults
@@ -38,6 +40,7 @@ class Cluster:
         self.faults = Faults()
         self.rebooted: list[str] = []
         self.slowed: list[int] = []
+        self.filled: list[tuple[str, bool]] = []
         self.good_for: list[dt.timedelta] = []
         self.clock: list[int] = []
         self._renewals = itertools.count()
@@ -62,6 +65,12 @@ class Cluster:
     def slow_driver(self, node: str, milliseconds: int) -> None:
         self.slowed.append(milliseconds)
 
+    @contextmanager
+    def full_disk(self, node: str) -> Iterator[bool]:
+        self.filled.append((node, True))
+        yield True
+        self.filled.append((node, False))
+
     def renew_certificates(self, good_for: dt.timedelta = LIFETIME) -> None:
         self.good_for.append(good_for)
 
@@ -72,6 +81,7 @@ class Supervised:
     def __init__(self, cluster: Cluster) -> None:
         self._all = [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]
         self.mended = False
+        self.without_room: list[str] = []
 
     def daemon(self, name: str) -> Named:
         return next(daemon for daemon in self._all if daemon.name == name)
@@ -81,6 +91,9 @@ class Supervised:
 
     def ask_to_end(self, name: str, *, away_s: float) -> bool:
         return False
+
+    def has_no_room(self, name: str) -> None:
+        self.without_room.append(name)
 
     def mend(self) -> None:
         self.mended = True
@@ -139,6 +152,7 @@ def test_what_outlasts_a_blow_is_well_again_in_the_end() -> None:
     injector.run(is_enough=lambda: True)
     injector.end()
     assert cluster.rebooted == ["one"]
+    assert cluster.filled == [("one", True), ("one", False)]
     assert min(cluster.good_for) < dt.timedelta() < cluster.good_for[-1]
     assert len(cluster.slowed) == 2
     assert cluster.slowed[-1] == 0

@@ -61,6 +61,7 @@ _HANGS_S = 6.0
 # More than the longest outage of the API server, which silences every agent.
 _AGENT_GONE_S = 15
 _LONG_AWAY_S = 3600.0
+_STATE_DISK_BYTES = 64 << 20
 _SEEDS_WITH_AN_AGENT_GONE = 3
 """Of so many seeds one waits for an agent to be gone, which takes a minute."""
 
@@ -71,6 +72,7 @@ def _options(pace: float) -> ClusterOptions:
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
         agent_gone_s=_AGENT_GONE_S,
+        state_disk_bytes=_STATE_DISK_BYTES,
         pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0, gone_grace=1.0),
         backoff=Backoff(first=0.2, last=1.0, between=0.1),
     )

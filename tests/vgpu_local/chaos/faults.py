@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from vgpu_local.apiserver.faults import Action, Fault
@@ -134,6 +135,7 @@ class Injector:
             (1, 0.2, 0.9, self._rebooted_node),
             (1, 0.03, 1.0, self._hanging_driver),
             (2, 0.1, 1.0, self._clock_jump),
+            (1, 0.1, 0.9, self._full_disk),
         )
         self._blows = sorted(
             (
@@ -391,6 +393,17 @@ class Injector:
             self._in(for_s, lambda: self._cluster.slow_driver(node, 0))
 
         return Blow(at, f"NVML of {node} hangs for {for_s:.1f} s", strike)
+
+    def _full_disk(self, chance: random.Random, at: float) -> Blow:
+        node, for_s = chance.choice(sorted(self._cluster.kubelets)), chance.uniform(1, 4)
+
+        def strike() -> None:
+            disk = ExitStack()
+            self._supervisor.has_no_room(self._cluster.agents[node].name)
+            self._hurt(disk.enter_context(self._cluster.full_disk(node)))
+            self._in(for_s, disk.close)
+
+        return Blow(at, f"the disk of {node}'s agent is full for {for_s:.1f} s", strike)
 
     def _clock_jump(self, chance: random.Random, at: float) -> Blow:
         seconds = chance.choice((-3600, -60, 60, 3600))

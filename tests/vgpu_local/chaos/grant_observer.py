@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgpu_api.quantity import MIB
+from vgpu_api.resize import allowed, target, was_changed
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import AllocatedDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.readiness import plural
 from vgpu_nodeagent.enforcement.abi import PageState
@@ -103,7 +104,7 @@ class GrantObserver:
     def _granted(self, record: Record) -> Iterator[Devices]:
         """What the claims gave the container at the moment of its record.
 
-        Several answers where writes are noted late: any of those of that time.
+        Several answers where writes are noted late, or its claim is made smaller: any of that time.
         """
         for told in list(self._delivered.values()):  # the recorder goes on noting
             before = [claim for at, claim in told if at <= record.at]
@@ -113,12 +114,22 @@ class GrantObserver:
                     continue
                 reserved, allocation = claim.status.reserved_for, claim.status.allocation
                 is_ours = reserved is not None and reserved.pod_uid == record.pod_uid
-                if is_ours and allocation is not None:
-                    yield tuple(
-                        (device.uuid, device.memory_mib, device.cores)
-                        for device in allocation.devices
-                        if device.request in (record.container, "")
-                    )
+                if not is_ours or allocation is None:
+                    continue
+                yield _devices(allocation.devices, record.container)
+                if was_changed(claim):
+                    # A container of a smaller request starts with less before the allocation shows
+                    # it: the agent reports first.
+                    smaller = allowed(target(claim.spec, allocation), allocation.devices)
+                    yield _devices(smaller, record.container)
+
+
+def _devices(devices: Iterable[AllocatedDevice], container: str) -> Devices:
+    return tuple(
+        (device.uuid, device.memory_mib, device.cores)
+        for device in devices
+        if device.request in (container, "")
+    )
 
 
 def _held(claim: VGPUClaim, container: str) -> frozenset[tuple[str, str, str]]:

@@ -1,12 +1,14 @@
 """Starts our programs again when they have ended, as Deployment and DaemonSet would.
 
-What ended by our hand, or because a Lease was lost, is as it should be; every other end is a
-finding.
+What ended by our hand, because a Lease was lost, or for want of room on a disk that we filled, is
+as it should be; every other end is a finding.
 """
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
 import threading
 import time
@@ -18,6 +20,7 @@ _LOOK_S = 0.1
 _AGAIN_S = 0.3
 _ENDS_WITHIN_S = 30.0
 _LEASE_LOST = ("LeadershipLost", "LeaseLost")
+_NO_ROOM = (os.strerror(errno.ENOSPC),)
 # The latter where the program had just begun and did not listen to signals yet.
 _IN_ORDER = (" ended with 0:", f" ended with {-signal.SIGTERM}:")
 
@@ -36,6 +39,7 @@ class Supervisor:
         self._asked: dict[
             str, tuple[float, float]
         ] = {}  # to end: until when, and away for how long
+        self._without_room: set[str] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -71,6 +75,11 @@ class Supervisor:
             self._asked[name] = (time.monotonic() + _ENDS_WITHIN_S, away_s)
             self._daemons[name].signal(signal.SIGTERM)
             return True
+
+    def has_no_room(self, name: str) -> None:
+        """From now on a process may end for want of room on its disk."""
+        with self._lock:
+            self._without_room.add(name)
 
     def is_up(self, name: str) -> bool:
         """Whether a process is neither away nor about to end."""
@@ -108,7 +117,8 @@ class Supervisor:
             except DaemonDied as error:
                 was_asked = self._asked.pop(name, None) is not None
                 in_order = was_asked and any(word in str(error) for word in _IN_ORDER)
-                if not in_order and not any(word in daemon.said() for word in _LEASE_LOST):
+                allowed = _LEASE_LOST + (_NO_ROOM if name in self._without_room else ())
+                if not in_order and not any(word in daemon.said() for word in allowed):
                     self.findings.append(str(error))
                 self._due[name] = now + away_s
             else:
