@@ -244,7 +244,7 @@ class Ledger:
         """
         place = ClaimKey(*key)
         record = self._records.get(place)
-        if record is None:  # it waits: nothing is its
+        if record is None or record.held is NOTHING:  # it waits
             yield
             return
         held = record.held

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vgpu_api.core import Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint
@@ -64,6 +64,15 @@ class NodeRules:
     terms: tuple[tuple[Requirement, ...], ...] | None = None
     tolerations: tuple[tuple[str, str, str, str], ...] = ()
     kinds: frozenset[str] | None = None
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        # Computed once: rules are part of the key of a waiting class, several times a look at one.
+        value = hash((self.selector, self.terms, self.tolerations, self.kinds))
+        object.__setattr__(self, "_hash", value)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(cls, pod: Pod, *, kinds: frozenset[str] | None = None) -> NodeRules:

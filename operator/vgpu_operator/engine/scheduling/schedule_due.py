@@ -31,8 +31,32 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
     Between two lists anything may happen to the state: the caller decides how long to go on.
     """
+    freed = _Freed(state)
     for of_kind in state.queue.by_rank():
-        yield from _schedule_class(of_kind, state)
+        yield from _schedule_class(of_kind, freed, state)
+
+
+class _Freed:
+    """Which nodes may serve a class by now; found once for all classes of the same cursor."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[tuple[int, int], frozenset[int]] = {}
+
+    def nodes_for(self, of_kind: WaitClass) -> frozenset[int] | None:
+        """Their numbers; None: any may."""
+        ledger = self._state.ledger
+        if of_kind.cursor == UNKNOWN or of_kind.budget != ledger.budget_version(
+            of_kind.kind.namespace
+        ):
+            return None
+        span = of_kind.cursor, ledger.cursors[1]
+        found = self._known.get(span)
+        if found is None:
+            _, names = ledger.freed_since(of_kind.cursor)
+            numbers = ledger.columns.node_ids(names)
+            found = self._known[span] = frozenset(n for n in numbers if n is not None)
+        return found
 
 
 def is_due(of_kind: WaitClass, state: State) -> bool:
@@ -41,11 +65,11 @@ def is_due(of_kind: WaitClass, state: State) -> bool:
     return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
 
 
-def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[list[Effect]]:
+def _schedule_class(of_kind: WaitClass, freed: _Freed, state: State) -> Iterator[list[Effect]]:
     if not is_due(of_kind, state):
         yield []
         return
-    changed = _changed_nodes(of_kind, state)
+    changed = freed.nodes_for(of_kind)
     passed: list[Waiter] = []  # of those that cannot be served now, though others may be
     while (waiter := of_kind.head()) is not None:
         too_early = state.claims.not_before.get(waiter.key, 0.0) > state.now
@@ -56,7 +80,7 @@ def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[list[Effect]]:
         if plan is None:
             break
         yield list(_serve(waiter, of_kind, plan, state))
-        changed = None if changed is None else _changed_nodes(of_kind, state)
+        changed = None if changed is None else freed.nodes_for(of_kind)
     effects = list(_serve_earmarked(of_kind, changed, state))
     for waiter in passed:
         of_kind.push(waiter)
@@ -71,23 +95,14 @@ def _serve_earmarked(
 ) -> Iterator[Effect]:
     """What is kept for one of the class is kept from its head too, which may have come later."""
     for earmark in state.earmarks:
-        waiter = state.queue.get(earmark.key)
-        if waiter is None or waiter.kind != of_kind.kind or waiter is of_kind.head():
+        waiter = of_kind.waiters.get(earmark.key)
+        if waiter is None or waiter is of_kind.head():
             continue
         if changed is not None and earmark.number not in changed:
             continue
         plan = _find(waiter, frozenset({earmark.number}), state)
         if plan is not None:
             yield from _serve(waiter, of_kind, plan, state)
-
-
-def _changed_nodes(of_kind: WaitClass, state: State) -> frozenset[int] | None:
-    """The numbers of the nodes that may serve the class by now; None: any."""
-    budget = state.ledger.budget_version(of_kind.kind.namespace)
-    if of_kind.cursor == UNKNOWN or of_kind.budget != budget:
-        return None
-    _, names = state.ledger.freed_since(of_kind.cursor)
-    return frozenset(n for n in state.ledger.columns.node_ids(names) if n is not None)
 
 
 def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan | None:
@@ -108,12 +123,12 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
 
 def _kept(waiter: Waiter, state: State) -> KeptFrom:
     pod = state.cache.pod(waiter.pod_uid)
-    claim = state.cache.claim(waiter.key)
     if pod is not None:
         priority = pod.priority
         is_served = pod.is_running or pod.is_gated
         yielding = Yielding.MORE_IMPORTANT if is_served else Yielding.OF_ITS_KIND
     else:
+        claim = state.cache.claim(waiter.key)
         priority = 0 if claim is None else claim_priority(state, claim)
         yielding = Yielding.AS_IMPORTANT
     return KeptFrom(waiter.key, waiter.kind, priority, yielding,
