@@ -20,10 +20,15 @@ SINCE = "2026-01-01T00:00:00Z"
 
 
 def a_mirror(
-    *, nodes: int = 2, devices: int = 2, claims: Iterable[VGPUClaim] = (), memory_mib: int = 16_384
+    *,
+    nodes: int = 2,
+    devices: int = 2,
+    claims: Iterable[VGPUClaim] = (),
+    memory_mib: int = 16_384,
+    config: ClusterConfig | None = None,
 ) -> Mirror:
     """Nodes `node-0` … with devices `GPU-0-0` … each, and these claims."""
-    mirror = Mirror(ClusterConfig(), Clock())
+    mirror = Mirror(config or ClusterConfig(), Clock())
     for number in range(nodes):
         name = f"node-{number}"
         mirror.observe(events.NodeObserved(a_node(name)))

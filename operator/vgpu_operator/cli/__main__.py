@@ -281,7 +281,8 @@ def _line(name: str, result: Result) -> str:
     if result["refused"] is not None:
         return printable(f"{name}: refused: {result['refused']}")
     devices = ", ".join(map(_device, result["devices"]))
-    return printable(f"{name}: {result['node']}: {devices}")
+    left_out = f"; {result['notJudged']}" if "notJudged" in result else ""
+    return printable(f"{name}: {result['node']}: {devices}{left_out}")
 
 
 def _device(device: Mapping[str, Any]) -> str:

@@ -34,18 +34,20 @@ from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import CannotAnswer, lasting, listed
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
+from vgpu_operator.cli.simulate import VOLUMES_NOT_JUDGED
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.informers import current_events
+from vgpu_operator.engine.informers import current_events, current_storage_events
 from vgpu_operator.engine.scheduling.earmarks import HELD
+from vgpu_operator.engine.scheduling.gate import refusal_by_volumes
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, Ledger, NodeRules
+from vgpu_operator.ledger import ClaimKey, HostDemand, Ledger, NodeRules
 from vgpu_operator.placement import refusals_on
 from vgpu_operator.placement.score import device_score, node_score
 
@@ -123,6 +125,7 @@ class Explanation:
         nodes: Each node that was checked.
         nodes_hidden: So many more were not shown.
         not_shown: Why nodes are not explained.
+        not_judged: What of the pod was left out, and why.
     """
 
     subject: str
@@ -138,6 +141,7 @@ class Explanation:
     nodes: list[NodeVerdict] = field(default_factory=list)
     nodes_hidden: int = 0
     not_shown: str = ""
+    not_judged: str = ""
 
 
 async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> Explanation:
@@ -166,8 +170,20 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     found = None if pod is None else state.cache.pod(pod.uid)
     if pod is not None and found is None and claim is None:
         raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
+    if found is not None and found.is_gated and found.host_demand.volumes:
+        said.not_judged = await _read_volumes(api, state)
     _find_out(state, found, claim, said, every_namespace)
     return said
+
+
+async def _read_volumes(api: Api, state: State) -> str:
+    """What a gated pod's volumes are judged by; returns that they are not, where it is refused."""
+    try:
+        for event in await current_storage_events(api):
+            apply(event, state)
+    except Forbidden as error:
+        return f"{VOLUMES_NOT_JUDGED}: {error.message}"
+    return ""
 
 
 def explained(
@@ -182,8 +198,11 @@ def explained(
         reads: Whose claims are named.
     """
     pods = state.cache.pods_of(_key(claim))
+    pod = pods[0] if pods else None
     said = _begun(claim, None, now)
-    _find_out(state, pods[0] if pods else None, claim, said, reads)
+    if pod is not None and pod.is_gated and pod.host_demand.volumes:
+        said.not_judged = f"{VOLUMES_NOT_JUDGED}: this page does not read them"
+    _find_out(state, pod, claim, said, reads)
     return said
 
 
@@ -288,9 +307,16 @@ def _find_out(
         if refused is not None:
             said.now = refused.message
             return
+    host_demand = None if pod is None else _host_demand(pod, said)
+    if pod is not None and host_demand is not None and host_demand.volumes:
+        refused = refusal_by_volumes(state, pod, claim)
+        if refused is not None:
+            said.now = refused.message
+            said.reason = said.reason or str(refused.reason)
+            return
     request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
     rules = NodeRules() if pod is None else pod.rules
-    kind = EquivalenceClass(request, rules, key.namespace)
+    kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand)
     refusal = None if said.node else refusal_of_kind(key, kind, state)
     if refusal is not None:
         said.now = refusal.message
@@ -299,6 +325,13 @@ def _find_out(
     held = {} if said.node else held_devices(said.message)
     said.nodes = [_without_held(node, held.get(node.name, 0)) for node in nodes]
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
+
+
+def _host_demand(pod: GPUPod, said: Explanation) -> HostDemand | None:
+    """What a gated pod asks of a node besides devices; of others kube-scheduler checks that."""
+    if not pod.is_gated:
+        return None
+    return replace(pod.host_demand, volumes=()) if said.not_judged else pod.host_demand
 
 
 def held_devices(message: str) -> dict[str, int]:
@@ -348,7 +381,7 @@ def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dic
         state.ledger.columns,
         kind.request,
         names,
-        nodes=state.ledger.node_filters.of(kind.rules),
+        nodes=state.ledger.nodes_for(kind.rules, kind.host_demand),
         budget=state.ledger.budget(kind.namespace),
     )
 
@@ -465,8 +498,8 @@ def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
     for label, text in facts:
         if text:
             printer.line(f"{label}: {text}")
-    if said.not_shown:
-        printer.line(said.not_shown)
+    for text in filter(None, (said.not_shown, said.not_judged)):
+        printer.line(text)
     if not said.nodes:
         return
     printer.line()

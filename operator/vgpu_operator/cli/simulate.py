@@ -21,6 +21,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.dialects import containers_of_claim, read
+from vgpu_operator.ledger.storage import volume_claims_of
 from vgpu_operator.placement import Budget, Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.planning import plan_on, policies_on
@@ -28,6 +29,7 @@ from vgpu_operator.placement.score import device_score, node_score
 
 Result = dict[str, Any]
 NO_GPU = "the pod asks for no GPU"
+VOLUMES_NOT_JUDGED = "volumes are not judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,20 @@ def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
     return claim.status.allocation
 
 
+def not_judged(question: Question, config: ClusterConfig) -> str:
+    """What of a pod the operator would judge besides, and an answer leaves out; empty: nothing.
+
+    Where kube-scheduler asks the operator it has checked volumes itself.
+    """
+    is_left_out = (
+        config.scheduling.mode == "Gate"
+        and question.standing is None
+        and question.pod is not None
+        and volume_claims_of(question.pod) != ()
+    )
+    return VOLUMES_NOT_JUDGED if is_left_out else ""
+
+
 def answer(
     question: Question | None, cluster: Cluster, *, explain: bool = True
 ) -> tuple[Result, Plan | None]:
@@ -142,6 +158,9 @@ def answer(
         ],
         "refused": plan.text if plan.refused else None,
     }
+    left_out = not_judged(question, cluster.config)
+    if left_out:
+        result["notJudged"] = left_out
     if explain:
         known = {**plan.refusals, **ruled_out}
         budget = cluster.budget(question.namespace)

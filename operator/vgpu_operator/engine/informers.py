@@ -21,6 +21,7 @@ from vgpu_api.core.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from vgpu_api.errors import BadInput
 from vgpu_api.field_errors import describe
 from vgpu_api.resources import (
     CSI_NODES,
@@ -177,13 +178,26 @@ async def current_events(api: Api) -> list[Event]:
     Raises:
         ClientError: The API server is away, or refuses a kind.
     """
+    return await _current(api, _KINDS)
+
+
+async def current_storage_events(api: Api) -> list[Event]:
+    """The same of what decisions in mode Gate rest on besides.
+
+    Raises:
+        ClientError: The API server is away, or refuses a kind.
+    """
+    return await _current(api, _STORAGE_KINDS)
+
+
+async def _current(api: Api, kinds: Iterable[_Kind[Any]]) -> list[Event]:
     found: list[Event] = []
-    for kind in _KINDS:
+    for kind in kinds:
         handler = _Handler(kind, found.append)
         for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
             try:
                 handler.added(kind.decode(raw))
-            except ValidationError as error:
+            except (ValidationError, BadInput) as error:
                 metadata = raw["metadata"]
                 identity = ObjectIdentity(
                     metadata.get("namespace", ""), metadata["name"], metadata["uid"]

@@ -17,7 +17,7 @@ from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.cli.documents import BadDocument, manifests_in
 from vgpu_operator.cli.explain import NodeVerdict, verdicts
-from vgpu_operator.cli.simulate import NO_GPU, Question, question_of
+from vgpu_operator.cli.simulate import NO_GPU, Question, not_judged, question_of
 from vgpu_operator.cli.workloads import pods_of
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import follows_labels
@@ -112,7 +112,14 @@ class _Reading:
 
 def _answered(state: State, pod: Mapping[str, Any], key: ClaimKey, held: ExitStack) -> _Answer:
     """One of them; what it would get is held until the stack is closed."""
-    document = {"name": _name(pod), "node": "", "asks": "", "refused": "", "devices": []}
+    document = {
+        "name": _name(pod),
+        "node": "",
+        "asks": "",
+        "refused": "",
+        "devices": [],
+        "notJudged": "",
+    }
     try:
         question = question_of(pod, _Reading(state), admit=True)
     except VgpuError as error:
@@ -120,6 +127,7 @@ def _answered(state: State, pod: Mapping[str, Any], key: ClaimKey, held: ExitSta
     if question is None:
         return _Answer({**document, "refused": NO_GPU})
     document["asks"] = summary(question.spec)
+    document["notJudged"] = not_judged(question, state.config)
     if question.standing is not None:
         return _Answer({**document, "node": question.standing.node_name})
     kind = _kind(state, question)

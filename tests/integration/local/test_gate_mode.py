@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from storage_objects import LOCAL, a_local_class, a_volume, a_volume_claim, using
-from vgpu_api.names import SCHEDULING_GATE
+from vgpu_api.names import PART_OF_LABEL, SCHEDULING_GATE
 from vgpu_api.resources import (
+    CONFIG_MAPS,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
@@ -21,6 +23,7 @@ from vgpu_local import steps
 from vgpu_local.apiserver import Fault
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
+from vgpu_local.command import in_files
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, delete_pod, running
@@ -28,13 +31,14 @@ from vgpu_local.steps import a_container, a_pod, delete_pod, running
 pytestmark = pytest.mark.timeout(240)
 
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+CONFIG = {"scheduling": {"mode": "Gate"}}
 LIFTS = Fault(action="status", verb="patch", resource="pods", code=503, times=None)
 """The request that lifts a gate fails."""
 
 
 @pytest.fixture
 def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    options = ClusterOptions(config={"scheduling": {"mode": "Gate"}}, lease_s=4)
+    options = ClusterOptions(config=CONFIG, lease_s=4)
     with whole_cluster([t4_node("one"), t4_node("two")], options) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
@@ -146,3 +150,57 @@ def test_a_pod_goes_to_the_node_of_its_volume_and_waits_for_a_claim_that_is_miss
     assert is_gated(cluster, "patient")
     make(cluster, PERSISTENT_VOLUME_CLAIMS, a_volume_claim(class_name=LOCAL))
     assert running(cluster, "patient")["spec"]["nodeName"] == node
+
+
+def test_explain_judges_a_pods_volumes_as_its_condition_does(cluster: LocalCluster) -> None:
+    """First there is no claim, then a volume for it on a node that is none."""
+    key, _, value = PART_OF_LABEL.partition("=")
+    metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
+    data = {"config.yaml": json.dumps(CONFIG)}
+    make(cluster, CONFIG_MAPS, {"metadata": metadata, "data": data})
+    make(cluster, STORAGE_CLASSES, a_local_class())
+    create(cluster, "patient", **using("data"))
+    for reason in ("VolumeClaimNotReady", "NodeVolumeMismatch"):
+        until(lambda reason=reason: refused(cluster)[0] == reason)
+        said = explained(cluster)
+        assert (said["reason"], said["now"]) == refused(cluster)
+        assert said["not_judged"] == ""
+        if reason == "VolumeClaimNotReady":
+            make(cluster, PERSISTENT_VOLUMES, a_volume("v", class_name=LOCAL, nodes=["away"]))
+            make(cluster, PERSISTENT_VOLUME_CLAIMS, a_volume_claim(class_name=LOCAL))
+        else:
+            assert {node["verdict"] for node in said["nodes"]} == {"1/1 NodeVolumeMismatch"}
+
+
+def test_without_the_right_to_read_volumes_explain_leaves_them_out_in_one_line(
+    cluster: LocalCluster,
+) -> None:
+    make(cluster, STORAGE_CLASSES, a_local_class())
+    create(cluster, "patient", **using("data"))
+    until(lambda: refused(cluster)[0] == "VolumeClaimNotReady")
+    refusing = Fault(
+        action="status", verb="list", resource="persistentvolumes", code=403, times=None
+    )
+    cluster.server.faults.add(refusing)
+    said = explained(cluster)
+    assert said["not_judged"].startswith("volumes are not judged: ")
+    assert (said["reason"], said["message"]) == refused(cluster)
+    assert {node["verdict"] for node in said["nodes"]} == {"would serve"}
+    shown = in_files(cluster.kubeconfig, "explain", "patient", spawn=cluster.spawn)
+    assert f"\n{said['not_judged']}\n" in shown.stdout
+
+
+def refused(cluster: LocalCluster) -> tuple[str, str]:
+    """Reason and message of the only claim, if it is refused."""
+    for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default"):
+        for condition in claim.get("status", {}).get("conditions", []):
+            if (condition["type"], condition["status"]) == ("Allocated", "False"):
+                return condition["reason"], condition["message"]
+    return "", ""
+
+
+def explained(cluster: LocalCluster) -> Any:
+    """What the verb answers about the pod."""
+    done = in_files(cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)

@@ -222,6 +222,19 @@ def test_the_text_form_says_where_and_why(run: Callable[..., tuple[int, str, str
     assert nodes[1].endswith(": chosen")
 
 
+def test_behind_the_gate_the_answer_leaves_volumes_out_and_names_them(
+    run: Callable[..., tuple[int, str, str]],
+) -> None:
+    state = {**STATE, "config": {"scheduling": {"mode": "Gate"}}}
+    pod = a_raw_pod(gpu=1, gpumem=20000)
+    assert "notJudged" not in simulated(run, state=state, pod=pod)
+    pod["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    assert "notJudged" not in simulated(run, pod=pod)
+    assert simulated(run, state=state, pod=pod)["notJudged"] == "volumes are not judged"
+    _, out, _ = run(state=state, file=pod)
+    assert out.splitlines()[0].endswith("for main); volumes are not judged")
+
+
 A_SPEC = {"requests": [{}]}
 
 

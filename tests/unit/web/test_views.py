@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from builders import a_device, a_node
+from builders import GATE, a_container, a_device, a_node, a_pod
+from storage_objects import using
 from vgpu_api.errors import BadInput
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
 from vgpu_operator.engine import events
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
@@ -173,6 +175,27 @@ def test_without_the_right_to_devices_a_claim_is_explained_without_nodes() -> No
     why = views.claim(mirror, sight, ClaimKey("mine", "b"), now=NOW)["why"]
     assert why["nodes"] == []
     assert 'user "tenant" cannot list gpudevices' in why["not_shown"]
+
+
+def test_of_a_pod_behind_the_gate_the_page_leaves_volumes_out_and_says_which() -> None:
+    """Everything else that the operator checks of its nodes is judged."""
+    waiter = a_waiter("b", memory="4Gi")
+    mirror = a_mirror(nodes=1, claims=[waiter], config=GATE)
+    container = a_container(
+        limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 1, "cpu": "64"}
+    )
+    pod = a_pod(
+        "pod-1",
+        containers=[container],
+        annotations={ANNOTATION_CLAIM: "b", ANNOTATION_SLOTS_ADDED: "main"},
+        **using("data"),
+    )
+    gates = [{"name": SCHEDULING_GATE}]
+    pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"scheduling_gates": gates})})
+    mirror.observe(events.PodObserved(pod))
+    why = views.claim(mirror, ADMIN, ClaimKey("default", "b"), now=NOW)["why"]
+    assert why["not_judged"] == "volumes are not judged: this page does not read them"
+    assert [node["verdict"] for node in why["nodes"]] == ["1/1 NodeInsufficientResources"]
 
 
 def test_a_claim_that_cannot_be_read_is_listed_without_an_explanation() -> None:

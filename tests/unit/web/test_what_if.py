@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from builders import GATE
+from vgpu_api.config import ClusterConfig
 from vgpu_operator.cli.documents import BadDocument
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
@@ -48,6 +50,18 @@ def test_a_pod_that_fits_nowhere_is_refused_with_the_claims_that_are_in_its_way(
     found = asked(pod(8192), mirror)
     assert "CardInsufficientMemory" in found["pods"][0]["refused"]
     assert found["nodes"][0]["end_first"] == ["default/a"]
+
+
+def test_behind_the_gate_the_answer_leaves_volumes_out_and_names_them() -> None:
+    volumes = "  volumes:\n  - {name: d, persistentVolumeClaim: {claimName: data}}\n"
+    for config, text, left_out in (
+        (GATE, pod() + volumes, "volumes are not judged"),
+        (GATE, pod(), ""),
+        (ClusterConfig(), pod() + volumes, ""),
+    ):
+        (answer,) = asked(text, a_mirror(config=config))["pods"]
+        assert answer["node"].startswith("node-")
+        assert answer["notJudged"] == left_out
 
 
 def test_pods_are_placed_one_after_the_other_and_nothing_stays() -> None:

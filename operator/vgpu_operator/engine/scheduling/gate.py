@@ -100,11 +100,19 @@ def _refusal_of(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal |
         return refusal
     if pod.host_demand.volumes:
         state.gates.with_volumes[pod.uid] = None
-        # What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
-        found = None if _is_allocated(claim) else state.ledger.volumes.refusal(pod.pod)
+        found = refusal_by_volumes(state, pod, claim)
         if found is not None:
-            return Refusal(*found)
+            return found
     return None if claim is None else _of_immediate(state, claim, pod)
+
+
+def refusal_by_volumes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Why a gated pod's volumes let it go nowhere; None if they may, or were judged before.
+
+    What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
+    """
+    found = None if _is_allocated(claim) else state.ledger.volumes.refusal(pod.pod)
+    return None if found is None else Refusal(*found)
 
 
 def _is_allocated(claim: VGPUClaim | None) -> bool:

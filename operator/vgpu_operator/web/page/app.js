@@ -225,7 +225,7 @@ function claim(found) {
   if (text) made.push(el("p", { class: "why" }, text));
   if (why.now && why.now !== why.message) made.push(el("p", { class: "why" }, `Now: ${why.now}`));
   if (why.devices.length) made.push(el("ul", null, why.devices.map((each) => el("li", null, each))));
-  if (why.not_shown) made.push(el("p", { class: "faint" }, why.not_shown));
+  for (const text of [why.not_shown, why.not_judged].filter(Boolean)) made.push(el("p", { class: "faint" }, text));
   made.push(...verdicts(why.nodes, why.nodes_hidden));
   made.push(el("h2", null, "Conditions"), table("Conditions",
     [{ text: "Type" }, { text: "Status" }, { text: "Reason" }, { text: "Message" }, { text: "For", number: true }],
@@ -500,7 +500,7 @@ function answered(found) {
   const made = [el("h2", null, "Now they would go"), table("Answer",
     [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices, or why not" }],
     found.pods.map((each) => [each.name, each.asks, each.node ? link(path("nodes", each.node), each.node) : state("Refused"),
-      each.refused || el("ul", { class: "plain" }, each.devices.map((one) => el("li", null, device(one))))]))];
+      each.refused || el("ul", { class: "plain" }, [...each.devices.map(device), each.notJudged].filter(Boolean).map((text) => el("li", null, text)))]))];
   if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
   return [...made, ...verdicts(found.nodes, found.nodesHidden)];
 }
