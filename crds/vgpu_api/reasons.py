@@ -21,6 +21,8 @@ class Reason(StrEnum):
     CARD_CORDONED = "CardCordoned"
     CARD_TYPE_MISMATCH = "CardTypeMismatch"
     NUMA_NOT_FIT = "NumaNotFit"
+    CARD_APP_CLASS_MISMATCH = "CardAppClassMismatch"
+    CARD_QOS_POLICY_MISMATCH = "CardQosPolicyMismatch"
     CARD_UUID_MISMATCH = "CardUuidMismatch"
     CARD_TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"
     EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT = "ExclusiveDeviceAllocateConflict"

@@ -13,7 +13,8 @@ from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
 from vgpu_api.vendors import Kind, kind_of
-from vgpu_api.vendors.model import ChoiceRule
+from vgpu_api.vendors.model import ChoiceRule, NodeRule
+from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, marks_of
 
 ALL_CORES = 100
 """A request for this many percent of compute wants the device alone."""
@@ -35,7 +36,10 @@ class RequestDemand:
     together, where the vendor's table has that (`placement.choices`); `group_mutex`: with the
     policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
     ask for such devices get the same one; `one_size`: no device with parts of another size;
-    `numbered_cores`: how many cores of each device are its own, by their numbers.
+    `numbered_cores`: how many cores of each device are its own, by their numbers. `neighbours` is
+    what it is to others on its device (`vendors.neighbours`), 0 where that does not matter;
+    `links_first`: its node is the one where the fewest links are cut. `is_marked`: it has one of
+    the two, which a device in use shows.
     `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
     stand for whatever it has.
     """
@@ -61,10 +65,15 @@ class RequestDemand:
     one_size: bool = False
     numbered_cores: int = 0
     mig_profile: str = ""
+    neighbours: int = 0
+    links_first: bool = False
+    is_marked: bool = field(init=False, repr=False, compare=False, default=False)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", _hash_of(self))
+        if self.numbered_cores or self.neighbours:
+            object.__setattr__(self, "is_marked", True)
+        object.__setattr__(self, "_hash", _hash_of(self, _COMPARED_OF_REQUEST))
 
     def __hash__(self) -> int:
         return self._hash
@@ -73,6 +82,14 @@ class RequestDemand:
     def least_mib(self) -> int:
         """The least memory that a device must give: a share that rounds down to none is refused."""
         return 0 if self.memory_mib == 0 else 1
+
+    @property
+    def least_cores(self) -> int:
+        """The least compute that must be free: 1 for who reserves none and is to have some.
+
+        The plugin lets an Online pod go before all others, so that it needs none.
+        """
+        return 0 if self.neighbours & ONLINE else self.cores or 1
 
     def memory_on(self, total_mib: int) -> int:
         """MiB that this request means on a device with `total_mib` of memory.
@@ -94,7 +111,8 @@ class Demand:
     `device_policies` is empty where the claim has none: then the node's own policy holds, or
     the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
     configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
-    device's score. `by_labels`: of a node's own policies it is those of its labels.
+    device's score. `by_labels`: of a node's own policies it is those of its labels. `node_rule`
+    names what counts before a node's use, where a vendor's table has that (`placement.node_rules`).
     """
 
     requests: tuple[RequestDemand, ...]
@@ -104,10 +122,11 @@ class Demand:
     by_labels: bool = False
     numa: NumaPolicy = "None"
     weights: tuple[int, int, int] = (1, 1, 1)
+    node_rule: NodeRule | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", _hash_of(self))
+        object.__setattr__(self, "_hash", _hash_of(self, _COMPARED_OF_DEMAND))
 
     def __hash__(self) -> int:
         return self._hash
@@ -139,21 +158,26 @@ class Demand:
         device_policies = tuple(placement.device) if placement and not by_labels else ()
         if "Fragmentation" not in (node_policy, *device_policies):
             cpu_milli = 0
+        requests = tuple(_request(request, config, cpu_milli) for request in spec.requests)
         return cls(
-            requests=tuple(_request(request, config, cpu_milli) for request in spec.requests),
+            requests=requests,
             node_policy=node_policy,
             node_may_choose=placement is None or placement.node is None,
             device_policies=device_policies,
             by_labels=by_labels,
             numa=(placement and placement.numa) or "None",
             weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),
+            node_rule=_node_rule(requests),
         )
 
 
-def _hash_of(value: RequestDemand | Demand) -> int:
+_COMPARED_OF_REQUEST = tuple(part.name for part in fields(RequestDemand) if part.compare)
+_COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare)
+
+
+def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
     """Computed once: demands are the keys of everything that is remembered for a class of them."""
-    compared = (part.name for part in fields(value) if part.compare)
-    return hash(tuple(getattr(value, name) for name in compared))
+    return hash(tuple([getattr(value, name) for name in compared]))
 
 
 def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestDemand:
@@ -162,6 +186,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
     kind = None if vendor == "nvidia" else kind_of(vendor)
     is_counted = kind is not None and kind.counted
     memory_mib, memory_percent = (0, None) if is_counted else _memory(request, config)
+    neighbours = 0 if kind is None else marks_of(request)
     return RequestDemand(
         name=request.name,
         phase=request.phase,
@@ -178,13 +203,33 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         uuids=frozenset(selector.uuids),
         exclude_uuids=frozenset(selector.exclude_uuids),
         cpu_milli=cpu_milli,
-        choice=None if kind is None else kind.choice,
+        choice=None if kind is None else _choice(kind, request.cores, neighbours),
         group_mutex=kind is not None and kind.group_mutex,
         one_device=kind is not None and kind.one_device,
         one_size=kind is not None and kind.one_size,
         numbered_cores=0 if kind is None else _numbered_cores(kind, request.cores or 0),
         mig_profile=request.mig_profile or "",
+        neighbours=neighbours,
+        links_first=request.links_first,
     )
+
+
+def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None:
+    """The table's rule; where neighbours matter, it is for devices that are to serve it alone."""
+    if not neighbours:
+        return kind.choice
+    if neighbours & ONLINE:
+        return "fewestOnline"
+    return kind.choice if cores == ALL_CORES and not neighbours & OFFLINE else None
+
+
+def _node_rule(requests: tuple[RequestDemand, ...]) -> NodeRule | None:
+    """What counts before a node's use. Source: HAMi v2.10.0, MetaX sGPU."""
+    marked = [request for request in requests if request.neighbours]
+    if any(request.neighbours & ONLINE for request in marked):
+        return "fewestOnline"
+    is_about_links = any(each.links_first and each.cores >= ALL_CORES for each in marked)
+    return "linksKept" if is_about_links else None
 
 
 def _numbered_cores(kind: Kind, percent: int) -> int:

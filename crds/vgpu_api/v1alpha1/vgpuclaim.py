@@ -27,6 +27,8 @@ RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
 ANY_PROFILE = "any"
 """In place of a MIG profile: whichever instance there is, the smallest first."""
 Phase = Literal["App", "Init"]
+AppClass = Literal["Online", "Offline"]
+QosPolicy = Literal["BestEffort", "FixedShare", "BurstShare"]
 NodePolicy = Literal["Binpack", "Spread", "NUMAFirst", "Fragmentation"]
 DevicePolicy = Literal[
     "Binpack",
@@ -127,6 +129,12 @@ class VGPURequest(ApiModel):
     """Throttling between neighbours on a device; 0 is the highest."""
     selector: DeviceSelector | None = None
     """Which devices may serve."""
+    app_class: AppClass | None = None
+    """What the vendor's plugin lets go first on a device. Not for NVIDIA's devices."""
+    qos_policy: QosPolicy | None = None
+    """How the vendor's plugin shares a device's compute. Not for NVIDIA's devices."""
+    links_first: bool = False
+    """The node where the fewest links between free devices are cut. Not for NVIDIA's devices."""
 
     @field_validator("memory")
     @classmethod
@@ -149,6 +157,13 @@ class VGPURequest(ApiModel):
             raise ValueError("migProfile needs mode MIG")
         if self.memory is not None or self.memory_percent is not None or self.cores is not None:
             raise ValueError("migProfile has memory and cores: give no amount beside it")
+        return self
+
+    @model_validator(mode="after")
+    def _neighbours_are_another_vendors(self) -> VGPURequest:
+        given = self.app_class is not None or self.qos_policy is not None or self.links_first
+        if given and self.vendor.lower() == "nvidia":
+            raise ValueError("appClass, qosPolicy and linksFirst are not for NVIDIA's devices")
         return self
 
     @property

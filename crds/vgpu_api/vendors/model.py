@@ -14,6 +14,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from vgpu_api.v1alpha1.vgpuclaim import AppClass, QosPolicy
+
 ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)]
 AnnotationKey = Annotated[
     str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=316)
@@ -22,7 +24,16 @@ KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_
 Amount = Annotated[int, Field(ge=1, le=1 << 30)]
 
 RecordRule: TypeAlias = Literal[
-    "text", "first", "seconds", "nanoseconds", "sizes", "indexes", "node", "numbers", "coresWord"
+    "text",
+    "first",
+    "seconds",
+    "nanoseconds",
+    "sizes",
+    "indexes",
+    "node",
+    "numbers",
+    "coresWord",
+    "containers",
 ]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
@@ -33,8 +44,12 @@ class _Part(BaseModel):
     )
 
 
-ChoiceRule: TypeAlias = Literal["largestGroups", "pairs", "wings", "runs"]
+ChoiceRule: TypeAlias = Literal[
+    "largestGroups", "pairs", "wings", "runs", "smallestGroups", "fewestOnline"
+]
 """Which of several devices that fit go together; `vgpu_operator.placement.choices` has them."""
+NodeRule: TypeAlias = Literal["fewestOnline", "linksKept"]
+"""What counts before a node's use; `vgpu_operator.placement.node_rules` has them."""
 
 
 class Size(_Part):
@@ -93,7 +108,9 @@ class Cores(_Part):
     """How compute is asked for."""
 
     resource: ResourceName
-    """Percent of each device. More than 100 counts as 100."""
+    """Percent of each device."""
+    more_is_all: bool = True
+    """More than 100 counts as 100; else it is refused."""
     default: Annotated[int, Field(ge=0, le=100)] = 0
     """Where a container asks for none. 0: nothing is reserved. 100: the device alone."""
     several: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -113,6 +130,34 @@ class NumberedCores(_Part):
     as the count does, and instead of it."""
     each: Literal[1, 2, 4]
     """Cores of a device that are given so: its first ones, all of the same share."""
+
+
+class Neighbours(_Part):
+    """Pod annotations on which it depends beside which pods a device may serve one.
+
+    A pod of the class Online or Offline asks for one device a container. Pods of a class share
+    devices with such pods alone, and none of the class Offline starts beside one of Online. What
+    an Online pod has reserves no compute; all others on a device have the same policy.
+    """
+
+    app_class: AnnotationKey
+    """The class."""
+    classes: dict[str, AppClass]
+    """Its values, and the class of each. Without the annotation a pod has none."""
+    qos_policy: AnnotationKey
+    """The policy of a device's compute. Of an Online pod it is not read."""
+    policies: dict[str, QosPolicy]
+    """Its values, and the policy of each."""
+    default_policy: str
+    """The value where a pod has none; admission writes it."""
+    links_first: AnnotationKey
+    """True: a request for all compute of devices goes where the fewest links are cut."""
+
+    @model_validator(mode="after")
+    def _default_is_a_policy(self) -> Neighbours:
+        if self.default_policy not in self.policies:
+            raise ValueError("defaultPolicy is one of policies")
+        return self
 
 
 class Selection(_Part):
@@ -161,6 +206,9 @@ class Capacity(_Part):
     """Nodes whose devices are linked in a ring."""
 
 
+JsonKey: TypeAlias = Literal["id", "index", "count", "devmem", "devcore", "type", "numa", "health"]
+
+
 class Register(_Part):
     """Where a node lists its devices: in an annotation, or by its capacity."""
 
@@ -177,6 +225,11 @@ class Register(_Part):
     one lacks it, none are grouped."""
     group_when: dict[str, str] = Field(default_factory=dict)
     """What an object's `custominfo` must have beside it, for the device to belong with others."""
+    keys: dict[JsonKey, str] = Field(default_factory=dict)
+    """With the form json: what the register calls `id` and the others, where that is not their own
+    name; empty: it has no such thing. Devices without an index have their place in the list."""
+    zone: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """With the form json: the number of an object that devices share which are linked; 0: none."""
     alive: ResourceName | None = None
     """What the kubelet offers as long as the plugin is connected; by default the count."""
 
@@ -276,6 +329,8 @@ class Kind(_Part):
     counted_in: AnnotationKey | None = None
     """A pod annotation in which admission writes how many devices a container asks for, if it asks
     for several."""
+    neighbours: Neighbours | None = None
+    """Whether a device may serve a pod depends on the pods that it serves already."""
     unsupported: Unsupported = Unsupported()
     """What HAMi reads and is refused here by name."""
     selection: Selection = Selection()
@@ -297,6 +352,8 @@ class Kind(_Part):
             raise ValueError("alone is without cores: all of them are taken")
         if self.numbered_cores is not None and (self.cores is not None or not self.counted):
             raise ValueError("numberedCores is for counted devices, without cores")
+        if self.neighbours is not None and self.cores is None:
+            raise ValueError("neighbours is with cores: an Online pod reserves none of them")
         return self
 
     @property
@@ -324,7 +381,13 @@ class Kind(_Part):
         chosen = self.selection.model_dump().values()
         records = self.records
         written = (records.allocated, records.to_allocate, *records.more, self.counted_in)
-        return frozenset(key for key in (*chosen, *written) if key is not None)
+        return frozenset(key for key in (*chosen, *written, *self.of_neighbours) if key is not None)
+
+    @property
+    def of_neighbours(self) -> tuple[str, ...]:
+        """The annotations about pods that share a device."""
+        of = self.neighbours
+        return () if of is None else (of.app_class, of.qos_policy, of.links_first)
 
 
 class Vendor(_Part):

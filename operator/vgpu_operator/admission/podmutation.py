@@ -92,7 +92,7 @@ def mutate_pod(
             _complete_amounts(own, config, patch)
             for place in given:
                 if place.name in others:
-                    _complete_others(place, others[place.name], patch)
+                    _complete_others(pod, place, others[place.name], patch)
             if config.scheduling.mode == "Gate":
                 _put_behind_gate(pod, config, patch)
             else:
@@ -145,7 +145,7 @@ def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
     }
 
 
-def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
+def _complete_others(pod: Pod, place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
     """What the vendor's plugin expects beside the container's own fields."""
     for name, amount in vendors.written(kind, place).items():
         if (
@@ -156,6 +156,9 @@ def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
     counted = vendors.counted(kind, place)
     if counted is not None:
         patch.set("metadata", "annotations", counted[0], value=str(counted[1]))
+    annotated = vendors.annotated(kind, pod)
+    if annotated is not None:
+        patch.set("metadata", "annotations", annotated[0], value=annotated[1])
     variable = kind.named_in
     if variable is not None and place.container.env_value(variable) is None:
         steps = ("spec", place.section, place.index, "env")

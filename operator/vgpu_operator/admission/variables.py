@@ -18,7 +18,7 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
-from vgpu_api.vendors import Kind, kinds
+from vgpu_api.vendors import Kind, kind_of, kinds
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import ack, hami, native, read, volcano
@@ -43,14 +43,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """By variable: what to use instead."""
 
-_PARTS_OF_METAX = (
-    "a part of a MetaX GPU, of which service and application classes depend on the pods beside"
-)
 _PARTS_OF_ENFLAME = "a part of an Enflame GCU, in sizes that each node has of its own"
 NOT_SERVED: Mapping[str, str] = {
-    "metax-tech.com/sgpu": _PARTS_OF_METAX,
-    "metax-tech.com/vmemory": _PARTS_OF_METAX,
-    "metax-tech.com/vcore": _PARTS_OF_METAX,
     "enflame.com/drs-gcu": _PARTS_OF_ENFLAME,
     "enflame.com/gcu-memory": _PARTS_OF_ENFLAME,
     "enflame.com/gcu-core": _PARTS_OF_ENFLAME,
@@ -91,6 +85,7 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         pod = restored(pod, config)
         found = [*_metadata(pod, config), *_beside_a_claim(pod), *_out_of_place(pod)]
         found += [*_choosing_others(pod, demand, config), *_of_gangs(pod, config)]
+        found += _of_neighbours(pod, demand)
         return [*found, *_amounts(pod, config), *_variables(pod)]
     except VgpuError:
         return []  # refused, and with a better sentence
@@ -190,7 +185,11 @@ def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _choices_of(kind: Kind) -> frozenset[str]:
-    chosen = (*kind.selection.model_dump().values(), *kind.unsupported.annotations)
+    chosen = (
+        *kind.selection.model_dump().values(),
+        *kind.unsupported.annotations,
+        *kind.of_neighbours,
+    )
     return frozenset(key for key in chosen if key is not None)
 
 
@@ -220,6 +219,28 @@ def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iter
             count = counts[0] if counts else config.nvidia.resource_count_name
             like = " or the like" if len(counts) > 1 else ""
             yield f"{annotation_field(key)}: has no effect: no container asks for {count}{like}"
+
+
+def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
+    """Policies, compute and links of requests that have none."""
+    for request in () if demand.spec is None else demand.spec.requests:
+        kind = kind_of(request.vendor)
+        if kind is None or kind.neighbours is None or kind.cores is None:
+            continue
+        of, annotations = kind.neighbours, pod.metadata.annotations
+        (place,) = (each for each in each_container(pod) if each.name == request.name)
+        if request.app_class == "Online":
+            online = f"a pod with {of.app_class} goes before the others on its device"
+            if of.qos_policy in annotations:
+                yield f"{annotation_field(of.qos_policy)}: has no effect: {online}"
+            if place.container.requested(kind.cores.resource) is not None:
+                path = place.resource_path(kind.cores.resource)
+                yield f"{path}: has no effect: {online} and reserves no compute"
+        if request.links_first and request.cores != _FULL:
+            yield (
+                f"{annotation_field(of.links_first)}: has no effect: container {request.name!r} "
+                "does not ask for all compute of its devices"
+            )
 
 
 def _of_gangs(pod: Pod, config: ClusterConfig) -> Iterator[str]:

@@ -43,6 +43,7 @@ from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
+from vgpu_operator.vendors.neighbours import joined
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
     names.HAMI_DEVICE_POLICY: DEVICE_POLICIES,
@@ -284,7 +285,7 @@ class Cluster:
                 slots=slots + share.use.slots,
                 cores=cores,
                 memory=memory + share.use.memory_mib,
-                slices=slices | share.slices | share.numbered,
+                slices=joined(slices | share.slices, share.marks, share.use.slots),
             )
             if share.contradicts(in_mig_mode=columns.mode[number] == "MIG"):
                 self._fill(number)

@@ -14,6 +14,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
+from vgpu_api.v1alpha1.vgpuclaim import AppClass, QosPolicy
 from vgpu_api.vendors import Kind, Memory, Selection, kinds
 from vgpu_api.vendors.model import NumberedCores, Sizes
 from vgpu_operator.dialects import hami_annotations
@@ -28,6 +29,8 @@ MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
 _WHOLE = 100
 """Percent of compute: the device alone."""
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
 
 
@@ -66,6 +69,8 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
     _refuse_two_numberings(kind, pod, place)
     count = _count(kind, place)
     memory_mib = None if kind.memory is None else _memory(kind, kind.memory, place, count)
+    app_class = _app_class(kind, pod, place, count)
+    is_online = app_class == "Online"
     return VGPURequest(
         name=place.name,
         phase=place.phase,
@@ -73,9 +78,57 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         count=count,
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
         memory_percent=100 if memory_mib is None and not kind.counted else None,
-        cores=_cores(kind, place, count),
+        cores=0 if is_online else _cores(kind, place, count),
         selector=_selector(kind, pod),
+        app_class=app_class,
+        qos_policy=None if is_online else _qos_policy(kind, pod),
+        links_first=_is_links_first(kind, pod),
     )
+
+
+def _app_class(kind: Kind, pod: Pod, place: PodContainer, count: int) -> AppClass | None:
+    """The class of the pod, of which each container may have one device."""
+    of = kind.neighbours
+    written = None if of is None else pod.metadata.annotations.get(of.app_class)
+    if of is None or written is None:
+        return None
+    field = hami_annotations.annotation_field(of.app_class)
+    if written not in of.classes:
+        raise BadInput.unsupported(field, written, sorted(of.classes))
+    if count != 1:
+        raise place.bad(kind.count, f"1: the pod has {of.app_class}")
+    return of.classes[written]
+
+
+def _qos_policy(kind: Kind, pod: Pod) -> QosPolicy | None:
+    of = kind.neighbours
+    if of is None:
+        return None
+    written = pod.metadata.annotations.get(of.qos_policy, of.default_policy)
+    if written not in of.policies:
+        field = hami_annotations.annotation_field(of.qos_policy)
+        raise BadInput.unsupported(field, written, sorted(of.policies))
+    return of.policies[written]
+
+
+def _is_links_first(kind: Kind, pod: Pod) -> bool:
+    of = kind.neighbours
+    written = None if of is None else pod.metadata.annotations.get(of.links_first)
+    if of is None or written is None:
+        return False
+    if written not in (*_TRUE, *_FALSE):
+        field = hami_annotations.annotation_field(of.links_first)
+        raise BadInput(field=field, value=written, expected="true or false")
+    return written in _TRUE
+
+
+def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:
+    """The annotation that admission writes where a pod that asks has none, if it must."""
+    of = kind.neighbours
+    if of is None or of.qos_policy in pod.metadata.annotations:
+        return None
+    is_online = of.classes.get(pod.metadata.annotations.get(of.app_class, "")) == "Online"
+    return None if is_online else (of.qos_policy, of.default_policy)
 
 
 def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int | None:
@@ -245,7 +298,9 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
         return kind.cores.default
     if kind.cores.units:
         return _whole(place, name, 1, _WHOLE, "a whole percentage, 1 to 100")
-    number = min(_number(place, name, expected), Fraction(_WHOLE))
+    number = _number(place, name, expected)
+    if kind.cores.more_is_all:
+        number = min(number, Fraction(_WHOLE))
     return place.whole(name, number, 0, _WHOLE, expected)
 
 

@@ -20,6 +20,7 @@ from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.placement.geometry import bits_of, slices_of
+from vgpu_operator.vendors.neighbours import marks_of
 
 
 class ClaimKey(NamedTuple):
@@ -39,7 +40,8 @@ class DeviceShare:
         full: The amount is unknown, so all of it.
         slices: Slices of a device in MIG mode that its instances lie on, one bit each.
         uncut: A part of it is no instance, or one whose place is unknown.
-        numbered: Cores of it that are given by their numbers, one bit each.
+        marks: Cores of it that are given by their numbers, one bit each; or what its requests are
+            to others on it (`vendors.neighbours`).
     """
 
     use: Use = field(default_factory=Use)
@@ -47,7 +49,7 @@ class DeviceShare:
     full: bool = False
     slices: int = 0
     uncut: bool = True
-    numbered: int = 0
+    marks: int = 0
 
     def peak(self, other: DeviceShare) -> DeviceShare:
         """The greater of each."""
@@ -57,7 +59,7 @@ class DeviceShare:
             self.full or other.full,
             self.slices | other.slices,
             self.uncut or other.uncut,
-            self.numbered | other.numbered,
+            self.marks | other.marks,
         )
 
     def contradicts(self, *, in_mig_mode: bool) -> bool:
@@ -90,16 +92,25 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
     slices: dict[str, int] = {}
-    numbered: dict[str, int] = {}
+    marks: dict[str, int] = {}
     uncut: set[str] = set()
     for device in allocation.devices:
         if device.core_ids:
-            numbered[device.uuid] = numbered.get(device.uuid, 0) | bits_of(device.core_ids)
+            marks[device.uuid] = marks.get(device.uuid, 0) | bits_of(device.core_ids)
         if device.mig is None or not device.mig.size:
             uncut.add(device.uuid)
         else:
             place = slices_of(device.mig.start, device.mig.size)
             slices[device.uuid] = slices.get(device.uuid, 0) | place
+    marks_by_request = {
+        request.name: found
+        for request in spec.requests
+        if request.vendor != "nvidia" and (found := marks_of(request))
+    }
+    if marks_by_request:
+        for device in allocation.devices:
+            found = marks_by_request.get(device.request, 0)
+            marks[device.uuid] = marks.get(device.uuid, 0) | found
     uses = effective_use(spec, allocation.devices)
     return ClaimShares(
         devices={
@@ -108,7 +119,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
                 alone=uuid in alone,
                 slices=slices.get(uuid, 0),
                 uncut=uuid in uncut,
-                numbered=numbered.get(uuid, 0),
+                marks=marks.get(uuid, 0),
             )
             for uuid, use in uses.items()
             if uuid

@@ -175,7 +175,7 @@ class Arrays:
         requested = _memory_requested(request, memory)
         fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
-        fits &= cores - cores_used >= (request.cores or 1)
+        fits &= cores - cores_used >= request.least_cores
         fits &= (requested >= request.least_mib) & (requested <= memory - memory_used)
         if request.cores >= ALL_CORES:
             fits &= slots_used == 0

@@ -17,6 +17,7 @@ from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.geometry import Instance, bits_of, smallest
+from vgpu_operator.vendors.neighbours import MARKED_FROM, joined, refusal_beside
 
 
 def refusal_of_kind(columns: Columns, device: int, request: RequestDemand) -> Reason | None:
@@ -55,11 +56,24 @@ def refusal_of_room(
         return Reason.CARD_INSUFFICIENT_CORE
     if used and request.cores >= ALL_CORES:
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
-    if not request.cores and cores_free <= 0:
+    if not request.cores and cores_free < request.least_cores:
         return Reason.CARD_COMPUTE_UNITS_EXHAUSTED
     if in_mig_mode and instance is None:
         return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
     return None
+
+
+def refusal_among(
+    columns: Columns,
+    device: int,
+    request: RequestDemand,
+    policies: Sequence[DevicePolicy],
+    charge: Charge | None = None,
+) -> Reason | None:
+    """As `refusal_of_room`, for a request of which it matters what else is on the device."""
+    return refusal_beside(columns.slices_used[device], request.neighbours) or refusal_of_room(
+        columns, device, request, policies, charge
+    )
 
 
 def _group_is_used(columns: Columns, device: int) -> bool:
@@ -73,11 +87,7 @@ def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) 
     slots, slots_used = columns.slots, columns.slots_used
     memory, memory_used = columns.memory, columns.memory_used
     cores, cores_used = columns.cores, columns.cores_used
-    requested = request.cores
-    alone, at_least = (
-        requested >= ALL_CORES,
-        requested or 1,
-    )  # who asks for no cores needs one to be free
+    alone, at_least = request.cores >= ALL_CORES, request.least_cores
     mib = request.memory_mib
     if mib is None:
         return [
@@ -127,7 +137,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
         right = fits.get(kind[device])
         if right is None:
             right = refusal_of_kind(columns, device, request) is None
-            right = right and has_cores(columns, device, request)
+            right = right and _goes_with(columns, device, request)
             if columns.mode[device] != "MIG":
                 fits[kind[device]] = right
             else:  # not a question of kind alone
@@ -135,6 +145,15 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
         if right:
             found.append(device)
     return found
+
+
+def _goes_with(columns: Columns, device: int, request: RequestDemand) -> bool:
+    """Whether the request may be beside what the device has marks of."""
+    if not request.is_marked:
+        return True
+    return has_cores(columns, device, request) and not refusal_beside(
+        columns.slices_used[device], request.neighbours
+    )
 
 
 Taken: TypeAlias = tuple[int, int, int, int, int]
@@ -170,7 +189,8 @@ def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int
 
 def has_cores(columns: Columns, device: int, request: RequestDemand) -> bool:
     """Whether a device has the numbered cores that the request wants, if it wants such."""
-    return len(cores_on(columns, device, request)) == request.numbered_cores
+    needed = request.numbered_cores
+    return not needed or len(cores_on(columns, device, request)) == needed
 
 
 def charged(request: RequestDemand, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
@@ -186,14 +206,22 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     if instance is not None:
         slices |= instance.slices
-    if request.numbered_cores:
-        slices |= bits_of(cores_on(columns, device, request))
+    if request.is_marked:
+        slices = _marked(columns, device, request)
     more, own = charged(request, request.memory_on(columns.memory[device]), instance)
     cores += own
     if own >= ALL_CORES:  # alone, whatever the device's cores are scaled to
         cores = max(cores, columns.cores[device])
     columns.lend(device, slots + 1, cores, memory + more, slices)
     return device, *before
+
+
+def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
+    """What is on a device once it serves the request: numbered cores, or marks of neighbours."""
+    on_device = columns.slices_used[device]
+    if request.neighbours:
+        return joined(on_device, request.neighbours, 1)
+    return on_device | bits_of(cores_on(columns, device, request))
 
 
 def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
@@ -219,7 +247,9 @@ def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
             slots + share.slots,
             cores + share.cores,
             memory + share.memory_mib,
-            slices | share.slices,
+            slices | share.slices
+            if share.slices < MARKED_FROM
+            else joined(slices, share.slices, share.slots),
         )
         taken.append((device, *before))
     return taken

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from vgpu_api.vendors.model import ChoiceRule
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.vendors.neighbours import slots_by_class
 
-OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings", "runs"})
+OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings", "runs", "smallestGroups", "fewestOnline"})
 """Rules that choose where one device is asked for, too."""
 
 Choice: TypeAlias = Callable[[Columns, Sequence[int], int], tuple[int, ...]]
@@ -109,6 +110,38 @@ def runs(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...
     return ()
 
 
+def smallest_groups(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
+    """All from the smallest group of linked devices that is large enough, so that large ones stay.
+
+    Where none is, from the smallest on; devices without a link come last. Groups of one size come
+    in the order of their most wanted devices. Source: HAMi v2.10.0, MetaX sGPU; it decides between
+    groups of one size at random.
+    """
+    if len(fitting) <= count:
+        return tuple(fitting)
+    found = sorted(_groups(columns, fitting), key=len)  # stable: the order of their most wanted
+    linked = [group for group in found if columns.links[group[0]]]
+    for group in linked:
+        if len(group) >= count:
+            return tuple(group[:count])
+    alone = [device for device in fitting if not columns.links[device]]
+    return tuple([device for group in linked for device in group] + alone)[:count]
+
+
+def fewest_online(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
+    """Those that serve the fewest Online pods, then the fewest Offline ones.
+
+    Devices that serve Offline pods alone come last: those would be suspended. Source: HAMi v2.10.0,
+    MetaX sGPU.
+    """
+
+    def key(device: int) -> tuple[bool, int, int]:
+        online, offline = slots_by_class(columns.slices_used[device])
+        return online == 0 < offline, online, offline
+
+    return tuple(sorted(fitting, key=key)[:count])
+
+
 def _across(fitting: frozenset[int], count: int) -> frozenset[int]:
     """Devices of both halves that are linked, by their numbers; none if there are none.
 
@@ -140,5 +173,12 @@ def _groups(columns: Columns, fitting: Sequence[int]) -> list[list[int]]:
 
 
 CHOICES: Mapping[ChoiceRule, Choice] = MappingProxyType(
-    {"largestGroups": largest_groups, "pairs": pairs, "wings": wings, "runs": runs}
+    {
+        "largestGroups": largest_groups,
+        "pairs": pairs,
+        "wings": wings,
+        "runs": runs,
+        "smallestGroups": smallest_groups,
+        "fewestOnline": fewest_online,
+    }
 )

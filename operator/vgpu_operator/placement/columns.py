@@ -28,9 +28,9 @@ class Columns:
 
     Per device: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a device in MIG mode the `slices_used` (of one with numbered cores those cores), `node_of`
-    (the node's number), and the numbers of its `facts`, `kind` and `condition`
-    (`conditions.Conditions`).
+    of a device in MIG mode the `slices_used` (of one with numbered cores those cores, of one whose
+    pods must go together their marks, `vendors.neighbours`), `node_of` (the node's number), and the
+    numbers of its `facts`, `kind` and `condition` (`conditions.Conditions`).
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
     `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices

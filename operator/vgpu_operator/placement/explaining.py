@@ -67,12 +67,12 @@ def _is_plain(demand: Demand) -> bool:
     """One request whose devices are judged each on its own.
 
     Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
-    others, sizes and numbered cores about what is on the device, and later requests are about
-    earlier ones.
+    others, sizes, numbered cores and neighbours about what is on the device, and later requests are
+    about earlier ones.
     """
     request = demand.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex
-    special = named or request.one_size or request.numbered_cores
+    special = named or request.one_size or request.is_marked
     return len(demand.requests) == 1 and demand.numa != "Require" and not special
 
 

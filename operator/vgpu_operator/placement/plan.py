@@ -39,7 +39,7 @@ class Grant:
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
     reservation); `instance` is the part of a device in MIG mode that it is. `of_mib` is all memory
     of the device where a percentage of it is asked, else 0. `core_ids` are cores of the device that
-    are its own, where they are given by number.
+    are its own, where they are given by number; `neighbours` is the request's.
     """
 
     request: Final[str]
@@ -51,13 +51,14 @@ class Grant:
     instance: Final[Instance | None] = None
     of_mib: Final[int] = 0
     core_ids: Final[tuple[int, ...]] = ()
+    neighbours: Final[int] = 0
 
     @property
     def slices(self) -> int:
-        """What it takes of the device's slices, or of its numbered cores, one bit each."""
+        """What it takes of slices or numbered cores, one bit each, or is to its neighbours."""
         if self.instance is not None:
             return self.instance.slices
-        return bits_of(self.core_ids) if self.core_ids else 0
+        return bits_of(self.core_ids) if self.core_ids else self.neighbours
 
     @property
     def mig(self) -> MigAllocation | None:

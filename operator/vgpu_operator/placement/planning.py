@@ -10,10 +10,12 @@ so that its requests see each other, and given back before anything else looks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy
+from vgpu_api.vendors.model import NodeRule
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import topology
 from vgpu_operator.placement.bounds import UNLIMITED, Budget, Charge
@@ -30,6 +32,7 @@ from vgpu_operator.placement.checks import (
 from vgpu_operator.placement.choices import CHOICES, OF_ONE_TOO
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
+from vgpu_operator.placement.node_rules import NODE_RULES
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.score import node_score
@@ -246,6 +249,8 @@ KeyOf: TypeAlias = Callable[[int], float | None]
 
 _BEHIND = 1000.0
 """More than any two scores of nodes are apart."""
+_RULED = 10_000.0
+"""Of a table's rule for nodes, whose scores are whole numbers: as in HAMi v2.10.0."""
 
 _UNSAID = Tally({}, 0)
 
@@ -288,6 +293,8 @@ def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget)
     The fullest is first, or the emptiest, or where F rises least. For Fragmentation the claim is
     planned on the node to know; otherwise it is unchecked whether it serves.
     """
+    if demand.node_rule is not None:
+        return _ruled_keys(columns, demand, demand.node_rule, numa, budget)
     if demand.node_policy == "Fragmentation":
         return _fragmentation_keys(columns, demand, numa, budget)
 
@@ -313,7 +320,7 @@ def follows_score(demand: Demand) -> int:
 
     1: the emptiest is first; -1: the fullest is; 0: it does not.
     """
-    if demand.node_policy == "Fragmentation":
+    if demand.node_policy == "Fragmentation" or demand.node_rule is not None:
         return 0
     return 1 if demand.node_policy == "Spread" else -1
 
@@ -362,6 +369,27 @@ def _fragmentation_keys(
     return lambda node: best(node) if of_nodes[node] == only else planned(node)
 
 
+def _ruled_keys(
+    columns: Columns, demand: Demand, name: NodeRule, numa: NumaPolicy, budget: Budget
+) -> KeyOf:
+    """The function of what a table's rule thinks of a node; what decides ties is its usual key.
+
+    The claim is planned on the node, since the rule is about the devices that it would get.
+    """
+    usual, rule = keys_for(columns, replace(demand, node_rule=None), numa, budget), NODE_RULES[name]
+
+    def ruled(node: int) -> float | None:
+        key = usual(node)
+        outcome = _plan(columns, node, demand, numa, budget, explain=False)
+        if key is None or isinstance(outcome, Tally):
+            return None
+        grants, taken = outcome
+        give_back(columns, taken)
+        return key - _RULED * rule(columns, node, grants)
+
+    return ruled
+
+
 def _is_plain(demand: Demand, budget: Budget) -> bool:
     """One request of one container for one device, which a device's state alone decides."""
     request = demand.requests[0]
@@ -371,6 +399,7 @@ def _is_plain(demand: Demand, budget: Budget) -> bool:
         and request.phase == "App"
         and not request.uuids
         and not request.exclude_uuids
+        and not request.neighbours
         and not budget.is_limited
     )
 
@@ -462,5 +491,11 @@ def _grant(columns: Columns, device: int, request: RequestDemand) -> Grant:
     memory, cores = charged(request, request.memory_on(total), instance)
     name, uuid, index = columns.name[device], columns.uuid[device], columns.index[device]
     of_mib = 0 if request.memory_percent is None else total
-    numbered = cores_on(columns, device, request) if request.numbered_cores else ()
-    return Grant(request.name, name, uuid, index, memory, cores, instance, of_mib, numbered)
+    if not request.is_marked:
+        return Grant(request.name, name, uuid, index, memory, cores, instance, of_mib)
+    numbered = cores_on(columns, device, request)
+    return Grant(
+        *(request.name, name, uuid, index, memory, cores, instance, of_mib),
+        core_ids=numbered,
+        neighbours=request.neighbours,
+    )

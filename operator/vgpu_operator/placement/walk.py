@@ -12,7 +12,14 @@ from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.bounds import Charge
-from vgpu_operator.placement.checks import Taken, give_back, refusal_of_kind, refusal_of_room, take
+from vgpu_operator.placement.checks import (
+    Taken,
+    give_back,
+    refusal_among,
+    refusal_of_kind,
+    refusal_of_room,
+    take,
+)
 from vgpu_operator.placement.columns import Columns
 
 
@@ -40,6 +47,7 @@ def walk(
     reasons: dict[Reason, int] = {}
     gathered: list[int] = []
     taken: list[Taken] = []
+    refusal_here = refusal_among if request.neighbours else refusal_of_room
     for device in reversed(ordered):
         reason = refusal_of_kind(columns, device, request)
         if reason is None:
@@ -49,13 +57,13 @@ def walk(
                     break
                 reasons[Reason.NUMA_NOT_FIT] = reasons.get(Reason.NUMA_NOT_FIT, 0) + len(gathered)
                 gathered.clear()
-            reason = refusal_of_room(columns, device, request, policies, charge)
+            reason = refusal_here(columns, device, request, policies, charge)
             while reason is None and len(gathered) != count:
                 gathered.append(device)
                 if not serves_again(columns, device, request):
                     break
                 taken.append(take(columns, device, request))
-                reason = refusal_of_room(columns, device, request, policies, charge)
+                reason = refusal_here(columns, device, request, policies, charge)
         if len(gathered) == count:
             break
         if reason is not None:

@@ -172,6 +172,24 @@ def _numbers(decision: Decision, record: Record) -> str:
     return ",".join(str(each) for one in given for each in (one.core_numbers or (one.index,)))
 
 
+def _containers(decision: Decision, record: Record) -> str:
+    """A list of devices for each container as JSON: `uuid`, `compute`, `vRam`, if not 0."""
+    return json.dumps(
+        [
+            [
+                {
+                    "uuid": one.id,
+                    **({"compute": one.cores} if one.cores else {}),
+                    **({"vRam": one.memory_mib} if one.memory_mib else {}),
+                }
+                for one in container
+            ]
+            for container in decision.given
+        ],
+        separators=(",", ":"),
+    )
+
+
 def _cores_word(decision: Decision, record: Record) -> str | None:
     """The word in which numbered cores are asked for, where they were."""
     numbered = decision.kind.numbered_cores
@@ -190,6 +208,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "node": _node,
         "numbers": _numbers,
         "coresWord": _cores_word,
+        "containers": _containers,
     }
 )
 """Each makes one annotation from the decision and its table."""

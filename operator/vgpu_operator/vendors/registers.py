@@ -16,6 +16,7 @@ from vgpu_api import quantity
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.vendors import Capacity, Kind
+from vgpu_api.vendors.model import JsonKey
 from vgpu_operator.vendors.records import Given
 
 MAX_DEVICES = 64
@@ -246,13 +247,14 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
     if not isinstance(document, list):
         raise _bad(kind, written, "a JSON list of devices")
     found: list[RegisteredDevice] = []
-    for said in document:
-        if not isinstance(said, dict):
-            raise _bad(kind, said, "a JSON object for each device")
+    for place, entry in enumerate(document):
+        if not isinstance(entry, dict):
+            raise _bad(kind, entry, "a JSON object for each device")
+        said = _renamed(kind, entry)
         found.append(
             RegisteredDevice(
                 id=_text(kind, said, "id"),
-                index=_number(kind, said, "index"),
+                index=place if _has_no(kind, "index") else _number(kind, said, "index"),
                 type=_text(kind, said, "type"),
                 memory_mib=_number(kind, said, "devmem"),
                 cores=_number(kind, said, "devcore"),
@@ -262,15 +264,31 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
                 group=_group(kind, said),
             )
         )
-    if not all(each.group for each in found):
+    if kind.register_.zone is None and not all(each.group for each in found):
         return tuple(replace(each, group="") for each in found)
     return tuple(found)
+
+
+def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry of a register under the keys that others have."""
+    keys = kind.register_.keys
+    if not keys:
+        return entry
+    named = {key: name for key, name in keys.items() if name}
+    return {**entry, **{key: entry[name] for key, name in named.items() if name in entry}}
+
+
+def _has_no(kind: Kind, key: JsonKey) -> bool:
+    """Whether entries of the register have no such thing."""
+    return kind.register_.keys.get(key) == ""
 
 
 def _group(kind: Kind, said: Mapping[str, Any]) -> str:
     """What devices which belong together share; empty where it has none."""
     custom = said.get("custominfo")
     register = kind.register_
+    if register.zone is not None:
+        return str(_number(kind, said, register.zone) or "")
     if register.group is None or not isinstance(custom, dict):
         return ""
     if any(custom.get(key) != value for key, value in register.group_when.items()):

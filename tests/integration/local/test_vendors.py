@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from vgpu_api.names import HAMI_BIND_PHASE, device_object_name
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.nodes import T4, gpu_node
 from vgpu_local.programs import ROOT
-from vgpu_local.steps import a_container, a_pod, create, delete_pod, record, running
+from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, record, running
 
 EXAMPLES = ROOT / "examples" / "vendors"
 DCUS = {
@@ -53,7 +53,21 @@ OFFERED = {
     "vastaitech.com/va": 4,
     "aws.amazon.com/neuron": 2,
     "aws.amazon.com/neuroncore": 4,
+    "metax-tech.com/sgpu": 64,
 }
+SGPUS = [
+    {
+        "uuid": f"SGPU-{n}",
+        "model": "MXC500",
+        "totalDevCount": 16,
+        "totalCompute": 100,
+        "totalVRam": 65_536,
+        "healthy": True,
+        "qosPolicy": "burst-share",
+        "linkZone": n // 2 + 1,
+    }
+    for n in range(6)
+]
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -65,10 +79,12 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
         for name, written in DCUS.items():
             register(cluster, name, {"hami.io/node-dcu-register": written})
         register(cluster, "mixed", {"hami.io/node-register-Ascend910B3": json.dumps(NPUS)})
+        register(cluster, "dcus", {"metax-tech.com/node-gpu-devices": json.dumps(SGPUS)})
         counted = {"hami.io/node-biren-register": BIRENS, "hami.io/node-va-register": DIES}
         texts = {key: json.dumps(devices) for key, devices in counted.items()}
         register(cluster, "dcus", texts)
         others = [str(device["id"]) for device in (*NPUS, *BIRENS, *DIES)]
+        others += [str(device["uuid"]) for device in SGPUS]
         for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *others):
             cluster.wait_for(GPU_DEVICES, device_object_name(uuid), is_ready)
         yield cluster
@@ -163,6 +179,46 @@ def test_pods_get_neuron_cores_by_their_numbers_which_none_has_twice(
         assert not given & of_node
         given |= of_node
     assert cores["hami.io/aws-neuron-devices-allocated"].count("AWSNeuron,0,") == 2
+
+
+def test_pods_share_a_metax_gpu_where_their_classes_and_policies_go_together(
+    cluster: LocalCluster,
+) -> None:
+    """One GPU for the pod with a policy, one for those with a class, and two that are linked."""
+    of = dict[str, set[str]]()
+    for pod in cluster.apply(EXAMPLES / "metax-sgpu.yaml"):
+        name = pod["metadata"]["name"]
+        annotations = served(cluster, name)["metadata"]["annotations"]
+        (devices,) = json.loads(annotations["metax-tech.com/gpu-devices-allocated"])
+        of[name] = {device["uuid"] for device in devices}
+        if name == "sgpu-online":
+            assert devices == [{"uuid": next(iter(of[name])), "vRam": 4096}]
+            assert "metax-tech.com/sgpu-qos-policy" not in annotations
+        if name == "sgpu-offline":
+            assert annotations["metax-tech.com/sgpu-qos-policy"] == "best-effort"
+    assert of["sgpu-part"].isdisjoint(of["sgpu-offline"])
+    assert of["sgpu-part"].isdisjoint(of["sgpu-online"])
+    assert len(of["sgpu-two"]) == 2
+    assert all(of["sgpu-two"].isdisjoint(its) for name, its in of.items() if name != "sgpu-two")
+    (claim,) = [
+        each
+        for each in cluster.objects("vgpuclaims.vgpu.dev")
+        if each["metadata"]["name"].startswith("sgpu-online")
+    ]
+    assert claim["spec"]["requests"][0]["appClass"] == "Online"
+    beside_it = {"metax-tech.com/use-gpuuuid": next(iter(of["sgpu-part"]))}
+    limits = {"metax-tech.com/sgpu": 1, "metax-tech.com/vcore": 10, "metax-tech.com/vmemory": 1}
+    late = a_pod("sgpu-late", a_container("main", limits), annotations=beside_it)
+    cluster.wait_for(
+        VGPU_CLAIMS,
+        claim_name(create(cluster, late)),
+        lambda claim: any(
+            "CardQosPolicyMismatch" in condition["message"]
+            for condition in (claim.get("status") or {}).get("conditions", [])
+        ),
+    )
+    delete_pod(cluster, "sgpu-part")
+    assert served(cluster, "sgpu-late")
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:

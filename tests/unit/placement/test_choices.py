@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from builders import device_facts, some_columns
-from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs, runs, wings
+from vgpu_operator.placement.choices import (
+    CHOICES,
+    fewest_online,
+    largest_groups,
+    pairs,
+    runs,
+    smallest_groups,
+    wings,
+)
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, joined
 
 
 def eight(groups: str = "") -> Columns:
@@ -106,3 +115,28 @@ def test_every_rule_gives_devices_that_fit_each_once_or_none() -> None:
             taken = rule(columns, list(range(8)), count)
             assert len(set(taken)) == len(taken)
             assert len(taken) in (0, count)
+
+
+def test_devices_for_one_alone_come_from_the_smallest_group_that_is_large_enough() -> None:
+    columns = eight("aaaabbcc")
+    fitting = [0, 4, 1, 5, 2, 6, 3]
+    assert smallest_groups(columns, fitting, 1) == (6,)
+    assert smallest_groups(columns, fitting, 2) == (4, 5)
+    assert smallest_groups(columns, fitting, 3) == (0, 1, 2)
+    assert smallest_groups(columns, fitting, 5) == (6, 4, 5, 0, 1)
+
+
+def test_devices_without_a_link_are_the_last_that_are_taken_for_one_alone() -> None:
+    columns = eight("aabcdefg")
+    assert smallest_groups(columns, [7, 3, 1, 0], 1) == (1,)
+    assert smallest_groups(columns, [7, 3, 1, 0], 3) == (1, 0, 7)
+    assert smallest_groups(eight(), [7, 3, 1, 0], 2) == (7, 3)
+
+
+def test_an_online_pod_goes_to_few_others_and_not_to_offline_ones_alone() -> None:
+    columns = eight()
+    for device, (online, offline) in enumerate(((2, 0), (0, 1), (1, 3), (1, 2), (0, 2))):
+        marks = joined(joined(0, ONLINE, online), OFFLINE, offline)
+        columns.set_used(device, slots=online + offline, cores=0, memory=0, slices=marks)
+    assert fewest_online(columns, [0, 1, 2, 3, 4], 5) == (3, 2, 0, 1, 4)
+    assert fewest_online(columns, [5, 7, 0], 2) == (5, 7)

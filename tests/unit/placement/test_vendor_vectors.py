@@ -63,7 +63,8 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
 
     Of devices that come in modules HAMi counts out of the number asked for, and among them those
     that fit together, 0 too; here counts are out of the node's devices, as of all others. A GCU in
-    use is one whose slots are all taken here, as every other device that serves one request.
+    use is one whose slots are all taken here, as every other device that serves one request. A
+    MetaX device that is not well has the word that other vendors' have.
     """
     parts = text.split(", ")
     if question.name.startswith("ascend910c"):
@@ -75,6 +76,8 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
         )  # HAMi reports NumaNotFit for the node, whatever kept devices away
     if question.name.startswith("aws-neuron") and "NumaNotFit" in question.answer["refused"]:
         return frozenset({"refused"})  # of several devices, whatever kept them away
+    if question.name.startswith("metax-sgpu"):
+        parts = [part.replace("CardUnhealthy", "CardNotHealth") for part in parts]
     if question.name.startswith("enflame-gcu"):
         words = ("ExclusiveDeviceAllocateConflict", "CardTimeSlicingExhausted")
         parts = [part.replace(*words) for part in parts]
@@ -95,12 +98,14 @@ def _several(question: Question, given: list[tuple[str, int, int]]) -> object:
 
     Which of equal groups they are HAMi decides at random. Halves of a server of Kunlunxin's are
     halves of HAMi's list, which use reorders, and here those of the server: of them, the amounts.
+    A MetaX device that serves a request alone comes from one of such groups, too.
     """
-    if question.name.startswith("kunlunxin"):
+    alone = question.name.startswith("metax-sgpu") and all(cores == 100 for _, _, cores in given)
+    if question.name.startswith("kunlunxin") or (alone and len(given) == 1):
         return sorted(amounts for _, *amounts in given)
     if len(given) == 1 or not question.groups:
         return given
-    counts = Counter(question.groups[uuid] for uuid, _, _ in given)
+    counts = Counter(question.groups.get(uuid, "") for uuid, _, _ in given)
     return sorted(counts.values()), sorted(amounts for _, *amounts in given)
 
 

@@ -191,3 +191,20 @@ def test_nothing_is_recorded_of_a_device_that_is_registered_no_more(node: Node |
         'metadata.annotations[hami.io/node-amd-register]: Not found: "GPU-A": '
         "the node registers this device no more"
     )
+
+
+def test_a_register_may_have_other_keys_and_zones_of_links() -> None:
+    """What devices have of a policy there is not read."""
+    entries = [
+        {"uuid": f"SGPU-{at}", "model": "MXC500", "totalDevCount": 16, "totalCompute": 100,
+         "totalVRam": 65_536, "healthy": True, "qosPolicy": "fixed-share", "linkZone": zone}
+        for at, zone in enumerate((2, 0, 2))
+    ]  # fmt: skip
+    del entries[1]["linkZone"], entries[1]["healthy"]
+    node = a_node({"metax-tech.com/node-gpu-devices": json.dumps(entries)})
+    first, second, third = devices_of(a_kind("metax-sgpu"), node)
+    assert (first.id, first.type, first.index, first.numa) == ("SGPU-0", "MXC500", 0, 0)
+    assert (first.slots, first.cores, first.memory_mib) == (16, 100, 65_536)
+    assert [each.healthy for each in (first, second, third)] == [True, False, True]
+    assert [each.group for each in (first, second, third)] == ["2", "", "2"]
+    assert third.index == 2

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from vgpu_api.vendors import Capacity, Kind, kinds
+from vgpu_api.vendors import Capacity, Kind, Neighbours, kinds
 
 SEED = 20_541
 SEEDS = {"biren": 20_543, "kunlunxin-xpu": 20_543}
@@ -64,7 +64,12 @@ def device_config() -> dict[str, Any]:
         ],
         "mthreads": _three(kind_named("moore-threads")),
         "amd": _three(kind_named("amd")),
-        "metax": _one(kind_named("metax-gpu")),
+        "metax": {
+            **_one(kind_named("metax-gpu")),
+            "resourceVCountName": kind_named("metax-sgpu").count,
+            "resourceVMemoryName": "metax-tech.com/vmemory",
+            "resourceVCoreName": "metax-tech.com/vcore",
+        },
         "enflame": {"resourceNameGCU": kind_named("enflame-gcu").count},
         "kunlun": {
             **_one(kind_named("kunlunxin-xpu")),
@@ -267,6 +272,10 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
             number = chance.choice((0, 0, 0, 1, 1))
             shared = f"AIC-{number}" if kind.register_.group_when else number
             device["custominfo"] = {kind.register_.group: shared, **kind.register_.group_when}
+    if kind.register_.zone is not None and kind.neighbours is not None:
+        for device in devices:
+            device[kind.register_.zone] = chance.choice((0, 1, 1, 2, 2, 3))
+            device["qosPolicy"] = chance.choice(("", *kind.neighbours.policies))
     return {
         "metadata": {"name": name, "annotations": REGISTERS[kind.register_.form](kind, devices)},
         "status": {"allocatable": {kind.count: str(count * 10)}},
@@ -297,7 +306,12 @@ def _fields(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _json(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
-    return {str(kind.register_.annotation): json.dumps(devices)}
+    keys = kind.register_.keys
+    named = [
+        {keys.get(key, key): value for key, value in device.items() if keys.get(key, key)}
+        for device in devices
+    ]
+    return {str(kind.register_.annotation): json.dumps(named)}
 
 
 REGISTERS = {"fields": _fields, "json": _json}
@@ -320,7 +334,26 @@ def _pod(kind: Kind, number: int, chance: random.Random) -> dict[str, Any]:
         "uid": f"00000000-0000-0000-0000-{number:012}",
         "annotations": _annotations(kind, chance),
     }
+    if kind.neighbours is not None:
+        metadata["annotations"] |= _about_neighbours(kind.neighbours, spec, chance)
     return {"metadata": metadata, "spec": spec}
+
+
+def _about_neighbours(
+    of: Neighbours, spec: dict[str, Any], chance: random.Random
+) -> dict[str, str]:
+    """The class and the policy of a pod; one with a class has one container.
+
+    HAMi takes a device that an earlier container of the pod has for one of no class.
+    """
+    said: dict[str, str] = {}
+    if chance.random() < 0.6:
+        said[of.app_class] = chance.choice((*of.classes, *of.classes, *of.classes, "both"))
+        spec.pop("initContainers", None)
+        spec["containers"] = [each for each in spec["containers"] if each["resources"]][:1]
+    if chance.random() < 0.5:
+        said[of.qos_policy] = chance.choice((*of.policies, *of.policies, "none"))
+    return said
 
 
 def _annotations(kind: Kind, chance: random.Random) -> dict[str, str]:
@@ -358,6 +391,7 @@ def _container(
     if kind.cores is not None and chance.random() < 0.7:
         most = 100 if kind.whole is None else kind.whole.cores
         percent = chance.choice((0, 10, 30, 50, 60, 100, 120))
+        percent = percent if kind.cores.more_is_all else min(percent, 100)
         limits[kind.cores.resource] = str(percent * most // 100)
     return {"name": name, "resources": {"limits": limits}}
 
