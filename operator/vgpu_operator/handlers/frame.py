@@ -6,6 +6,8 @@ Decision 40 has what kopf does here and what it does not.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any, cast
 
 import aiohttp
@@ -15,12 +17,24 @@ from vgpu_client.connection import login
 from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
+class Backoffs:
+    """Seconds between kopf's tries at one request, without an end.
+
+    After some 80 s without an API server it would end the process, again and again, and the kubelet
+    would wait for up to five minutes before it starts it once more.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1, 2, 4), repeat(8))
+
+
 def set_up(settings: kopf.OperatorSettings) -> None:
     """Kopf watches nothing and posts no events; our manifests own the webhook configurations."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = Backoffs()
 
 
 async def run(
