@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,40 @@ def files() -> list[Path]:
     """A file a kind of device."""
     others = ("cases", "answers", HAMI_EXAMPLES.stem)
     return sorted(path for path in FOLDER.glob("*.json") if path.stem not in others)
+
+
+def a_ledger(nodes: Iterable[Node], claims: Iterable[VGPUClaim] = ()) -> Ledger:
+    """As after a start: of the objects alone."""
+    ledger = Ledger(config=CONFIG)
+    for node in nodes:
+        ledger.apply_node(node)
+        for device in devices_on(node):
+            ledger.apply_device(device)
+    for claim in claims:
+        ledger.apply_claim(claim)
+    return ledger
+
+
+def in_use(ledger: Ledger) -> dict[str, tuple[int, int, int, int]]:
+    """By UUID: slots, cores, MiB and bits of each device that are in use."""
+    columns = ledger.columns
+    return {
+        columns.uuid[number]: columns.in_use(number)
+        for number in map(columns.number_of, columns.state())
+    }
+
+
+def a_claim_of(spec: VGPUClaimSpec, plan: Plan, number: int) -> VGPUClaim:
+    """A claim with what a plan gives it; no other has its number."""
+    allocation = plan.allocation().to_wire() | {"id": allocation_id(number)}
+    metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
+    return VGPUClaim.read(
+        {
+            "metadata": metadata | {"resourceVersion": str(number + 1)},
+            "spec": spec.to_wire(),
+            "status": {"allocation": allocation, "conditions": []},
+        }
+    )
 
 
 def questions(path: Path) -> Iterator[Question]:

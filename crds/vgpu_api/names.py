@@ -107,6 +107,8 @@ ENV_CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
 ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 """Go's words for true, as HAMi reads switches."""
+FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+"""The same, for false."""
 
 FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"

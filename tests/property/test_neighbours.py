@@ -12,14 +12,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_container, a_pod, allocation_id
-from vendor_vectors import CONFIG, devices_on
+from builders import a_container, a_pod
+from vendor_vectors import CONFIG, a_claim_of, a_ledger, in_use
 from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
-from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import place
 
 COUNT, CORES, MEMORY = "metax-tech.com/sgpu", "metax-tech.com/vcore", "metax-tech.com/vmemory"
@@ -250,38 +249,6 @@ def raw_pod(pod: APod) -> Pod:
     return a_pod(annotations=said, containers=containers)
 
 
-def a_ledger(nodes: list[ANode], claims: list[VGPUClaim]) -> Ledger:
-    """As after a start: of the objects alone."""
-    ledger = Ledger(config=CONFIG)
-    for node in map(raw_node, nodes):
-        ledger.apply_node(node)
-        for device in devices_on(node):
-            ledger.apply_device(device)
-    for claim in claims:
-        ledger.apply_claim(claim)
-    return ledger
-
-
-def in_use(ledger: Ledger) -> dict[str, tuple[int, int, int, int]]:
-    columns = ledger.columns
-    return {
-        columns.uuid[number]: columns.in_use(number)
-        for number in map(columns.number_of, columns.state())
-    }
-
-
-def a_claim_of(spec: VGPUClaimSpec, plan: Any, number: int) -> VGPUClaim:
-    allocation = plan.allocation().to_wire() | {"id": allocation_id(number)}
-    metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
-    return VGPUClaim.read(
-        {
-            "metadata": metadata | {"resourceVersion": str(number + 1)},
-            "spec": spec.to_wire(),
-            "status": {"allocation": allocation, "conditions": []},
-        }
-    )
-
-
 def a_fleet(chance: Random) -> list[ANode]:
     return [
         ANode(
@@ -335,7 +302,7 @@ def test_each_pod_is_denied_refused_or_placed_as_by_the_model(seed: int) -> None
     """
     chance = Random(seed)
     fleet = a_fleet(chance)
-    ledger, claims = a_ledger(fleet, []), dict[int, VGPUClaim]()
+    ledger, claims = a_ledger(map(raw_node, fleet)), dict[int, VGPUClaim]()
     placed = dict[int, tuple[APod, list[list[ADevice]]]]()
     for number, step in enumerate(some_steps(chance)):
         if isinstance(step, int):
@@ -367,7 +334,7 @@ def test_each_pod_is_denied_refused_or_placed_as_by_the_model(seed: int) -> None
         ledger.apply_claim(claims[number])
         placed[number] = step, chosen
         _put_on(step, chosen)
-    assert in_use(a_ledger(fleet, list(claims.values()))) == in_use(ledger)
+    assert in_use(a_ledger(map(raw_node, fleet), claims.values())) == in_use(ledger)
 
 
 def _shares(pod: APod, given: list[list[ADevice]]) -> list[tuple[ADevice, Any]]:

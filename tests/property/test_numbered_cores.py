@@ -5,15 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_container, a_pod, allocation_id
-from vendor_vectors import CONFIG, devices_on
+from builders import a_container, a_pod
+from vendor_vectors import CONFIG, a_claim_of, a_ledger, in_use
 from vgpu_api.core import Node, Pod
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
-from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import place
-from vgpu_operator.placement.columns import Columns
 
 DEVICES = 4
 EACH = 2
@@ -35,24 +33,6 @@ def a_neuron_node(instance_type: str) -> Node:
             },
         }
     )
-
-
-def a_ledger(node: Node, claims: list[VGPUClaim]) -> Ledger:
-    """As after a start: of the objects alone."""
-    ledger = Ledger(config=CONFIG)
-    ledger.apply_node(node)
-    for device in devices_on(node):
-        ledger.apply_device(device)
-    for claim in claims:
-        ledger.apply_claim(claim)
-    return ledger
-
-
-def in_use(columns: Columns) -> dict[str, tuple[int, int, int, int]]:
-    return {
-        columns.uuid[number]: columns.in_use(number)
-        for number in map(columns.number_of, columns.state())
-    }
 
 
 def of_containers(amounts: list[dict[str, str | int]], *, init: int) -> Pod:
@@ -79,7 +59,7 @@ def test_a_core_is_one_claims_at_a_time_also_after_a_restart(
     bits in use agree with the percentages; and objects alone give the same state again.
     """
     node, claims = a_neuron_node(instance_type), dict[int, VGPUClaim]()
-    ledger = a_ledger(node, [])
+    ledger = a_ledger([node])
     for number, step in enumerate(steps):
         if isinstance(step, int):
             gone = claims.pop(step, None)
@@ -92,22 +72,14 @@ def test_a_core_is_one_claims_at_a_time_also_after_a_restart(
         plan = place(ledger.columns, Demand.of(demand.spec, CONFIG))
         if plan.refused:
             continue
-        allocation = plan.allocation().to_wire() | {"id": allocation_id(number)}
-        metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
-        claims[number] = VGPUClaim.read(
-            {
-                "metadata": metadata | {"resourceVersion": str(number + 1)},
-                "spec": demand.spec.to_wire(),
-                "status": {"allocation": allocation, "conditions": []},
-            }
-        )
+        claims[number] = a_claim_of(demand.spec, plan, number)
         ledger.apply_claim(claims[number])
         check(claims)
-        for slots, cores, memory, bits in in_use(ledger.columns).values():
+        for slots, cores, memory, bits in in_use(ledger).values():
             assert memory == 0
             assert slots <= EACH
             assert cores == bits.bit_count() * 100 // EACH
-    assert in_use(a_ledger(node, list(claims.values())).columns) == in_use(ledger.columns)
+    assert in_use(a_ledger([node], claims.values())) == in_use(ledger)
 
 
 def check(claims: dict[int, VGPUClaim]) -> None:

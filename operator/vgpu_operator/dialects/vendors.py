@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-from vgpu_api import quantity
+from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
@@ -29,8 +29,6 @@ MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
 _WHOLE = 100
 """Percent of compute: the device alone."""
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
 
 
@@ -116,10 +114,10 @@ def _is_links_first(kind: Kind, pod: Pod) -> bool:
     written = None if of is None else pod.metadata.annotations.get(of.links_first)
     if of is None or written is None:
         return False
-    if written not in (*_TRUE, *_FALSE):
+    if written not in names.TRUE | names.FALSE:
         field = hami_annotations.annotation_field(of.links_first)
         raise BadInput(field=field, value=written, expected="true or false")
-    return written in _TRUE
+    return written in names.TRUE
 
 
 def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from vgpu_client.connection import login
 from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
-class Backoffs:
+class _Backoffs:
     """Seconds between kopf's tries at one request, without an end.
 
     After some 80 s without an API server it would end the process, again and again, and the kubelet
@@ -34,7 +34,7 @@ def set_up(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = Backoffs()
+    settings.networking.error_backoffs = _Backoffs()
 
 
 async def run(

@@ -19,7 +19,7 @@ from vgpu_api.v1alpha1 import GPUDevice, Metadata
 from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, is_gone, state_of
 from vgpu_operator.ledger.shares import ClaimKey, ClaimShares, DeviceShare
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
-from vgpu_operator.vendors.neighbours import MARKED_FROM, all_joined
+from vgpu_operator.vendors.neighbours import joined
 
 
 class ChangeLog:
@@ -289,14 +289,13 @@ class DeviceTable:
             memory += share.use.memory_mib
             alone = alone or share.alone
             full = full or share.full or share.contradicts(in_mig_mode=in_mig_mode)
-            slices |= share.slices | share.marks
+            slices |= share.slices
+            if share.marks:
+                slices = joined(slices, share.marks, share.use.slots)
         if alone or full:
             cores = max(cores, facts.cores)
         if full:
             slots, memory = max(slots, facts.slots), max(memory, facts.memory_mib)
-        if slices >= MARKED_FROM:
-            holders = self._holders[facts.uuid].values()
-            slices = all_joined((share.marks, share.use.slots) for share in holders)
         number = self.columns.number_of(facts.name)
         before = self.columns.in_use(number)
         if before == (slots, cores, memory, slices):

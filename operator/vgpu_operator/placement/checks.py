@@ -218,10 +218,8 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
 
 def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
     """What is on a device once it serves the request: numbered cores, or marks of neighbours."""
-    on_device = columns.slices_used[device]
-    if request.neighbours:
-        return joined(on_device, request.neighbours, 1)
-    return on_device | bits_of(cores_on(columns, device, request))
+    marks = request.neighbours or bits_of(cores_on(columns, device, request))
+    return joined(columns.slices_used[device], marks, 1)
 
 
 def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:

@@ -380,8 +380,10 @@ def _ruled_keys(
 
     def ruled(node: int) -> float | None:
         key = usual(node)
+        if key is None:
+            return None
         outcome = _plan(columns, node, demand, numa, budget, explain=False)
-        if key is None or isinstance(outcome, Tally):
+        if isinstance(outcome, Tally):
             return None
         grants, taken = outcome
         give_back(columns, taken)

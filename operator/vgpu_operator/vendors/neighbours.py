@@ -10,7 +10,7 @@ Both lie above the bits of a device's MIG slices, with which they share a column
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from vgpu_api.reasons import Reason
@@ -48,8 +48,9 @@ def marks_of(request: VGPURequest) -> int:
     if request.app_class == "Online":
         return ONLINE
     marks = OFFLINE if request.app_class == "Offline" else _NEITHER
-    has_policy = request.qos_policy is not None and request.cores != _WHOLE
-    return marks | _POLICY[request.qos_policy] if has_policy and request.qos_policy else marks
+    if request.qos_policy is None or request.cores == _WHOLE:
+        return marks
+    return marks | _POLICY[request.qos_policy]
 
 
 def joined(on_device: int, marks: int, slots: int) -> int:
@@ -57,14 +58,6 @@ def joined(on_device: int, marks: int, slots: int) -> int:
     online = slots if marks & ONLINE else 0
     offline = slots if marks & OFFLINE else 0
     return (on_device | marks) + (online << _ONLINE_AT) + (offline << _OFFLINE_AT)
-
-
-def all_joined(shares: Iterable[tuple[int, int]]) -> int:
-    """What is on a device of which claims have these shares, each marks and slots."""
-    on_device = 0
-    for marks, slots in shares:
-        on_device = joined(on_device, marks, slots)
-    return on_device
 
 
 def slots_by_class(on_device: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from vgpu_api import quantity
+from vgpu_api import names, quantity
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.vendors import Capacity, Kind
@@ -27,8 +27,6 @@ _MAX_CORES = 64
 """Of a device whose cores have numbers: a bit each, and trn2 has 8."""
 _PERCENT = 100
 _FIELDS = (7, 9)
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +325,8 @@ def _switch(kind: Kind, said: Mapping[str, Any], key: str) -> bool:
     given = said.get(key, False)
     if isinstance(given, bool):
         return given
-    if isinstance(given, str) and given in _TRUE | _FALSE:
-        return given in _TRUE
+    if isinstance(given, str) and given in names.TRUE | names.FALSE:
+        return given in names.TRUE
     raise _bad(kind, given, f"true or false, as {key}")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_operator.vendors.neighbours import (
     MARKED_FROM,
-    all_joined,
     joined,
     marks_of,
     refusal_beside,
@@ -70,6 +71,11 @@ def test_a_device_in_use_takes_its_own_class_and_policy(
     there: int, comes: int, why: Reason | None
 ) -> None:
     assert refusal_beside(joined(0, there, 1), comes) == why
+
+
+def all_joined(shares: list[tuple[int, int]]) -> int:
+    """What is on a device of which claims have these shares, each marks and slots."""
+    return reduce(lambda there, share: joined(there, *share), shares, 0)
 
 
 def test_slots_are_counted_by_class_and_numbers_of_them_touch_no_marks() -> None:
