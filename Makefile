@@ -221,7 +221,7 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 # A test in real time that fails is run once more, and both are shown (docs/decisions, number 77).
 ci: AGAIN = --again --rerun-show-tracebacks -raR
 ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
-ci: lint  ## what CI runs: lint, tests, sanitizers, the real control plane, a real node, fault campaigns
+ci: lint shape  ## what CI runs: lint, shape, tests, sanitizers, the real control plane, a real node, fault campaigns
 	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) -C libvgpu coverage lookups asan ubsan tsan fuzz
 	@$(MAKE) arm64

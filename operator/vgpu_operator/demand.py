@@ -39,7 +39,8 @@ class RequestDemand:
     `numbered_cores`: how many cores of each device are its own, by their numbers. `neighbours` is
     what it is to others on its device (`vendors.neighbours`), 0 where that does not matter;
     `links_first`: its node is the one where the fewest links are cut. `is_marked`: it has one of
-    the two, which a device in use shows.
+    the two, which a device in use shows. `least_cores` must be free of a device: 1 for who reserves
+    none and is to have some; the plugin lets an Online pod go before all others, which needs none.
     `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
     stand for whatever it has.
     """
@@ -68,11 +69,14 @@ class RequestDemand:
     neighbours: int = 0
     links_first: bool = False
     is_marked: bool = field(init=False, repr=False, compare=False, default=False)
+    least_cores: int = field(init=False, repr=False, compare=False, default=1)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
         if self.numbered_cores or self.neighbours:
             object.__setattr__(self, "is_marked", True)
+        least_cores = 0 if self.neighbours & ONLINE else self.cores or 1
+        object.__setattr__(self, "least_cores", least_cores)
         object.__setattr__(self, "_hash", _hash_of(self, _COMPARED_OF_REQUEST))
 
     def __hash__(self) -> int:
@@ -82,14 +86,6 @@ class RequestDemand:
     def least_mib(self) -> int:
         """The least memory that a device must give: a share that rounds down to none is refused."""
         return 0 if self.memory_mib == 0 else 1
-
-    @property
-    def least_cores(self) -> int:
-        """The least compute that must be free: 1 for who reserves none and is to have some.
-
-        The plugin lets an Online pod go before all others, so that it needs none.
-        """
-        return 0 if self.neighbours & ONLINE else self.cores or 1
 
     def memory_on(self, total_mib: int) -> int:
         """MiB that this request means on a device with `total_mib` of memory.
