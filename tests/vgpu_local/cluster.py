@@ -159,6 +159,10 @@ class LocalCluster(Started):
         """The API server, with its faults and history."""
         return self._foundation.server
 
+    def kubeconfig_of(self, user: str) -> Path:
+        """One for a program that the server's faults may befall, as `user`."""
+        return self._foundation.kubeconfig_of(user)
+
     @property
     def agents(self) -> Mapping[str, Daemon]:
         """One process for each node, by node name."""
@@ -279,7 +283,7 @@ class LocalCluster(Started):
             return start_page(
                 self._daemons,
                 folder=self.folder,
-                kubeconfig=self._foundation.kubeconfig_of("vgpu-web"),
+                kubeconfig=self.kubeconfig_of("vgpu-web"),
                 config=self._config,
                 spawn=self.spawn,
             )
@@ -327,7 +331,7 @@ class LocalCluster(Started):
         def operator(replica: Replica) -> Daemon:
             command = operator_command(
                 replica,
-                kubeconfig=self._foundation.kubeconfig_of(replica.name),
+                kubeconfig=self.kubeconfig_of(replica.name),
                 config=self._config,
                 authority=self._authority,
                 folder=self.folder,
@@ -345,7 +349,7 @@ class LocalCluster(Started):
         def webhook(replica: WebhookReplica) -> Daemon:
             command = webhook_command(
                 replica,
-                kubeconfig=self._foundation.kubeconfig_of(replica.name),
+                kubeconfig=self.kubeconfig_of(replica.name),
                 config=self._config,
                 authority=self._authority,
                 folder=self.folder,
@@ -364,7 +368,7 @@ class LocalCluster(Started):
         settings = NodeSettings(
             folder=self.folder,
             config=self._config,
-            kubeconfig_of=lambda node: self._foundation.kubeconfig_of(f"agent-{node}"),
+            kubeconfig_of=lambda node: self.kubeconfig_of(f"agent-{node}"),
             spawn=self.spawn,
             tools=tools,
             pace=self._options.pace,

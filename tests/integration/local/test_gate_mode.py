@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,11 +183,12 @@ def test_without_the_right_to_read_volumes_explain_leaves_them_out_in_one_line(
         action="status", verb="list", resource="persistentvolumes", code=403, times=None
     )
     cluster.server.faults.add(refusing)
-    said = explained(cluster)
+    reader = cluster.kubeconfig_of("reader")
+    said = explained(cluster, reader)
     assert said["not_judged"].startswith("volumes are not judged: ")
     assert (said["reason"], said["message"]) == refused(cluster)
     assert {node["verdict"] for node in said["nodes"]} == {"would serve"}
-    shown = in_files(cluster.kubeconfig, "explain", "patient", spawn=cluster.spawn)
+    shown = in_files(reader, "explain", "patient", spawn=cluster.spawn)
     assert f"\n{said['not_judged']}\n" in shown.stdout
 
 
@@ -199,8 +201,10 @@ def refused(cluster: LocalCluster) -> tuple[str, str]:
     return "", ""
 
 
-def explained(cluster: LocalCluster) -> Any:
-    """What the verb answers about the pod."""
-    done = in_files(cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn)
+def explained(cluster: LocalCluster, kubeconfig: Path | None = None) -> Any:
+    """What the verb answers about the pod, to an administrator if nobody else is named."""
+    done = in_files(
+        kubeconfig or cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
