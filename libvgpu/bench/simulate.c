@@ -212,6 +212,8 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
             out->stamp_us = end / 1000;
         } else {
             out->others = 1;
+            out->other = out->other ? out->other : i + 1;
+            out->other_us = out->other == i + 1 ? end / 1000 : out->other_us;
         }
     }
     return out->stamp_us != 0;

@@ -10,6 +10,7 @@
 #define SHOWN 0.01
 #define FAR_BETTER 2               /* times */
 #define FAR_OFF 15                 /* percent, of a sample */
+#define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed (decision 109) */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
 #define MEMORY_NS 2e9 /* of the factor */
@@ -154,6 +155,19 @@ static void learn_period(struct vgpu_calibration *s, vgpu_duration gap)
     s->gaps += s->gaps < SURE;
 }
 
+void vgpu_calibrate_others(struct vgpu_calibration *s, const struct vgpu_measurement *seen)
+{
+    vgpu_duration gap = seen->other_us > s->other_us ? (seen->other_us - s->other_us) * 1000 : 0;
+    if (!seen->other) {
+        return;
+    }
+    if (seen->other == s->other && gap >= SPACING_NS && gap <= GAP_NS) {
+        s->cadence_ns = !s->cadence_ns || gap < s->cadence_ns ? gap : s->cadence_ns + s->cadence_ns / 256;
+    }
+    s->other = seen->other;
+    s->other_us = seen->other_us;
+}
+
 static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
 
 /* What was used by a sample; it is no longer than the period, however long nothing was shown before it. */
@@ -184,8 +198,10 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
         double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
         double factor = (s->measured + doubt) / (s->raw + doubt),
                is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
-        double points = (factor / is - 1) * (percent ? percent : 100);
-        if (points > 1 || points < -1) {
+        double share = percent ? percent : 100, points = (factor / is - 1) * share, from_one = (factor - 1) * share;
+        if (from_one < ROUNDED && from_one > -ROUNDED) {
+            vgpu_bucket_set_factor(bucket, VGPU_FACTOR_ONE);
+        } else if (points > 1 || points < -1) {
             factor = factor > 20 ? 20 : factor < 0.1 ? 0.1 : factor;
             vgpu_bucket_set_factor(bucket, (uint64_t)(factor * (double)VGPU_FACTOR_ONE));
         }
@@ -235,6 +251,9 @@ static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_
 {
     uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
     unsigned best = 0;
+    if (s->cadence_ns && s->cadence_ns < s->period_ns - s->period_ns / 4) {
+        return s->cadence_ns;
+    }
     for (unsigned i = 1; i < VGPU_PARTS && s->period_ns / (i + 1) > SHORTEST_NS - SHORTEST_NS / 8; i++) {
         best = s->misfit[i] < s->misfit[best] ? i : best;
     }

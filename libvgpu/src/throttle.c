@@ -70,6 +70,7 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     }
     vgpu_calm_take(&throttle->lock);
     vgpu_calibrate_read(&device->calibration, device->bucket, since_ns);
+    vgpu_calibrate_others(&device->calibration, &seen);
     if (vgpu_lockstep_waits(throttle, end)) {
         vgpu_lockstep_discard(&device->calibration, device->bucket, end);
         vgpu_calm_drop(&throttle->lock);

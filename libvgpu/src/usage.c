@@ -144,6 +144,10 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
             out->stamp_us = samples[i].timeStamp > out->stamp_us ? samples[i].timeStamp : out->stamp_us;
         } else {
             out->others |= samples[i].smUtil > 0;
+            if (!out->other || samples[i].pid < out->other) {
+                out->other = samples[i].pid;
+                out->other_us = samples[i].timeStamp;
+            }
         }
     }
     out->percent = out->percent > 100 ? 100 : out->percent;

@@ -336,6 +336,58 @@ TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_o
     CHECK(vgpu_bucket_factor(&b) < VGPU_FACTOR_ONE * 11 / 10);
 }
 
+/* A kernel of 20 ms each 400 ms, beside neighbours, that ends just after a sample: with `others` those show that samples are 100 ms
+ * apart. */
+static uint64_t factor_of_a_program_in_step_with_samples(int others)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = (99 * S + 700 * MS) / 1000};
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
+        struct vgpu_measurement seen = {.percent = 18, .others = 1, .neighbours = 1, .others_known = 1};
+        if (others && at % (50 * MS) == 0) {
+            seen.other = 7 + at / S % 5 / 4; /* now and then another one, whose samples have other stamps */
+            seen.other_us = at / (100 * MS) * 100000 + (seen.other == 8 ? 40000 : 0);
+            vgpu_calibrate_others(&calibration, &seen);
+        }
+        if (at / MS % 400 == 110) {
+            seen.end = vgpu_at(at - 10 * MS);
+            seen.stamp_us = seen.end.ns / 1000;
+            vgpu_bucket_count(&b, 20 * MS, 20 * MS);
+            vgpu_calibrate_ran(&calibration, vgpu_at(at - 60 * MS), vgpu_at(at - 5 * MS), 20 * MS, 20 * MS);
+            vgpu_calibrate_lump(&calibration, 20 * MS);
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 5, vgpu_at(at), &seen);
+        }
+    }
+    return vgpu_bucket_factor(&b);
+}
+
+TEST(neighbours_show_how_long_samples_are_to_a_program_in_step_with_them)
+{
+    CHECK(factor_of_a_program_in_step_with_samples(0) > 2 * VGPU_FACTOR_ONE);
+    CHECK_EQ(factor_of_a_program_in_step_with_samples(1), VGPU_FACTOR_ONE);
+}
+
+/* 5.7 % of the device, shown as 9 for two seconds, and then as 6. */
+TEST(where_whole_percents_leave_it_open_the_times_of_events_are_believed)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S; at < 130 * S; at += 10 * MS) {
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
+        vgpu_bucket_count(&b, MS * 57 / 100, MS * 57 / 100);
+        if (at % (100 * MS) == 0) {
+            uint32_t percent = at < 102 * S ? 9 : 6;
+            struct vgpu_measurement seen = {
+                .stamp_us = at / 1000, .end = vgpu_at(at), .percent = percent, .neighbours = 1, .others_known = 1};
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 6, vgpu_at(at), &seen);
+        }
+    }
+    CHECK_EQ(vgpu_bucket_factor(&b), VGPU_FACTOR_ONE);
+}
+
 TEST(a_full_table_still_gives_an_answer)
 {
     int learned, missing = 0;
