@@ -202,7 +202,7 @@ def refused(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def explained(cluster: LocalCluster, kubeconfig: Path | None = None) -> Any:
-    """What the verb answers about the pod, to an administrator if nobody else is named."""
+    """What the verb answers about the pod; by default to an administrator."""
     done = in_files(
         kubeconfig or cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn
     )
