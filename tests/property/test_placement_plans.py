@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import a_geometry, a_request, an_ask, bits, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.demand import Demand, RequestDemand
-from vgpu_operator.placement import DeviceFacts, Grant, Plan, place
+from vgpu_operator.placement import Columns, DeviceFacts, Grant, Plan, Share, best_of, place
 
 MIB = (0, 1000, 8000, 16_000)
 CORES = (0, 30, 50, 100)
@@ -195,6 +195,40 @@ def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:
         max([sum(g.cores for g in app), *(g.cores for g in init)]),
         max(len(app), 1 if init else 0),
     )
+
+
+class KeptShares:
+    """Shares that are kept from every claim."""
+
+    def __init__(self, columns: Columns, uses: Mapping[str, Use]) -> None:
+        numbers = {uuid: number for number, uuid in enumerate(columns.uuid)}
+        self._on: dict[int, list[Share]] = {}
+        for uuid, use in uses.items():
+            share = Share(numbers[uuid], use.slots, use.cores, use.memory_mib)
+            self._on.setdefault(columns.node_of[share.device], []).append(share)
+
+    @property
+    def nodes(self) -> Collection[int]:
+        return self._on
+
+    def on(self, node: int) -> Sequence[Share]:
+        return self._on.get(node, ())
+
+
+@given(st.data(), fleets(), asks())
+def test_what_is_kept_from_a_claim_counts_on_each_node_as_if_it_were_in_use(data, fleet, ask):
+    devices, used = fleet
+    uses = st.builds(
+        Use, st.sampled_from((0, 1000, 8000)), st.sampled_from((0, 30)), st.sampled_from((0, 1))
+    )
+    kept = {uuid: use for uuid in used if (use := data.draw(st.none() | uses)) is not None}
+    columns = some_columns(*devices, used=used)
+    sums = {uuid: use + kept.get(uuid, Use()) for uuid, use in used.items()}
+    later = some_columns(*devices, used=sums)
+    for number, name in enumerate(columns.node_name):
+        beside = best_of(columns, ask, [number], kept=KeptShares(columns, kept))
+        in_use = best_of(later, ask, [number])
+        assert (beside and (name, beside.grants)) == (in_use and (name, in_use.grants))
 
 
 @given(fleets(), asks())

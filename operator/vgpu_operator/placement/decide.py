@@ -26,10 +26,9 @@ from vgpu_operator.placement.bounds import (
     Budget,
     Kept,
     NodeFilter,
-    Share,
     numbers_of,
 )
-from vgpu_operator.placement.checks import give_back, lay
+from vgpu_operator.placement.checks import give_back, lay, may_fit
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.explaining import why_none_serve
 from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
@@ -197,9 +196,11 @@ class _Space:
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         """What the claim gets on a node; None if it does not serve."""
-        shares = self._kept_on(node)
+        shares = self.kept.on(node)
         if not shares:
             return self._grants(node, numa)
+        if not may_fit(self.columns, node, self.demand.requests[0], shares):
+            return None
         laid = lay(self.columns, shares)
         grants = self._grants(node, numa)
         give_back(self.columns, laid)
@@ -213,7 +214,7 @@ class _Space:
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
         """As `grants`, with the reasons."""
-        laid = lay(self.columns, self._kept_on(node))
+        laid = lay(self.columns, self.kept.on(node))
         outcome = plan_on(self.columns, node, self.demand, numa, self.budget)
         give_back(self.columns, laid)
         return outcome
@@ -257,10 +258,7 @@ class _Space:
 
     def is_kept(self, node: int) -> bool:
         """Whether anything of the node is kept from this claim."""
-        return node in self.kept.nodes and bool(self.kept.on(node))
-
-    def _kept_on(self, node: int) -> Sequence[Share]:
-        return self.kept.on(node) if node in self.kept.nodes else ()
+        return bool(self.kept.on(node))
 
 
 def _passes(demand: Demand) -> tuple[NumaPolicy, ...]:
