@@ -1,7 +1,7 @@
 """Admission of what people write by hand, as kopf handlers around the rules of `admission`.
 
 Each handler is served at a path that is its id (`PATHS`); the webhook configurations name these.
-Pods that are created are reviewed in `pods`.
+What programs make is reviewed in `reviews`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,15 @@ from typing import Any
 import jsonpatch
 import kopf
 
-from vgpu_api.config import ConfigFile
-from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_operator.admission import (
-    mutate_claim,
-    mutate_ephemeral_containers,
-    validate_claim,
-    validate_configuration,
-)
+from vgpu_operator.admission import mutate_ephemeral_containers, validate_configuration
 from vgpu_operator.handlers.outcomes import answering
 
-PATHS = (
-    "mutate-ephemeral-containers",
-    "mutate-claims",
-    "validate-claims",
-    "validate-configuration",
-)
+PATHS = ("mutate-ephemeral-containers", "validate-configuration")
 """The handlers' ids."""
 
 
-def register(registry: kopf.OperatorRegistry, *, source: ConfigFile) -> None:
-    """Put the admission handlers into a registry.
-
-    Each review is answered by the configuration that is in force when it comes.
-    """
+def register(registry: kopf.OperatorRegistry) -> None:
+    """Put the admission handlers into a registry."""
     logging.getLogger("kopf.objects").addFilter(_is_no_refusal)
 
     @kopf.on.mutate(
@@ -53,37 +38,6 @@ def register(registry: kopf.OperatorRegistry, *, source: ConfigFile) -> None:
         pod = dict(body)
         with answering("pod", pod, namespace):
             _patch(patch, mutate_ephemeral_containers(pod, dict(more["old"])))
-
-    @kopf.on.mutate(
-        VGPU_CLAIMS.group,
-        VGPU_CLAIMS.version,
-        VGPU_CLAIMS.plural,
-        id="mutate-claims",
-        operation="CREATE",
-        registry=registry,
-    )
-    async def mutate_claims(
-        body: kopf.Body, patch: kopf.Patch, namespace: str | None, **_: Any
-    ) -> None:
-        with answering("claim", dict(body), namespace):
-            _patch(patch, mutate_claim(dict(body)))
-
-    @kopf.on.validate(
-        VGPU_CLAIMS.group,
-        VGPU_CLAIMS.version,
-        VGPU_CLAIMS.plural,
-        id="validate-claims",
-        operations=["CREATE", "UPDATE"],
-        registry=registry,
-    )
-    async def validate_claims(body: kopf.Body, **more: Any) -> None:
-        old = more["old"]
-        with answering("claim", dict(body), more["namespace"]):
-            validate_claim(
-                dict(body),
-                None if old is None else dict(old),
-                max_priority=source.config.scheduling.max_claim_priority,
-            )
 
     @kopf.on.validate(
         "",

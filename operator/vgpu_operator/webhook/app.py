@@ -17,7 +17,7 @@ from vgpu_operator.collector import set_aside
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.handlers import admission, frame
-from vgpu_operator.handlers.pods import PodReviews
+from vgpu_operator.handlers.reviews import Reviews
 from vgpu_operator.handlers.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def run(config: WebhookConfig) -> None:
     registry = kopf.OperatorRegistry()
     async with Api.connect(config.kubeconfig, config.context) as api:
         identity = webhook_identity(api, config)
-        admission.register(registry, source=config.cluster)
+        admission.register(registry)
 
         async def keep(work: Coroutine[None, None, None]) -> None:
             try:
@@ -60,7 +60,7 @@ async def run(config: WebhookConfig) -> None:
                 config.listen,
                 identity,
                 paths=admission.PATHS,
-                answers=PodReviews(api, config.cluster).answers,
+                answers=Reviews(api, config.cluster).answers,
                 drain_s=config.drain_s,
             )
             for work in (

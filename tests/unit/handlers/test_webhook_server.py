@@ -18,8 +18,8 @@ from vgpu_local.ports import free_ports
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.config import Address, Tls
+from vgpu_operator.handlers import reviews
 from vgpu_operator.handlers.admission import PATHS
-from vgpu_operator.handlers.pods import POD_PATHS
 from vgpu_operator.handlers.webhooks import Webhooks
 
 REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u"}}}}
@@ -162,4 +162,4 @@ def test_the_manifests_send_reviews_to_the_paths_that_have_a_handler() -> None:
         for configuration in configurations
         for hook in configuration["webhooks"]
     ]
-    assert sorted(sent) == sorted([*PATHS, *POD_PATHS])
+    assert sorted(sent) == sorted([*PATHS, *reviews.PATHS])

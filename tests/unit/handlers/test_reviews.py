@@ -1,4 +1,4 @@
-"""Reviews of pods that are created: the API server's form, around the rules of admission."""
+"""Reviews of pods and claims: the API server's form, around the rules of admission."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import jsonpatch
 import pytest
 
 from vgpu_api.config import ClusterConfig, ConfigFile
+from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
-from vgpu_operator.handlers.pods import PodReviews
+from vgpu_operator.handlers import reviews as reviewing
 
 ADMITTED = {"resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}}}
 
@@ -39,7 +40,7 @@ class Reviews:
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server = server
-        self._answers = PodReviews(api, ConfigFile(None, ClusterConfig())).answers
+        self._answers = reviewing.Reviews(api, ConfigFile(None, ClusterConfig())).answers
 
     async def of(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
         answer = await self._answers[path](review)
@@ -112,4 +113,50 @@ async def test_a_review_without_a_pod_is_refused_by_field(reviews: Reviews, no_p
     assert answer == {
         "allowed": False,
         "status": {"message": "request.object: Required value: an object", "code": 400},
+    }
+
+
+def a_claim(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "VGPUClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"requests": [{"memory": "1000Mi"}], **spec},
+    }
+
+
+async def test_an_immediate_claim_gets_the_finalizer_once(reviews: Reviews) -> None:
+    claim = a_claim(bindingMode="Immediate")
+    first = await reviews.of("mutate-claims", a_review(claim))
+    patched = jsonpatch.apply_patch(claim, json.loads(base64.b64decode(first["patch"])))
+    assert patched["metadata"]["finalizers"] == [FINALIZER_IN_USE]
+    assert await reviews.of("mutate-claims", a_review(patched)) == {"allowed": True}
+    assert await reviews.of("validate-claims", a_review(patched)) == {"allowed": True}
+
+
+async def test_a_claim_is_refused_by_field_and_bound_by_the_configuration(
+    reviews: Reviews,
+) -> None:
+    answer = await reviews.of("validate-claims", a_review(a_claim(schedulingPriority=10**6)))
+    assert answer["allowed"] is False
+    assert answer["status"]["code"] == 422
+    assert "spec.schedulingPriority" in answer["status"]["message"]
+
+
+async def test_an_update_is_judged_beside_what_is_stored(reviews: Reviews) -> None:
+    """A claim that was stored while its priority was allowed may keep it."""
+    stored = a_claim(schedulingPriority=10**6)
+    changed = a_claim(schedulingPriority=10**6, ttlSecondsAfterUnused=60)
+    review = a_review(changed, oldObject=stored)
+    assert await reviews.of("validate-claims", review) == {"allowed": True}
+
+
+@pytest.mark.parametrize("no_old", [[], "claim", 3])
+async def test_an_old_object_that_is_none_is_refused_by_field(
+    reviews: Reviews, no_old: Any
+) -> None:
+    answer = await reviews.of("validate-claims", a_review(a_claim(), oldObject=no_old))
+    assert answer == {
+        "allowed": False,
+        "status": {"message": "request.oldObject: Required value: an object", "code": 400},
     }

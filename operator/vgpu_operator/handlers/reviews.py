@@ -1,6 +1,6 @@
-"""Reviews of pods that are created, and of Jobs that make them, without kopf's part of a review.
+"""Reviews of what programs make, pods, Jobs and claims, without kopf's part of a review.
 
-They come as fast as a rollout makes pods, and each pod waits for two of them. Kopf copies and
+They come as fast as a rollout makes pods, and each object waits for two of them. Kopf copies and
 compares an object, and starts a handler with a log and a state of its own, which costs more CPU
 than the rules themselves (decision 85); and it reviews only kinds that it has found at its start,
 which Volcano's need not be. What people write by hand stays with kopf's handlers
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import kopf
 import orjson
@@ -28,9 +28,11 @@ from vgpu_operator.admission import (
     claim_named_by,
     disables_control,
     misspelt,
+    mutate_claim,
     mutate_pod,
     unanswered,
     unasked,
+    validate_claim,
     validate_pod,
     waits_for_claim,
     without_effect,
@@ -39,14 +41,37 @@ from vgpu_operator.admission.jsonpatch import Operation, applied
 from vgpu_operator.handlers.outcomes import answering
 from vgpu_operator.handlers.quotas import refuse_over_quota
 
-POD_PATHS = ("mutate-pods", "validate-pods", "warn-pods", "check-volcano-jobs")
+PATHS = (
+    "mutate-pods",
+    "validate-pods",
+    "warn-pods",
+    "check-volcano-jobs",
+    "mutate-claims",
+    "validate-claims",
+)
 """Where the webhook configurations send these reviews."""
 
 Verdict = tuple[list[Operation], list[str]]
-"""What changes in a pod that is admitted, and the warnings that its author gets."""
+"""What changes in an object that is admitted, and the warnings that its author gets."""
 
 
-class PodReviews:
+class Asked(NamedTuple):
+    """What a review has beside its object.
+
+    Attributes:
+        namespace: Where that is to be.
+        old: As it is stored; None: it is created.
+    """
+
+    namespace: str
+    old: dict[str, Any] | None
+
+
+Rule = Callable[[RawPod, Asked], Awaitable[Verdict]]
+"""The verdict on an object; of a Job and of a claim the JSON alone is read."""
+
+
+class Reviews:
     """Answers reviews by the configuration that is in force when each comes.
 
     Attributes:
@@ -56,36 +81,49 @@ class PodReviews:
     def __init__(self, api: Api, source: ConfigFile) -> None:
         self._api = api
         self._source = source
-        rules = (self._mutate, self._validate, self._warn, self._check_job)
-        kinds = ("pod", "pod", "pod", "job")
+        rules = (
+            (self._mutate, "pod"),
+            (self._validate, "pod"),
+            (self._warn, "pod"),
+            (self._check_job, "job"),
+            (self._mutate_claim, "claim"),
+            (self._validate_claim, "claim"),
+        )
         self.answers = {
-            path: _answering_by(rule, kind)
-            for path, rule, kind in zip(POD_PATHS, rules, kinds, strict=True)
+            path: _answering_by(rule, kind) for path, (rule, kind) in zip(PATHS, rules, strict=True)
         }
 
-    async def _mutate(self, pod: RawPod, namespace: str) -> Verdict:
+    async def _mutate(self, pod: RawPod, asked: Asked) -> Verdict:
         named = claim_named_by(pod)
-        claim = None if named is None else await self._read_claim(namespace, named.name)
-        may = await self._may_disable_control(pod, namespace)
+        claim = None if named is None else await self._read_claim(asked.namespace, named.name)
+        may = await self._may_disable_control(pod, asked.namespace)
         operations = mutate_pod(pod, self._source.config, claim, may_disable_control=may)
         if named is not None and claim is None:
             return operations, waits_for_claim(applied(pod, operations))
         return operations, []
 
-    async def _validate(self, pod: RawPod, namespace: str) -> Verdict:
+    async def _validate(self, pod: RawPod, asked: Asked) -> Verdict:
         config = self._source.config
-        may = await self._may_disable_control(pod, namespace)
+        may = await self._may_disable_control(pod, asked.namespace)
         validate_pod(pod, config, may_disable_control=may)
         if config.scheduling.quota_at == "Admission":
-            await refuse_over_quota(pod, namespace, api=self._api, config=config)
+            await refuse_over_quota(pod, asked.namespace, api=self._api, config=config)
         return [], [*unasked(pod, config), *without_effect(pod, config)]
 
-    async def _warn(self, pod: RawPod, _: str) -> Verdict:
+    async def _warn(self, pod: RawPod, _: Asked) -> Verdict:
         config = self._source.config
         return [], [*misspelt(pod, config), *unanswered(pod, config)]
 
-    async def _check_job(self, job: dict[str, Any], _: str) -> Verdict:
+    async def _check_job(self, job: dict[str, Any], _: Asked) -> Verdict:
         return [], check_volcano_job(job, self._source.config)
+
+    async def _mutate_claim(self, claim: dict[str, Any], _: Asked) -> Verdict:
+        return mutate_claim(claim), []
+
+    async def _validate_claim(self, claim: dict[str, Any], asked: Asked) -> Verdict:
+        most = self._source.config.scheduling.max_claim_priority
+        validate_claim(claim, asked.old, max_priority=most)
+        return [], []
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
         """Whether the namespace allows it; only a pod that does it costs a read."""
@@ -106,13 +144,11 @@ class PodReviews:
             return None
 
 
-def _answering_by(
-    rule: Callable[[RawPod, str], Awaitable[Verdict]], kind: str
-) -> Callable[[Any], Awaitable[Any]]:
+def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:
     """Answers reviews in the API server's form, by `rule`; a refusal is an answer too.
 
     Args:
-        rule: The verdict on an object of a namespace; of a Job the JSON alone is read.
+        rule: The verdict.
         kind: What logs call the object.
     """
 
@@ -126,12 +162,14 @@ def _answering_by(
         }
 
     async def reviewed(request: Any) -> dict[str, Any]:
-        if not isinstance(request.get("object"), dict):
-            return _refused("request.object: Required value: an object", 400)
-        pod, namespace = RawPod(request["object"]), str(request.get("namespace") or "")
+        given, old = request.get("object"), request.get("oldObject")
+        for key, what in (("object", given), ("oldObject", {} if old is None else old)):
+            if not isinstance(what, dict):
+                return _refused(f"request.{key}: Required value: an object", 400)
+        raw, asked = RawPod(given), Asked(str(request.get("namespace") or ""), old)
         try:
-            with answering(kind, pod, namespace):
-                operations, warnings = await rule(pod, namespace)
+            with answering(kind, raw, asked.namespace):
+                operations, warnings = await rule(raw, asked)
         except kopf.AdmissionError as refusal:
             return _refused(str(refusal), refusal.code)
         admitted: dict[str, Any] = {"allowed": True}
