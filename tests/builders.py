@@ -53,6 +53,7 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 from vgpu_operator.placement.mix import Mix, type_of
+from vgpu_operator.vendors.parts import Part
 
 NODE = "node-1"
 GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
@@ -331,6 +332,7 @@ def device_facts(
     duplicate: bool = False,
     links: Mapping[str, int] | None = None,
     profiles: tuple[Profile, ...] = (),
+    parts: tuple[Part, ...] = (),
 ) -> DeviceFacts:
     """A device as placement sees it."""
     return DeviceFacts(
@@ -350,6 +352,7 @@ def device_facts(
         cordoned=cordoned,
         links=tuple(sorted((links or {}).items())),
         profiles=profiles if mode == "MIG" else (),
+        parts=parts,
     )
 
 

@@ -241,6 +241,8 @@ def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0)
         kind.word: kind.numbered_cores.each for kind in kinds() if kind.numbered_cores is not None
     }
     (each,) = {each_of.get(word, 0) for word in answer["devices"]} or (0,)
+    written = json.loads(answer["annotations"].get("assigned-containers", "{}"))
+    parts = {container: part["profileName"] for container, part in written.items()}
     devices = [
         {
             "request": container.name,
@@ -249,6 +251,7 @@ def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0)
             "index": index_of[uuid],
             "memory": format_mib(memory),
             **(_numbered(cores, each) if each else {"cores": min(cores, 100)}),
+            **({"part": parts[container.name]} if container.name in parts else {}),
         }
         for container, given in zip(each_container(pod), given_by_hami(answer, node), strict=False)
         for uuid, memory, cores in given

@@ -16,6 +16,7 @@ class Reason(StrEnum):
     """One way in which a device, a node or a request can be refused."""
 
     # A device (in the order of the checks).
+    MODE_NOT_FIT = "ModeNotFit"  # of all devices of a node, and counted once
     CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # ours: HAMi does not notice
     CARD_NOT_HEALTHY = "CardNotHealth"
     CARD_CORDONED = "CardCordoned"

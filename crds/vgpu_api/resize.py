@@ -35,8 +35,9 @@ def was_changed(claim: VGPUClaim) -> bool:
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
     """The allocation's devices with the amounts that the spec asks for now.
 
-    What the spec leaves to defaults stays as it was given, and so do MIG instances and whole
-    devices (`Exclusive`), which cannot change while they are held: see `unmet`.
+    What the spec leaves to defaults stays as it was given, and so do MIG instances, parts that a
+    node registers and whole devices (`Exclusive`), which cannot change while they are held: see
+    `unmet`.
     """
     requests = {request.name: request for request in spec.requests}
     return [_desired(device, requests.get(device.request)) for device in allocation.devices]
@@ -45,7 +46,7 @@ def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]
 def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
     """Why devices cannot become what the spec asks for now: reason and sentence.
 
-    A MIG instance or a whole device that has at least as much serves the request as it is.
+    A MIG instance, a part or a whole device that has at least as much serves the request as it is.
     """
     requests = {request.name: request for request in spec.requests}
     found = []
@@ -53,19 +54,22 @@ def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
         request = requests.get(device.request)
         if request is None:
             continue
-        if device.mig is None and request.mode != "Exclusive":
+        is_of_one_size = device.mig is not None or bool(device.part)
+        if not is_of_one_size and request.mode != "Exclusive":
             if request.memory_percent is not None and _memory_mib(device, request) is None:
                 found.append(("DeviceMemoryUnknown", _no_percentage(device, request)))
             continue
         memory = max(device.memory_mib, _memory_mib(device, request) or 0)
         cores = device.cores
-        if device.mig is not None:
+        if is_of_one_size:
             cores = max(cores, request.cores or 0)
         if (memory, cores) == (device.memory_mib, device.cores):
             continue
         reason, what = "WholeDevice", "all of the device"
         if device.mig is not None:
             reason, what = "MigInstance", f"its MIG instance {device.mig.profile}"
+        elif device.part:
+            reason, what = "RegisteredPart", f"its part {device.part}"
         requested = f"{format_mib(memory)} and {cores} % asked"
         has = f"{what} has {format_mib(device.memory_mib)} and {device.cores} %"
         found.append(
@@ -99,7 +103,7 @@ def is_resized(claim: VGPUClaim) -> bool:
 
 
 def _desired(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
-    if request is None or device.mig is not None or request.mode == "Exclusive":
+    if request is None or device.mig is not None or device.part or request.mode == "Exclusive":
         return device
     memory = _memory_mib(device, request)
     cores = device.cores if request.cores is None else request.cores

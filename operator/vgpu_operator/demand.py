@@ -7,6 +7,7 @@ and equal requests are equal values: a `Demand` is hashable: the key of a reques
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
@@ -21,7 +22,22 @@ ALL_CORES = 100
 WHOLE_MEMORY = 100
 """Percent of memory that makes a request one for whole devices."""
 LEAST_MEMORY_MIB = 1
-"""Least memory of a request for a MIG profile: every instance has it, and is charged itself."""
+"""Least memory of a request for a MIG profile or a part: each has it, and is charged itself."""
+
+
+class PartDemand(NamedTuple):
+    """Which part of a device is asked for, where each node registers what its devices are given in.
+
+    Attributes:
+        size: The size of the part; 0: the smallest that has what else is asked for.
+        memory: Its least memory, in GiB or, where that is far too much, in MiB
+            (`vendors.parts.mib_of`); 0: as the request has it.
+        name: The part that this means on a node; empty: it is not known yet.
+    """
+
+    size: int = 0
+    memory: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +54,12 @@ class RequestDemand:
     ask for such devices get the same one; `one_size`: no device with parts of another size;
     `numbered_cores`: how many cores of each device are its own, by their numbers. `neighbours` is
     what it is to others on its device (`vendors.neighbours`), 0 where that does not matter;
-    `links_first`: its node is the one where the fewest links are cut. `is_marked`: it has one of
-    the two, which a device in use shows. `least_cores` must be free of a device: 1 for who reserves
+    `links_first`: its node is the one where the fewest links are cut. `is_marked`: it has numbered
+    cores, neighbours or a part. `least_cores` must be free of a device: 1 for who reserves
     none and is to have some; the plugin lets an Online pod go before all others, which needs none.
     `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
-    stand for whatever it has.
+    stand for whatever it has. `part` likewise, where devices are given in parts that nodes
+    register: on a node the request is one for what a part has (`placement.parts`).
     """
 
     name: str
@@ -68,12 +85,13 @@ class RequestDemand:
     mig_profile: str = ""
     neighbours: int = 0
     links_first: bool = False
+    part: PartDemand | None = None
     is_marked: bool = field(init=False, repr=False, compare=False, default=False)
     least_cores: int = field(init=False, repr=False, compare=False, default=1)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        if self.numbered_cores or self.neighbours:
+        if self.numbered_cores or self.neighbours or self.part is not None:
             object.__setattr__(self, "is_marked", True)
         least_cores = 0 if self.neighbours & ONLINE else self.cores or 1
         object.__setattr__(self, "least_cores", least_cores)
@@ -207,7 +225,12 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         mig_profile=request.mig_profile or "",
         neighbours=neighbours,
         links_first=request.links_first,
+        part=None if kind is None or not kind.in_parts else _part(request),
     )
+
+
+def _part(request: VGPURequest) -> PartDemand:
+    return PartDemand(request.part_size or 0, request.part_memory or 0)
 
 
 def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None:
@@ -235,7 +258,7 @@ def _numbered_cores(kind: Kind, percent: int) -> int:
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
     """(MiB, percent), one of them None: the size, else the percentage, else the default."""
-    if request.mig_profile is not None:
+    if _names_no_amount(request):
         return LEAST_MEMORY_MIB, None
     memory_mib = request.memory_mib
     if memory_mib is not None:
@@ -251,11 +274,16 @@ def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
     """Who takes all the memory of a device and names no cores, takes the device alone."""
     if request.mode == "Exclusive":
         return ALL_CORES
-    if request.mig_profile is not None:
+    if request.cores is None and _names_no_amount(request):
         return 0
     if request.cores is not None:
         return min(request.cores, ALL_CORES)
     return ALL_CORES if whole else config.nvidia.default_cores
+
+
+def _names_no_amount(request: VGPURequest) -> bool:
+    """Whether it has no amount of memory: its instance or part has what it has."""
+    return request.mig_profile is not None or bool(request.part_size or request.part_memory)
 
 
 def _patterns(written: list[str]) -> tuple[str, ...]:

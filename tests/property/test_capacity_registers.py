@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeAlias
-from uuid import uuid4
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import a_node, a_request, a_spec
-from vgpu_api import conditions
+from register_world import World
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, shown
-from vgpu_api.v1alpha1 import GPUDevice, GPUDeviceStatus
 from vgpu_api.vendors import Kind, kinds
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine.apply import apply
-from vgpu_operator.engine.effects import Effect, PublishDevice, RecordEvent
-from vgpu_operator.engine.events import DeviceObserved, DeviceWritten, NodeObserved
-from vgpu_operator.engine.registers import UNREADABLE, publish_registered
-from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import Ledger
+from vgpu_operator.engine.effects import RecordEvent
+from vgpu_operator.engine.registers import UNREADABLE
 from vgpu_operator.placement import place
 from vgpu_operator.vendors import devices_of, silence_of
 from vgpu_operator.vendors.registers import MAX_DEVICES
@@ -86,49 +80,6 @@ def refusal_of(kind: Kind, node: Node) -> BadInput | None:
     return None
 
 
-class World:
-    """The engine's state with one node, whose devices are written as an API server would."""
-
-    def __init__(self) -> None:
-        self.state = State(CONFIG, Ledger(config=CONFIG), lambda: str(uuid4()))
-        self.devices: dict[str, GPUDevice] = {}
-        self.events: list[RecordEvent] = []
-        self._version = 1
-
-    def observe(self, node: Node) -> None:
-        """The node, and all that is written because of it, until nothing is."""
-        apply(NodeObserved(node), self.state)
-        for _ in range(3):
-            effects = [each for batch in publish_registered(self.state) for each in batch]
-            for effect in effects:
-                self._carry_out(effect)
-        assert [each for each in effects if isinstance(each, PublishDevice)] == []
-
-    def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, RecordEvent):
-            self.events.append(effect)
-            return
-        assert isinstance(effect, PublishDevice)
-        self._version += 1
-        known = self.devices.get(effect.name)
-        made = effect.create if known is None else known.to_wire()
-        assert made is not None
-        metadata = {**made["metadata"], "resourceVersion": str(self._version)}
-        device = GPUDevice.model_validate({**made, "metadata": metadata, "status": effect.status})
-        self.devices[effect.name] = device
-        apply(DeviceWritten(effect, version=str(self._version)), self.state)
-        apply(DeviceObserved(device), self.state)
-
-    def ready(self, kind: Kind, node: str) -> dict[str, GPUDeviceStatus]:
-        """The node's devices of a kind that may be given away, by id."""
-        return {
-            device.status.uuid: device.status
-            for device in self.devices.values()
-            if (device.status.vendor, device.spec.node_name) == (kind.name, node)
-            and conditions.is_true(device.status.conditions, conditions.READY)
-        }
-
-
 def check(world: World, node: Node) -> None:
     """The node's devices are those of the registers that can be read, each register as a whole."""
     name = node.metadata.name
@@ -190,7 +141,7 @@ def test_a_node_has_the_devices_of_each_register_whole_or_none_of_them(
     first: Registered, second: Registered
 ) -> None:
     """Whatever it registers, and whatever it registered before; and another node keeps its own."""
-    world = World()
+    world = World(CONFIG)
     other = registering(OTHER, *GOOD)
     world.observe(other)
     for registered in (first, second):

@@ -142,6 +142,27 @@ class MigStatus(ApiModel):
     """The instances that exist, by UUID."""
 
 
+class DevicePart(ApiModel):
+    """A part that a vendor's plugin makes of a device."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    """As the node registers it, such as 3g.24gb."""
+    size: Annotated[int, Field(ge=1, le=1000)]
+    """By which pods ask for it."""
+    memory: Size
+    """Its memory."""
+    cores: Annotated[int, Field(ge=1, le=100)]
+    """Its part of the device's compute, percent."""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory in MiB."""
+        return quantity.read_mib(self.memory)
+
+
+_PARTS_KEPT = 1 << 12
+
+
 class DeviceClaim(ApiModel):
     """One claim that holds a part of the device."""
 
@@ -188,6 +209,10 @@ class GPUDeviceStatus(ApiModel):
     """What may be given away: capacity times the scaling factors."""
     mig: MigStatus | None = None
     """Multi-instance mode."""
+    parts: Annotated[
+        list[Annotated[DevicePart, one_for_equals(kept=_PARTS_KEPT)]] | None, Field(max_length=64)
+    ] = None
+    """What it is given in, where a vendor's plugin divides it, from the smallest to the largest."""
     observed_time: Annotated[Word, Field(max_length=64)] = ""
     """When the agent looked last and something had changed (RFC 3339)."""
     allocated: SharedAmount | None = None

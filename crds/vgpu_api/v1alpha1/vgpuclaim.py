@@ -55,6 +55,8 @@ Round = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MAX_REQUESTS = 16
 """Containers of a pod that ask for devices."""
+MAX_PART_SIZE = 1000
+"""Of parts that nodes register: a device has at most so many slots."""
 MAX_CLAIM_BYTES = 32 << 10
 """Of a claim's metadata and spec as JSON: every process keeps all claims in memory."""
 
@@ -135,6 +137,10 @@ class VGPURequest(ApiModel):
     """How the vendor's plugin shares a device's compute. Not for NVIDIA's devices."""
     links_first: bool = False
     """The node where the fewest links between free devices are cut. Not for NVIDIA's devices."""
+    part_size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)] | None = None
+    """The size of a part, where a vendor's devices are given in parts that nodes register."""
+    part_memory: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
+    """Least memory of such a part: GiB, or MiB where more than twice the largest part's GiB."""
 
     @field_validator("memory")
     @classmethod
@@ -164,6 +170,19 @@ class VGPURequest(ApiModel):
         given = self.app_class is not None or self.qos_policy is not None or self.links_first
         if given and self.vendor.lower() == "nvidia":
             raise ValueError("appClass, qosPolicy and linksFirst are not for NVIDIA's devices")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_another_vendors(self) -> VGPURequest:
+        size, memory = self.part_size, self.part_memory
+        if size is None and memory is None:
+            return self
+        if self.vendor.lower() == "nvidia":
+            raise ValueError("partSize and partMemory are not for NVIDIA's devices")
+        if size is not None and (memory is not None or self.cores is not None):
+            raise ValueError("partSize names a part: give no amount beside it")
+        if self.memory is not None or self.memory_percent is not None:
+            raise ValueError("give memory, memoryPercent, partMemory or partSize")
         return self
 
     @property
@@ -265,6 +284,8 @@ class AllocatedDevice(ApiModel):
     """All memory of the device when it was given, where a percentage was asked."""
     core_ids: Annotated[list[CoreID] | None, Field(alias="coreIDs", max_length=8)] = None
     """The cores that are the request's, where a vendor's devices are given by numbered cores."""
+    part: Annotated[str, Field(max_length=63)] | None = None
+    """The part of the device, as its node names it, where a vendor's devices are given in such."""
 
     @property
     def memory_mib(self) -> int:

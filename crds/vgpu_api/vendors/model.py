@@ -34,6 +34,10 @@ RecordRule: TypeAlias = Literal[
     "numbers",
     "coresWord",
     "containers",
+    "partsByContainer",
+    "firstIndex",
+    "firstMinor",
+    "firstSize",
 ]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
@@ -214,12 +218,18 @@ class Register(_Part):
 
     annotation: AnnotationKey | None = None
     """Of the node, written by the vendor's device plugin."""
-    form: Literal["fields", "json", "capacity"]
+    form: Literal["fields", "json", "capacity", "parts"]
     """fields: `id,count,memory,cores,type,numa,health[,index,mode]:` for each device.
     json: a list of objects with `id count devmem devcore type numa health index`.
-    capacity: no annotation; what `capacity` makes of the node's."""
+    capacity: no annotation; what `capacity` makes of the node's.
+    parts: an object, `devices` with `index minor capacity`, and `profiles` from the name of a part,
+    such as `3g.24gb`, to the id that the plugin has for it. All devices have all parts."""
     capacity: Capacity | None = None
     """With that form."""
+    id: (
+        Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)] | None
+    ) = None
+    """With the form parts: what each device is called."""
     group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     """With the form json: the number or text in an object's `custominfo` that groups devices. Where
     one lacks it, none are grouped."""
@@ -239,6 +249,8 @@ class Register(_Part):
             raise ValueError("capacity is given with the form capacity, and with no other")
         if (self.form == "capacity") != (self.annotation is None):
             raise ValueError("annotation is given with every form but capacity")
+        if (self.form == "parts") != (self.id is not None):
+            raise ValueError("id is given with the form parts, and with no other")
         return self
 
 
@@ -331,6 +343,10 @@ class Kind(_Part):
     for several."""
     neighbours: Neighbours | None = None
     """Whether a device may serve a pod depends on the pods that it serves already."""
+    in_parts: bool = False
+    """Devices are given in parts that each node registers (the form parts). The count is the size
+    of the part that a container asks for; in place of it memory or compute may be asked for: the
+    smallest part serves that has both. A container has one part."""
     unsupported: Unsupported = Unsupported()
     """What HAMi reads and is refused here by name."""
     selection: Selection = Selection()
@@ -354,6 +370,10 @@ class Kind(_Part):
             raise ValueError("numberedCores is for counted devices, without cores")
         if self.neighbours is not None and self.cores is None:
             raise ValueError("neighbours is with cores: an Online pod reserves none of them")
+        if self.in_parts != (self.register_.form == "parts"):
+            raise ValueError("inParts goes with a register of the form parts")
+        if self.in_parts and (self.memory is None or self.cores is None):
+            raise ValueError("inParts is with memory and cores, for which a part may be asked")
         return self
 
     @property
@@ -372,6 +392,8 @@ class Kind(_Part):
     @property
     def requested_by(self) -> tuple[str, ...]:
         """The resources of which one must be asked for to get a device, the count first."""
+        if self.in_parts:
+            return self.resources
         numbered = self.numbered_cores
         return (self.count,) if numbered is None else (self.count, numbered.resource)
 

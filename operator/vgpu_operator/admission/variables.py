@@ -43,15 +43,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """By variable: what to use instead."""
 
-_PARTS_OF_ENFLAME = "a part of an Enflame GCU, in sizes that each node has of its own"
+_FORMER_PARTS_OF_ENFLAME = "a part of an Enflame GCU, which is enflame.com/drs-gcu by now"
 NOT_SERVED: Mapping[str, str] = {
-    "enflame.com/drs-gcu": _PARTS_OF_ENFLAME,
-    "enflame.com/gcu-memory": _PARTS_OF_ENFLAME,
-    "enflame.com/gcu-core": _PARTS_OF_ENFLAME,
-    "enflame.com/vgcu": _PARTS_OF_ENFLAME,
-    "enflame.com/vgcu-percentage": _PARTS_OF_ENFLAME,
+    "enflame.com/vgcu": _FORMER_PARTS_OF_ENFLAME,
+    "enflame.com/vgcu-percentage": _FORMER_PARTS_OF_ENFLAME,
 }
-"""By resource that HAMi serves and vgpu does not: what it is (decision 55)."""
+"""By resource that HAMi's documents have and vgpu does not serve: what it is (decision 55)."""
 
 CHOOSING_IN_HAMIS_WORDS = (
     names.NVIDIA_USE_TYPE,

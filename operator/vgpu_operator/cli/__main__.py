@@ -286,9 +286,10 @@ def _line(name: str, result: Result) -> str:
 
 
 def _device(device: Mapping[str, Any]) -> str:
-    instance = device.get("mig")
-    part = f"{instance['profile']} at {instance['start']}, " if instance else ""
-    amounts = f"{part}{device['memoryMiB']} MiB, {device['cores']} %"
+    instance, part = device.get("mig"), device.get("part")
+    of = f"{instance['profile']} at {instance['start']}, " if instance else ""
+    of = f"{part}, " if part else of
+    amounts = f"{of}{device['memoryMiB']} MiB, {device['cores']} %"
     return f"{device['uuid']} ({amounts} for {device['container']})"
 
 

@@ -44,6 +44,7 @@ from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 from vgpu_operator.vendors.neighbours import joined
+from vgpu_operator.vendors.parts import Part, in_order
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
     names.HAMI_DEVICE_POLICY: DEVICE_POLICIES,
@@ -147,7 +148,8 @@ class Cluster:
             Grant(device.request, device.name, device.uuid, device.index, device.memory_mib,
                   device.cores, None if device.mig is None else Instance(
                       device.mig.profile, device.mig.start, device.mig.size,
-                      device.memory_mib, device.cores), core_ids=tuple(device.core_ids or ()))
+                      device.memory_mib, device.cores), core_ids=tuple(device.core_ids or ()),
+                  part=device.part or "")
             for device in allocation.devices
         )  # fmt: skip
         return Plan(allocation.node_name, grants, others), others
@@ -251,6 +253,9 @@ class Cluster:
             cordoned=device.cordoned or device.uuid in cordoned,
             links=tuple(sorted(links.items())),
             profiles=geometry(_offers(device)) if in_mig_mode else (),
+            parts=in_order(
+                Part(part.name, part.size, part.memory_mib, part.cores) for part in device.parts
+            ),
         )
 
     def _add_claim(self, raw: dict[str, object], at: int, source: str) -> None:

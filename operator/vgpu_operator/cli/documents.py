@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.field_errors import describe
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_api.v1alpha1.vgpuclaim import MAX_PART_SIZE
 from vgpu_operator.cli.plainness import refuse_what_is_not_plain
 from vgpu_operator.cli.workloads import holds_pods
 
@@ -69,6 +70,15 @@ class MigState(_Document):
     instances: Annotated[list[MigInstanceState], Field(max_length=64)] = Field(default_factory=list)
 
 
+class PartState(_Document):
+    """A part that another vendor's device is given in."""
+
+    name: Name
+    size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)]
+    memory_mib: Count = Field(alias="memoryMiB")
+    cores: Annotated[int, Field(ge=1, le=100)]
+
+
 class DeviceState(_Document):
     """A device, with what is in use of it apart from the state's claims."""
 
@@ -87,6 +97,7 @@ class DeviceState(_Document):
     cordoned: bool = False
     mode: DeviceMode = "Shared"
     mig: MigState | None = None
+    parts: Annotated[list[PartState], Field(max_length=64)] = Field(default_factory=list)
 
 
 class PairScore(_Document):

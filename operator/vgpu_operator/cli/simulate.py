@@ -19,11 +19,12 @@ from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate
 from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.cli.cluster import Cluster
-from vgpu_operator.demand import Demand, RequestDemand
+from vgpu_operator.demand import Demand, PartDemand, RequestDemand
 from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.ledger.storage import volume_claims_of
 from vgpu_operator.placement import Budget, Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
+from vgpu_operator.placement.parts import on_node
 from vgpu_operator.placement.planning import plan_on, policies_on
 from vgpu_operator.placement.score import device_score, node_score
 
@@ -153,6 +154,7 @@ def answer(
                 "memoryMiB": grant.memory_mib,
                 "cores": grant.cores,
                 **_mig(grant),
+                **({"part": grant.part} if grant.part else {}),
             }
             for grant in plan.grants
         ],
@@ -194,6 +196,12 @@ def _mig(grant: Grant) -> Result:
     return {"mig": {"profile": instance.profile, "start": instance.start, "size": instance.size}}
 
 
+def _requested_part(part: PartDemand | None) -> Result:
+    """Which part is asked for, where devices are given in parts."""
+    written = {} if part is None else {"partSize": part.size, "partMemory": part.memory}
+    return {key: amount for key, amount in written.items() if amount}
+
+
 def _request(request: RequestDemand, containers: Mapping[str, str]) -> Result:
     return {
         "container": containers.get(request.name, request.name),
@@ -205,6 +213,7 @@ def _request(request: RequestDemand, containers: Mapping[str, str]) -> Result:
         "vendor": request.vendor,
         "mode": request.mode,
         **({"migProfile": request.mig_profile} if request.mig_profile else {}),
+        **_requested_part(request.part),
     }
 
 
@@ -216,7 +225,8 @@ def _node(
     node = columns.node_id(name)
     assert node is not None
     devices = columns.node_devices[node]
-    request = demand.requests[0]
+    first = demand.requests[0]
+    request = on_node(columns, node, first) or first
     # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
     together = demand.node_policy == "NUMAFirst" and not isinstance(
         plan_on(columns, node, demand, "Require", budget), Tally

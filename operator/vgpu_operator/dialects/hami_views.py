@@ -92,6 +92,7 @@ def _of_other_vendors(
                     core_ids=tuple(device.core_ids or ())
                     if requested_numbering(kind, place) is not None
                     else (),
+                    part=device.part or "",
                 )
                 for device in devices
                 if device.request == requests.get(place.name)
@@ -101,4 +102,10 @@ def _of_other_vendors(
         ]
         for name, kind in kinds.items()
     }
-    return records_of(given, kinds, node=allocation.node_name, unix_time=unix_time)
+    return records_of(
+        given,
+        kinds,
+        containers=[place.name for place in each_container(pod)],
+        node=allocation.node_name,
+        unix_time=unix_time,
+    )

@@ -14,7 +14,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
-from vgpu_api.v1alpha1.vgpuclaim import AppClass, QosPolicy
+from vgpu_api.v1alpha1.vgpuclaim import MAX_PART_SIZE, AppClass, QosPolicy
 from vgpu_api.vendors import Kind, Memory, Selection, kinds
 from vgpu_api.vendors.model import NumberedCores, Sizes
 from vgpu_operator.dialects import hami_annotations
@@ -65,6 +65,8 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
     """
     _refuse_unsupported(kind, pod, place)
     _refuse_two_numberings(kind, pod, place)
+    if kind.in_parts:
+        return _part_request(kind, pod, place)
     count = _count(kind, place)
     memory_mib = None if kind.memory is None else _memory(kind, kind.memory, place, count)
     app_class = _app_class(kind, pod, place, count)
@@ -81,6 +83,44 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         app_class=app_class,
         qos_policy=None if is_online else _qos_policy(kind, pod),
         links_first=_is_links_first(kind, pod),
+    )
+
+
+def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
+    """The part of a size, whatever stands beside it, or the smallest that has what is asked for.
+
+    An amount of memory without a unit is kept as it is: what it means depends on the node.
+    """
+    size = memory_mib = written = cores = None
+    selector = _selector(kind, pod)
+    if is_given(place.container, kind.count):
+        expected = f"the size of a part, 1 to {MAX_PART_SIZE}"
+        size = _whole(place, kind.count, 1, MAX_PART_SIZE, expected)
+    else:
+        assert kind.memory is not None
+        assert kind.cores is not None
+        name, given = kind.memory.resource, place.container.requested(kind.memory.resource)
+        cores = 0
+        if place.container.requested(kind.cores.resource) is not None:
+            cores = _whole(place, kind.cores.resource, 1, _WHOLE, "a whole percentage, 1 to 100")
+        if given is None:
+            written = 1  # every part has as much
+        elif quantity.has_binary_suffix(given):
+            memory_mib = _requested_mib(kind.memory, place, given)
+            if not memory_mib:
+                raise place.bad(name, "a size of at least 1 MiB")
+        else:
+            expected = "a whole number of GiB or MiB from 1 on, or with its unit such as 8Gi"
+            written = _whole(place, name, 1, MAX_MEMORY_MIB, expected)
+    return VGPURequest(
+        name=place.name,
+        phase=place.phase,
+        vendor=kind.name,
+        memory=None if memory_mib is None else quantity.format_mib(memory_mib),
+        cores=cores,
+        selector=selector,
+        part_size=size,
+        part_memory=written,
     )
 
 
@@ -217,6 +257,8 @@ def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
 
 
 def _count(kind: Kind, place: PodContainer) -> int:
+    if kind.in_parts:
+        return 1
     numbered = requested_numbering(kind, place)
     if numbered is not None:
         return _devices_of_cores(numbered, place)

@@ -179,6 +179,16 @@ def status_of(
         ],
         "conditions": [_ready(reason, why, unix=unix), healthy.to_wire()],
     }
+    if kind.in_parts:
+        said["parts"] = [
+            {
+                "name": part.name,
+                "size": part.size,
+                "memory": format_mib(part.memory_mib),
+                "cores": part.cores,
+            }
+            for part in device.parts
+        ]
     return said if device.numa is None else {**said, "numaNode": device.numa}
 
 
@@ -238,7 +248,10 @@ def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]
     return [condition.to_wire()]
 
 
-_FIELDS = ("vendor", "index", "uuid", "model", "numaNode", "capacity", "allocatable", "links")
+_FIELDS = (
+    *("vendor", "index", "uuid", "model", "numaNode"),
+    *("capacity", "allocatable", "links", "parts"),
+)
 _TYPES = (conditions.READY, conditions.HEALTHY, conditions.CONFIGURED)
 
 

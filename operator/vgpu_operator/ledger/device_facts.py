@@ -5,19 +5,20 @@ Absent or contradictory facts make a device unfit, never more capable.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Amount, GPUDevice
-from vgpu_api.v1alpha1.gpudevice import MigStatus
+from vgpu_api.v1alpha1.gpudevice import DevicePart, MigStatus
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.dialects.ack import KINDS
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
+from vgpu_operator.vendors.parts import Part, in_order
 
 
 def facts_of(
@@ -53,6 +54,7 @@ def facts_of(
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
         links=tuple(sorted((link.peer, link.score) for link in status.links)),
         profiles=_profiles(status.mig) if in_mig_mode and status.mig is not None else (),
+        parts=() if status.parts is None else _parts(status.parts),
     )
 
 
@@ -69,6 +71,10 @@ def numa_of(node: int | None, *, index: int) -> int:
     policies that prefer the higher node then choose among unknown ones as among equal ones.
     """
     return node if node is not None and node >= 0 else min(index - NUMA_UNKNOWN_FROM, -1)
+
+
+def _parts(parts: Sequence[DevicePart]) -> tuple[Part, ...]:
+    return in_order(Part(part.name, part.size, part.memory_mib, part.cores) for part in parts)
 
 
 def _profiles(mig: MigStatus) -> tuple[Profile, ...]:

@@ -181,7 +181,8 @@ class Quotas:
 
 def _memory_of(request: RequestDemand) -> int | None:
     """MiB of each device, where that is the same on every one."""
-    return None if request.mode == "Exclusive" else request.memory_mib
+    is_unknown = request.mode == "Exclusive" or request.part is not None
+    return None if is_unknown else request.memory_mib
 
 
 def _sum_of(demand: Demand, amounts: list[int | None]) -> int | None:

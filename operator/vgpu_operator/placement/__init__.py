@@ -1,7 +1,8 @@
 """The decision: which devices on which node. Pure: no I/O, no clock, no randomness.
 
 `columns` is the state of all devices, `device` numbers those that are alike, `arrays` holds what
-a look at every device needs. `checks` and `geometry` (of devices in MIG mode) have what a device
+a look at every device needs. `parts` has what requests for a part of a device mean on a node.
+`checks` and `geometry` (of devices in MIG mode) have what a device
 has room for and what a request takes of it, `bounds` what a pod's nodes, its quota and what is
 kept for others leave. `score`, `order`, `topology`, `choices` and `fragmentation` rank what fits;
 `planning` puts a claim on one node, and `walk` has why it does not fit there; `rankings` remembers

@@ -7,9 +7,10 @@ all devices.
 from __future__ import annotations
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.demand import Demand, RequestDemand
+from vgpu_operator.demand import Demand, PartDemand, RequestDemand
 from vgpu_operator.placement.arrays import Best
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.parts import on_device
 
 _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
 
@@ -51,7 +52,9 @@ def impossible(columns: Columns, demand: Demand) -> str | None:
                 f"{_of(request, demand)}no device of the cluster is of the kind that is asked for"
             )
         memory, cores = columns.memory[best.memory], columns.cores[best.cores]
-        if best.serving:
+        if request.part is not None:
+            text = f"asked {_memory(request)}; no device is given in parts of which one serves that"
+        elif best.serving:
             assert best.node is not None
             text = (
                 f"asked {request.count} devices on one node; the most that could serve it on one "
@@ -75,6 +78,10 @@ def _lacking(columns: Columns, request: RequestDemand, reasons: str, best: Best)
     """The amounts of which no device has enough; where each is there, but apart, all of them."""
     if best.memory is None or best.cores is None:
         return []
+    meant = on_device(columns, best.memory, request)
+    if meant is None:
+        return []
+    request = meant
     found: list[tuple[str, bool]] = []  # and whether no device has so much
     if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
         total = columns.memory[best.memory]
@@ -109,9 +116,21 @@ def _of(request: RequestDemand, demand: Demand) -> str:
 def _memory(request: RequestDemand) -> str:
     if request.mig_profile:
         return f"a MIG instance ({request.mig_profile})"
+    if request.part is not None:
+        return _part(request, request.part)
     if request.memory_mib is None:
         return f"{request.memory_percent} % of a device's memory"
     return _mib(request.memory_mib)
+
+
+def _part(request: RequestDemand, part: PartDemand) -> str:
+    """A part in words: what it is on a node, or else what it must be."""
+    if part.name:
+        return f"part {part.name} with {_mib(request.memory_mib or 0)}"
+    if part.size:
+        return f"a part of size {part.size}"
+    memory = f"{part.memory:,} GiB or MiB" if part.memory else _mib(request.memory_mib or 0)
+    return f"a part with {memory} and {request.cores} % of compute"
 
 
 def _mib(amount: int) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
 from vgpu_operator.placement.device import refusal_of_facts
+from vgpu_operator.placement.parts import on_facts
 from vgpu_operator.placement.score import node_score
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _NOWHERE = -1
+_MORE_THAN_ANY = 1 << 62
+"""MiB."""
 _IN_USE = 5
 """The first row of a device's amounts in use; those before describe it."""
 _QUESTIONS_KEPT = 1_024
@@ -172,10 +175,10 @@ class Arrays:
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
             columns
         )
-        requested = _memory_requested(request, memory)
+        requested, own_cores = _requested(columns, request, facts, memory)
         fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
-        fits &= cores - cores_used >= request.least_cores
+        fits &= cores - cores_used >= np.maximum(own_cores, request.least_cores)
         fits &= (requested >= request.least_mib) & (requested <= memory - memory_used)
         if request.cores >= ALL_CORES:
             fits &= slots_used == 0
@@ -202,7 +205,7 @@ class Arrays:
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
             columns
         )
-        requested = _memory_requested(request, memory)
+        requested, own_cores = _requested(columns, request, facts, memory)
         able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
         able &= (requested >= request.least_mib) & (requested <= memory)
         alone = request.cores >= ALL_CORES
@@ -210,7 +213,7 @@ class Arrays:
         lacks = np.zeros(len(node))
         for used, more, total in (
             (memory_used, requested, memory),
-            (cores_used, request.cores, cores),
+            (cores_used, own_cores, cores),
             (slots_used, 1, slots),
         ):
             lack = used if alone else np.maximum(zero, used + more - total)
@@ -274,12 +277,9 @@ class Arrays:
             for each in columns.conditions.facts
         ]
         there = (node != _NOWHERE) & (slots > 0) & np.array(of_kind, dtype=np.bool_)[facts]
-        requested = _memory_requested(request, memory)
+        requested, own_cores = _requested(columns, request, facts, memory)
         able = (
-            there
-            & (requested >= request.least_mib)
-            & (requested <= memory)
-            & (request.cores <= cores)
+            there & (requested >= request.least_mib) & (requested <= memory) & (own_cores <= cores)
         )
         return _best(np.flatnonzero(there), memory, cores, node[able])
 
@@ -288,7 +288,7 @@ class Arrays:
     def refused(self, columns: Columns, request: RequestDemand, *, mutex: bool) -> NodeRefusals:
         """Why each device does not serve a request, counted by node.
 
-        For a request without UUIDs and quota, on devices that are not in MIG mode.
+        For a request without UUIDs, parts and quota, on devices that are not in MIG mode.
 
         Args:
             columns: The state of all devices.
@@ -391,6 +391,24 @@ def _flags(mask: int, count: int) -> Flags:
     """The first bits of a mask as an array."""
     octets = (mask & ((1 << count) - 1)).to_bytes(count // 8 + 1, "little")
     return np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
+
+
+def _requested(
+    columns: Columns, request: RequestDemand, facts: Numbers, memory: Numbers
+) -> tuple[Numbers | np.int64, Numbers | np.int64]:
+    """MiB and percent of compute that a request means on each device.
+
+    Where a part is asked for that a device does not have, more memory than any device has.
+    """
+    if request.part is None:
+        return _memory_requested(request, memory), np.int64(request.cores)
+    of_facts = [on_facts(each, request) for each in columns.conditions.facts]
+    found = [
+        (_MORE_THAN_ANY, 0) if part is None else (part.memory_mib or 0, part.cores)
+        for part in of_facts
+    ]
+    by_facts = np.array(found, dtype=np.int64)
+    return by_facts[facts, 0], by_facts[facts, 1]
 
 
 def _memory_requested(request: RequestDemand, memory: Numbers) -> Numbers | np.int64:

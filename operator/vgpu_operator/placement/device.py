@@ -15,6 +15,7 @@ from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.geometry import Profile
+from vgpu_operator.vendors.parts import Part
 
 NUMA_UNKNOWN_FROM = 1 << 20
 """Unknown NUMA nodes are numbered from minus this, by the index of their device."""
@@ -33,6 +34,7 @@ class Facts(NamedTuple):
     cores: int
     memory_mib: int
     profiles: tuple[Profile, ...]
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class DeviceFacts:
         cordoned: Nothing new on it.
         links: (UUID of another device of the node, how well the two are connected), sorted.
         profiles: What it may be cut into if it is in MIG mode (`geometry`).
+        parts: What it is given in, where its node registers that, from the smallest on.
     """
 
     name: str
@@ -74,6 +77,7 @@ class DeviceFacts:
     links: tuple[tuple[str, int], ...] = ()
     duplicate: bool = False
     profiles: tuple[Profile, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def facts(self) -> Facts:
@@ -82,7 +86,7 @@ class DeviceFacts:
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
             *(self.slots, self.cores, self.memory_mib),
-            self.profiles,
+            *(self.profiles, self.parts),
         )
 
 
@@ -165,6 +169,7 @@ class Conditions:
     Attributes:
         facts: All facts, by number.
         right_kinds: By request: whether devices of a kind pass the checks of what a device is.
+        in_parts: By request for a part: what it means on devices with the same facts.
         fitting: By request: whether devices in a condition pass the checks that hold for all of
             them.
         scores: By request and weights: the scores of devices in a condition.
@@ -178,6 +183,7 @@ class Conditions:
         self._conditions: dict[tuple[int, int, int, int], int] = {}
         self.are_too_many = False
         self.right_kinds: Findings[int, bool] = Findings()
+        self.in_parts: Findings[int, RequestDemand | None] = Findings()
         self.fitting: Findings[int, bool] = Findings()
         self.scores: Findings[int, float] = Findings()
 

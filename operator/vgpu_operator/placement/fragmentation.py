@@ -23,6 +23,7 @@ from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.checks import give_back, passing, take
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.mix import DeviceState, View
+from vgpu_operator.placement.parts import on_device
 
 FULL_SCORE = 100
 _UNIT = 1000.0
@@ -166,8 +167,11 @@ def _look_at(columns: Columns, device: int, level: int) -> View:
     weight = 0.0
     several: list[int] = []
     cpu_levels = columns.mix.cpu_levels
-    for number, (frequency, request) in enumerate(columns.mix.types):
-        if cpu_levels[number] > level or not passing(columns, (device,), request, ()):
+    for number, (frequency, type_) in enumerate(columns.mix.types):
+        request = on_device(columns, device, type_)
+        if request is None or cpu_levels[number] > level:
+            continue
+        if not passing(columns, (device,), request, ()):
             continue
         if request.count == 1:
             weight += frequency

@@ -39,7 +39,8 @@ class Grant:
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
     reservation); `instance` is the part of a device in MIG mode that it is. `of_mib` is all memory
     of the device where a percentage of it is asked, else 0. `core_ids` are cores of the device that
-    are its own, where they are given by number; `neighbours` is the request's.
+    are its own, where they are given by number; `neighbours` is the request's;
+    `part` is the name of the part that it is, of a device that is given in parts.
     """
 
     request: Final[str]
@@ -52,6 +53,7 @@ class Grant:
     of_mib: Final[int] = 0
     core_ids: Final[tuple[int, ...]] = ()
     neighbours: Final[int] = 0
+    part: Final[str] = ""
 
     @property
     def slices(self) -> int:
@@ -170,6 +172,7 @@ class Plan:
                     mig=grant.mig,
                     device_memory=format_mib(grant.of_mib) if grant.of_mib else None,
                     core_ids=list(grant.core_ids) or None,
+                    part=grant.part or None,
                 )
                 for grant in self.grants
             ],

@@ -34,6 +34,7 @@ from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
 from vgpu_operator.placement.node_rules import NODE_RULES
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
+from vgpu_operator.placement.parts import on_node
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.score import node_score
 from vgpu_operator.placement.walk import too_few, walk
@@ -146,6 +147,10 @@ def refusal(
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
     devices, required = columns.node_devices[node], preferences.numa == "Require"
+    resolved = on_node(columns, node, request)
+    if resolved is None:
+        return Tally({Reason.MODE_NOT_FIT: 1}, len(devices))
+    request = resolved
     gathered, reasons = walk(
         columns,
         # Only check 4 looks at what came before.
@@ -402,6 +407,7 @@ def _is_plain(demand: Demand, budget: Budget) -> bool:
         and not request.uuids
         and not request.exclude_uuids
         and not request.neighbours
+        and request.part is None
         and not budget.is_limited
     )
 
@@ -455,13 +461,16 @@ def _plan(
     turns = _in_turn(demand)
     alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
-    for request in turns:
-        only = tied.get((request.vendor, request.phase)) if request.one_device else None
-        devices = choose(columns, node, request, preferences, charge)
+    for requested in turns:
+        request = requested if requested.part is None else on_node(columns, node, requested)
+        only = tied.get((requested.vendor, requested.phase)) if requested.one_device else None
+        devices = () if request is None else choose(columns, node, request, preferences, charge)
         if devices and only is not None:
-            devices = _tied_to(columns, node, request, preferences, charge, only)
-        if not devices:
-            why = refusal(columns, node, request, preferences, charge, only) if explain else _UNSAID
+            devices = _tied_to(columns, node, requested, preferences, charge, only)
+        if request is None or not devices:
+            why = _UNSAID
+            if explain:
+                why = refusal(columns, node, requested, preferences, charge, only)
             give_back(columns, taken)
             return why
         if request.one_device:
@@ -500,4 +509,5 @@ def _grant(columns: Columns, device: int, request: RequestDemand) -> Grant:
         *(request.name, name, uuid, index, memory, cores, instance, of_mib),
         core_ids=numbered,
         neighbours=request.neighbours,
+        part="" if request.part is None else request.part.name,
     )

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from vgpu_api import names
 from vgpu_api.vendors import Kind, Record
+from vgpu_operator.vendors.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Given:
         cores: Compute given, in the unit in which the plugin reads it; numbered cores are bits.
         type: What the record calls the device.
         core_numbers: The cores given, by their numbers on the node, where cores were asked for.
+        minor: The device's number in the driver, where the register has that.
+        part: The part that it is, of a device that is given in parts.
     """
 
     id: str
@@ -36,6 +39,8 @@ class Given:
     cores: int
     type: str
     core_numbers: tuple[int, ...] = ()
+    minor: str = ""
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,14 @@ class Decision:
     Attributes:
         kind: The devices' kind.
         given: By container of the pod, init containers first; empty for those without a device.
+        containers: Their names.
         node: Where they are.
         unix_time: The second in which they were given.
     """
 
     kind: Kind
     given: tuple[tuple[Given, ...], ...]
+    containers: tuple[str, ...]
     node: str
     unix_time: int
 
@@ -63,6 +70,7 @@ def records_of(
     given: Mapping[str, Sequence[Sequence[Given]]],
     kinds: Mapping[str, Kind],
     *,
+    containers: Sequence[str],
     node: str,
     unix_time: int,
 ) -> dict[str, str]:
@@ -71,6 +79,7 @@ def records_of(
     Args:
         given: By kind's name: what each container of the pod got, init containers first.
         kinds: By name.
+        containers: Names of the pod's containers, in that order.
         node: The node of the pod.
         unix_time: The second in which the devices were given.
     """
@@ -82,8 +91,9 @@ def records_of(
         names.HAMI_BIND_PHASE: "allocating",
         names.HAMI_BIND_TIME: str(unix_time),
     }
-    for name, containers in given.items():
-        decision = Decision(kinds[name], tuple(map(tuple, containers)), node, unix_time)
+    for name, of_kind in given.items():
+        devices = tuple(map(tuple, of_kind))
+        decision = Decision(kinds[name], devices, tuple(containers), node, unix_time)
         written.update(_of_kind(decision))
     return written
 
@@ -122,8 +132,50 @@ def _first(decision: Decision, record: Record) -> str:
     """Index, compute and memory (in the unit in which it is asked for) of the first device."""
     memory = decision.kind.memory
     unit_mib = 1 if memory is None else memory.unit_mib
-    first = next(one for container in decision.given for one in container)
+    first = _first_of(decision)
     return f"{first.index}_{first.cores}_{first.memory_mib // unit_mib}"
+
+
+def _first_of(decision: Decision) -> Given:
+    return next(one for container in decision.given for one in container)
+
+
+def _first_index(decision: Decision, record: Record) -> str:
+    """The number of the first device."""
+    return str(_first_of(decision).index)
+
+
+def _first_minor(decision: Decision, record: Record) -> str:
+    """The number that the driver has for the first device."""
+    return _first_of(decision).minor
+
+
+def _first_size(decision: Decision, record: Record) -> str | None:
+    """The size of the first part."""
+    part = _first_of(decision).part
+    return None if part is None else str(part.size)
+
+
+def _parts_by_container(decision: Decision, record: Record) -> str:
+    """The part of each container that has one, as JSON; the plugin marks it when it is made."""
+    part_of = {
+        name: container[0].part
+        for name, container in zip(decision.containers, decision.given, strict=True)
+        if container
+    }
+    return json.dumps(
+        {
+            name: {
+                "allocated": False,
+                "request": part.size,
+                **({"profileID": part.id} if part.id else {}),
+                "profileName": part.name,
+            }
+            for name, part in sorted(part_of.items())
+            if part is not None
+        },
+        separators=(",", ":"),
+    )
 
 
 def _seconds(decision: Decision, record: Record) -> str:
@@ -209,6 +261,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "numbers": _numbers,
         "coresWord": _cores_word,
         "containers": _containers,
+        "partsByContainer": _parts_by_container,
+        "firstIndex": _first_index,
+        "firstMinor": _first_minor,
+        "firstSize": _first_size,
     }
 )
 """Each makes one annotation from the decision and its table."""

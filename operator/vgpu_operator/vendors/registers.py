@@ -17,6 +17,7 @@ from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.vendors import Capacity, Kind
 from vgpu_api.vendors.model import JsonKey
+from vgpu_operator.vendors.parts import Part, named_parts
 from vgpu_operator.vendors.records import Given
 
 MAX_DEVICES = 64
@@ -25,6 +26,10 @@ _MAX_ID = 128
 _MAX_NUMBER = (1 << 31) - 1
 _MAX_CORES = 64
 """Of a device whose cores have numbers: a bit each, and trn2 has 8."""
+_MAX_SLOTS = 1000
+"""Of a device, and so of a part of it."""
+_MAX_PARTS = 64
+_MAX_PART_NAME = 63
 _PERCENT = 100
 _FIELDS = (7, 9)
 
@@ -43,6 +48,8 @@ class RegisteredDevice:
         numa: Its NUMA node; None where the register has none.
         healthy: It may be given away.
         group: What it shares with the other devices that it belongs with; empty: none.
+        parts: What it is given in, from the smallest to the largest; none: in any amounts.
+        minor: Its number in the driver, where the register has that.
     """
 
     id: str
@@ -54,6 +61,8 @@ class RegisteredDevice:
     numa: int | None
     healthy: bool
     group: str = ""
+    parts: tuple[Part, ...] = ()
+    minor: str = ""
 
 
 def field_of(kind: Kind) -> str:
@@ -76,7 +85,7 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
         written = node.metadata.annotations.get(kind.register_.annotation or "")
         if written is None or not written.strip():
             return ()
-        found = _FORMS[kind.register_.form](kind, written)
+        found = _FORMS[kind.register_.form](kind, written, node.metadata.name)
     ids = [device.id for device in found]
     for device in found:
         if not 0 < len(device.id) <= _MAX_ID:
@@ -108,6 +117,7 @@ def given_of(
     memory_mib: int,
     cores: int,
     core_ids: Sequence[int] = (),
+    part: str = "",
 ) -> Given:
     """A part of a device as its plugin reads it.
 
@@ -119,13 +129,15 @@ def given_of(
         memory_mib: Memory given.
         cores: Compute given, as it is asked for.
         core_ids: The cores of the device, where cores were asked for and have numbers.
+        part: The part of the device, by its name, where it is given in parts.
 
     Raises:
         BadInput: the record's values have to be read from the register, which cannot
-            be read or does not name it.
+            be read or does not name the device or its part.
     """
     in_units = kind.cores is not None and kind.cores.units
-    if not in_units and kind.numbered_cores is None and kind.records.type == "word":
+    of_register = in_units or kind.numbered_cores is not None or kind.in_parts
+    if not of_register and kind.records.type == "word":
         return Given(device_id, index, memory_mib, cores, kind.word)
     registered = () if node is None else devices_of(kind, node)
     found = next((each for each in registered if each.id == device_id), None)
@@ -147,7 +159,21 @@ def given_of(
         cores,
         found.type if kind.records.type == "model" else kind.word,
         tuple(index * found.cores + core for core in core_ids),
+        minor=found.minor,
+        part=_part_of(kind, found, part) if kind.in_parts else None,
     )
+
+
+def _part_of(kind: Kind, device: RegisteredDevice, name: str) -> Part:
+    found = next((part for part in device.parts if part.name == name), None)
+    if found is None:
+        raise BadInput(
+            field=field_of(kind),
+            value=name,
+            fault=Fault.NOT_FOUND,
+            detail=f"the node registers no such part of {device.id}",
+        )
+    return found
 
 
 def silence_of(kind: Kind, node: Node) -> str:
@@ -210,7 +236,7 @@ def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
     return amount
 
 
-def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
+def _fields(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
     """`id,count,memory,cores,type,numa,health[,index,mode]`, a colon behind each device."""
     if ":" not in written:
         raise _bad(kind, written, "a list of devices with a colon behind each")
@@ -236,12 +262,9 @@ def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
     return tuple(found)
 
 
-def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
+def _json(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
     """A list of objects. What an object lacks is 0, empty or false, as Go writes it."""
-    try:
-        document = json.loads(written)
-    except (ValueError, RecursionError) as error:
-        raise _bad(kind, written, "a JSON list of devices") from error
+    document = _loaded(kind, written, "a JSON list of devices")
     if not isinstance(document, list):
         raise _bad(kind, written, "a JSON list of devices")
     found: list[RegisteredDevice] = []
@@ -265,6 +288,75 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
     if kind.register_.zone is None and not all(each.group for each in found):
         return tuple(replace(each, group="") for each in found)
     return tuple(found)
+
+
+def _loaded(kind: Kind, written: str, expected: str) -> Any:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError) as error:
+        raise _bad(kind, written, expected) from error
+
+
+def _in_parts(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
+    """An object with `devices` and `profiles`; all devices have all parts.
+
+    A device without an index has its place in the list, one without a minor its index.
+    """
+    expected = "a JSON object with devices and profiles"
+    document = _loaded(kind, written, expected)
+    entries = document.get("devices") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise _bad(kind, written, expected)
+    parts, largest = _profiles(kind, document.get("profiles"))
+    found: list[RegisteredDevice] = []
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise _bad(kind, entry, "a JSON object for each device")
+        index = place if entry.get("index") in (None, "") else _number(kind, entry, "index")
+        minor = entry.get("minor", "")
+        if not isinstance(minor, str) or len(minor) > _MAX_ID:
+            raise _bad(kind, minor, f"a text of at most {_MAX_ID} characters, as minor")
+        slots = _number(kind, entry, "capacity")
+        if not largest <= slots <= _MAX_SLOTS:
+            raise _bad(
+                kind,
+                slots,
+                f"{largest} to {_MAX_SLOTS} as capacity: a part of size {largest} is registered",
+            )
+        found.append(
+            RegisteredDevice(
+                id=str(kind.register_.id).format(node=node, index=index),
+                index=index,
+                type=kind.word,
+                memory_mib=max(part.memory_mib for part in parts),
+                cores=_PERCENT,
+                slots=slots,
+                numa=0,
+                healthy=True,
+                parts=parts,
+                minor=minor.strip() or str(index),
+            )
+        )
+    return tuple(found)
+
+
+def _profiles(kind: Kind, written: object) -> tuple[tuple[Part, ...], int]:
+    """The parts, and the largest size that a name has."""
+    expected = "a part with its size and memory, such as 3g.24gb, and its id, as profiles"
+    if not isinstance(written, dict):
+        raise _bad(kind, written, expected)
+    if len(written) > _MAX_PARTS:
+        raise BadInput.too_many(field_of(kind), len(written), _MAX_PARTS, "profiles")
+    for name, id_ in written.items():
+        if not isinstance(id_, str) or len(id_) > _MAX_ID:
+            raise _bad(kind, id_, f"a text of at most {_MAX_ID} characters, as the id of {name}")
+    parts, largest = named_parts(written)
+    for part in parts:
+        if len(part.name) > _MAX_PART_NAME or part.memory_mib > _MAX_NUMBER:
+            raise _bad(kind, part.name, expected)
+    if not parts:
+        raise _bad(kind, written, expected)
+    return parts, largest
 
 
 def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -295,9 +387,10 @@ def _group(kind: Kind, said: Mapping[str, Any]) -> str:
     return str(shared) if type(shared) is int or isinstance(shared, str) else ""
 
 
-_FORMS: Mapping[str, Callable[[Kind, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(
-    {"fields": _fields, "json": _json}
+_FORMS: Mapping[str, Callable[[Kind, str, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(
+    {"fields": _fields, "json": _json, "parts": _in_parts}
 )
+"""Each reads what is written on the node of that name."""
 
 
 def _number(kind: Kind, said: Mapping[str, Any], key: str, default: int = 0) -> int:

@@ -54,7 +54,13 @@ OFFERED = {
     "aws.amazon.com/neuron": 2,
     "aws.amazon.com/neuroncore": 4,
     "metax-tech.com/sgpu": 64,
+    "enflame.com/drs-gcu": 12,
 }
+GCUS = {
+    "devices": [{"index": str(n), "minor": str(n + 8), "capacity": 6} for n in range(2)],
+    "profiles": {"1g.8gb": "0", "2g.16gb": "5", "3g.24gb": "9", "6g.48gb": "12"},
+}
+GCU_IDS = [f"mixed-enflame-drs-{n}" for n in range(2)]
 SGPUS = [
     {
         "uuid": f"SGPU-{n}",
@@ -80,12 +86,13 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
             register(cluster, name, {"hami.io/node-dcu-register": written})
         register(cluster, "mixed", {"hami.io/node-register-Ascend910B3": json.dumps(NPUS)})
         register(cluster, "dcus", {"metax-tech.com/node-gpu-devices": json.dumps(SGPUS)})
+        register(cluster, "mixed", {"enflame.com/gcu-drs-capacity": json.dumps(GCUS)})
         counted = {"hami.io/node-biren-register": BIRENS, "hami.io/node-va-register": DIES}
         texts = {key: json.dumps(devices) for key, devices in counted.items()}
         register(cluster, "dcus", texts)
         others = [str(device["id"]) for device in (*NPUS, *BIRENS, *DIES)]
         others += [str(device["uuid"]) for device in SGPUS]
-        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *others):
+        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *GCU_IDS, *others):
             cluster.wait_for(GPU_DEVICES, device_object_name(uuid), is_ready)
         yield cluster
 
@@ -219,6 +226,43 @@ def test_pods_share_a_metax_gpu_where_their_classes_and_policies_go_together(
     )
     delete_pod(cluster, "sgpu-part")
     assert served(cluster, "sgpu-late")
+
+
+def test_pods_get_parts_of_enflame_gcus_that_their_node_registers(cluster: LocalCluster) -> None:
+    """By size and by amounts; one of a size that no node registers waits until one does."""
+    given = dict[str, list[tuple[str, int]]]()
+    for pod in cluster.apply(EXAMPLES / "enflame-drs.yaml"):
+        name = pod["metadata"]["name"]
+        annotations = served(cluster, name)["metadata"]["annotations"]
+        assert annotations["enflame.com/gcu-assigned"] == "false"
+        assert int(annotations["enflame.com/gcu-assigned-minor"]) - 8 == int(
+            annotations["enflame.com/gcu-assigned-index"]
+        )
+        parts = json.loads(annotations["assigned-containers"]).values()
+        given[name] = [(part["profileName"], part["request"]) for part in parts]
+    assert given == {
+        "gcu-small": [("1g.8gb", 1)],
+        "gcu-by-amounts": [("3g.24gb", 3)],
+        "gcu-two-parts": [("2g.16gb", 2), ("1g.8gb", 1)],
+    }
+    (device, _) = (cluster.run(cluster.api.get(GPU_DEVICES, id_)) for id_ in GCU_IDS)
+    assert [part["size"] for part in device["status"]["parts"]] == [1, 2, 3, 6]
+
+    limits = {"enflame.com/drs-gcu": 4}
+    late = create(cluster, a_pod("gcu-late", a_container("main", limits)))
+    cluster.wait_for(
+        VGPU_CLAIMS,
+        claim_name(late),
+        lambda claim: any(
+            "ModeNotFit" in condition["message"]
+            for condition in (claim.get("status") or {}).get("conditions", [])
+        ),
+    )
+    more = {**GCUS, "profiles": {**GCUS["profiles"], "4g.16gb": "7"}}
+    delete_pod(cluster, "gcu-by-amounts")
+    register(cluster, "mixed", {"enflame.com/gcu-drs-capacity": json.dumps(more)})
+    annotations = served(cluster, "gcu-late")["metadata"]["annotations"]
+    assert json.loads(annotations["assigned-containers"])["main"]["profileID"] == "7"
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:

@@ -101,6 +101,22 @@ def test_a_percentage_that_an_instance_has_not_is_named() -> None:
         assert [reason for reason, _ in unmet(claim.spec, an_allocation(instance))] == reasons
 
 
+def test_a_part_that_a_node_registers_stays_as_it_is_and_what_it_has_not_is_named() -> None:
+    part = a_device().model_copy(update={"part": "3g.24gb"})
+    assert wanted(part, memory="12Gi") == part
+    allocation = an_allocation(part)
+    for memory, cores, reasons in (
+        ("8Gi", 0, []),
+        ("9Gi", 0, ["RegisteredPart"]),
+        ("1Gi", 100, ["RegisteredPart"]),
+    ):
+        claim = a_claim(requests=[a_request(name="main", memory=memory, cores=cores)])
+        assert [reason for reason, _ in unmet(claim.spec, allocation)] == reasons
+    assert unmet(claim.spec, allocation)[0][1].endswith(
+        "its part 3g.24gb has 8Gi and 30 % and cannot change while held"
+    )
+
+
 def test_an_instance_and_a_device_of_no_request_stay_as_they_are() -> None:
     mig = MigAllocation(profile="1g.10gb", start=0, size=1)
     instance = a_device().model_copy(update={"mig": mig})

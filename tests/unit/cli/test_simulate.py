@@ -437,6 +437,32 @@ def test_instances_in_use_and_claims_keep_their_places(run: Callable[..., tuple[
     assert answer["refused"] == "1/1 CardTimeSlicingExhausted"
 
 
+def test_a_device_is_given_in_the_parts_that_the_state_has(
+    run: Callable[..., tuple[int, str, str]],
+):
+    parts = [
+        {"name": "3g.20gb", "size": 3, "memoryMiB": 20480, "cores": 50},
+        {"name": "1g.6gb", "size": 1, "memoryMiB": 6144, "cores": 17},
+    ]
+    device = {"uuid": "GCU-0", "vendor": "enflame-drs", "memoryMiB": 40960, "parts": parts}
+    state = {"nodes": [{"name": "a", "devices": [{**device, "slots": 6}]}]}
+    pod = a_raw_pod()
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"enflame.com/drs-gcu": 3}
+    answer = simulated(run, state=state, pod=pod)
+    assert answer["devices"] == [
+        {"container": "main", "uuid": "GCU-0", "memoryMiB": 20480, "cores": 50, "part": "3g.20gb"}
+    ]
+    assert answer["requests"][0]["partSize"] == 3
+    assert "partMemory" not in answer["requests"][0]
+    _, said, _ = run(state=state, file=pod)
+    assert said.startswith("pod: a: GCU-0 (3g.20gb, 20480 MiB, 50 % for main)")
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"enflame.com/gcu-memory": 30000}
+    answer = simulated(run, state=state, pod=pod)
+    assert answer["requests"][0]["partMemory"] == 30000
+    assert answer["refused"] == "1/1 ModeNotFit"
+    assert answer["nodes"]["a"]["order"] == ["GCU-0"]
+
+
 def test_many_pods_are_cut_side_by_side(run: Callable[..., tuple[int, str, str]]):
     many = [a_raw_pod(f"p{n}", gpu=1, gpumem=15000) for n in range(3)]
     _, out, _ = run(state=a_cut_state(), many=many)

@@ -7,11 +7,12 @@ from typing import Any
 from builders import a_request, a_spec
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose
+from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose, explain
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, DeviceFacts
 from vgpu_operator.placement.bounds import EVERY_NODE
 from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.vendors.parts import named_parts
 
 
 def columns_of(*devices: tuple[str, str, int], **more: Any) -> Columns:
@@ -121,3 +122,39 @@ def test_the_parts_of_a_claim_get_devices_that_serve_them_together() -> None:
     target = chosen(columns, ask_of(*[a_request(name=n, memory="9Gi") for n in ("x", "y")]))
     assert target is not None
     assert target.devices == ("a0", "a1")
+
+
+def test_a_request_for_a_part_waits_for_what_the_part_takes_on_each_node() -> None:
+    """A part of size 2 has 8 GiB on a, 4 GiB on b, and there is none on c."""
+    parts = {
+        "a0": {"1g.4gb": "", "2g.8gb": "", "4g.16gb": ""},
+        "b0": {"1g.2gb": "", "2g.4gb": "", "8g.16gb": ""},
+        "c0": {"1g.4gb": ""},
+    }
+    more: dict[str, Any] = {
+        name: {"vendor": "enflame-drs", "parts": named_parts(ids)[0]} for name, ids in parts.items()
+    }
+    columns = columns_of(("a", "a0", 11_000), ("b", "b0", 13_000), ("c", "c0", 0), **more)
+    demand = ask_of(a_request(vendor="enflame-drs", part_size=2))
+    target = chosen(columns, demand)
+    assert target is not None
+    assert (target.node, target.devices) == ("b", ("b0",))
+    columns.set_used(columns.number_of("b0"), slots=8, cores=100, memory=16_384)
+    target = chosen(columns, demand)
+    assert target is not None
+    assert target.node == "a"
+    assert chosen(columns, ask_of(a_request(vendor="enflame-drs", part_size=3))) is None
+
+    fuller = columns_of(("a", "a0", 15_000), ("a", "a1", 9000), a0=more["a0"], a1=more["a0"])
+    target = chosen(fuller, demand)
+    assert target is not None
+    assert target.devices == ("a1",)
+
+    earmarks = Earmarks()
+    for number, name in enumerate(("a0", "c0")):
+        earmarks.put(Earmark(ClaimKey("default", name), name[0], number, (name,)))
+    columns.set_used(columns.number_of("a0"), slots=1, cores=50, memory=8192)
+    mine = ClaimKey("default", "mine")
+    assert list(explain(columns, earmarks, mine, demand)) == ["a"]
+    columns.set_used(columns.number_of("a0"), slots=1, cores=50, memory=8193)
+    assert list(explain(columns, earmarks, mine, demand)) == []

@@ -245,3 +245,14 @@ def test_of_a_percentage_it_is_not_said_how_much_it_would_be():
         "exceeded quota: quota, used: limits.nvidia.com/gpumem=0, limited: "
         "limits.nvidia.com/gpumem=8000"
     ]
+
+
+def test_of_a_part_it_is_not_said_how_much_memory_it_would_be():
+    """Which part it is differs from node to node."""
+    ledger = a_ledger(a_quota(gpumem=4000))
+    for request in ({"part_size": 3}, {"part_memory": 20}, {"memory": "5Gi"}):
+        demand = an_ask(a_request(vendor="enflame-drs", **request))
+        assert ledger.exceeded_quotas("default", demand) == [
+            "exceeded quota: quota, used: limits.nvidia.com/gpumem=0, limited: "
+            "limits.nvidia.com/gpumem=4000"
+        ]

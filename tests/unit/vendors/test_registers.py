@@ -208,3 +208,111 @@ def test_a_register_may_have_other_keys_and_zones_of_links() -> None:
     assert [each.healthy for each in (first, second, third)] == [True, False, True]
     assert [each.group for each in (first, second, third)] == ["2", "", "2"]
     assert third.index == 2
+
+
+DRS = "enflame.com/gcu-drs-capacity"
+PROFILES = {"6g.40gb": "2", "1g.6gb": "0", "3g.20gb": "1"}
+
+
+def in_parts(devices: Any, profiles: Any = PROFILES) -> Node:
+    return a_node({DRS: json.dumps({"devices": devices, "profiles": profiles})})
+
+
+def test_devices_in_parts_have_all_parts_and_the_memory_of_the_largest() -> None:
+    node = in_parts(
+        [{"index": "4", "minor": " 12 ", "capacity": 6}, {"index": "", "capacity": "8"}]
+    )
+    first, second = devices_of(a_kind("enflame-drs"), node)
+    assert (first.id, first.index, first.minor) == ("node-1-enflame-drs-4", 4, "12")
+    assert (second.id, second.index, second.minor) == ("node-1-enflame-drs-1", 1, "1")
+    assert (first.slots, second.slots) == (6, 8)
+    for device in (first, second):
+        assert (device.memory_mib, device.cores, device.healthy) == (40_960, 100, True)
+        found = [(part.name, part.size, part.memory_mib, part.cores) for part in device.parts]
+        assert found == [
+            ("1g.6gb", 1, 6144, 17),
+            ("3g.20gb", 3, 20_480, 50),
+            ("6g.40gb", 6, 40_960, 100),
+        ]
+        assert [part.id for part in device.parts] == ["0", "1", "2"]
+
+
+ONE = [{"index": "0", "capacity": 6}]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("{", 'Invalid value: "{": must be a JSON object with devices and profiles'),
+        ("[]", 'Invalid value: "[]": must be a JSON object with devices and profiles'),
+        ({"profiles": PROFILES}, "must be a JSON object with devices and profiles"),
+        ({"devices": ONE}, "Invalid value: null: must be a part with its size and memory"),
+        (
+            {"devices": ONE, "profiles": {"6g": "0", "full": "1"}},
+            "must be a part with its size and memory, such as 3g.24gb, and its id, as profiles",
+        ),
+        (
+            {"devices": ONE, "profiles": {"1g.8gb": 1}},
+            "Invalid value: 1: must be a text of at most 128 characters, as the id of 1g.8gb",
+        ),
+        (
+            {"devices": ONE, "profiles": {"1g.9999999gb": "0"}},
+            'Invalid value: "1g.9999999gb": must be a part with its size and memory',
+        ),
+        (
+            {"devices": [{"index": "0", "capacity": 5}], "profiles": PROFILES},
+            "Invalid value: 5: must be 6 to 1000 as capacity: a part of size 6 is registered",
+        ),
+        (
+            {"devices": [{"capacity": 5}], "profiles": {"1g.8gb": "0", "6g.x": "1"}},
+            "Invalid value: 5: must be 6 to 1000 as capacity: a part of size 6 is registered",
+        ),
+        (
+            {"devices": [{"index": "0", "capacity": 1001}], "profiles": PROFILES},
+            "Invalid value: 1001: must be 6 to 1000 as capacity",
+        ),
+        (
+            {"devices": [{"index": "0", "capacity": 6.5}], "profiles": PROFILES},
+            "Invalid value: 6.5: must be a whole number, 0 to 2147483647, as capacity",
+        ),
+        (
+            {"devices": [{"index": "x", "capacity": 6}], "profiles": PROFILES},
+            'Invalid value: "x": must be a whole number, 0 to 2147483647, as index',
+        ),
+        (
+            {"devices": [{"minor": 3, "capacity": 6}], "profiles": PROFILES},
+            "Invalid value: 3: must be a text of at most 128 characters, as minor",
+        ),
+        ({"devices": ["0"], "profiles": PROFILES}, "must be a JSON object for each device"),
+        (
+            {"devices": [*ONE, *ONE], "profiles": PROFILES},
+            'Invalid value: "node-1-enflame-drs-0": must be an id of one device: two have it',
+        ),
+        (
+            {"devices": ONE, "profiles": {f"1g.{gib}gb": "0" for gib in range(1, 66)}},
+            "Too many: 65: must have at most 64 profiles",
+        ),
+    ],
+)
+def test_a_register_of_parts_that_cannot_be_read_is_refused_by_name(
+    written: Any, text: str
+) -> None:
+    as_text = written if isinstance(written, str) else json.dumps(written)
+    with pytest.raises(BadInput) as refused:
+        devices_of(a_kind("enflame-drs"), a_node({DRS: as_text}))
+    assert str(refused.value).startswith(f"metadata.annotations[{DRS}]: ")
+    assert text in str(refused.value)
+
+
+def test_nothing_is_recorded_of_a_part_that_is_registered_no_more() -> None:
+    kind, node = a_kind("enflame-drs"), in_parts(ONE, {"2g.16gb": "0"})
+    given = {"index": 0, "memory_mib": 16_384, "cores": 100}
+    found = given_of(kind, node, "node-1-enflame-drs-0", part="2g.16gb", **given)
+    assert found.part is not None
+    assert (found.part.size, found.minor) == (2, "0")
+    with pytest.raises(BadInput) as refused:
+        given_of(kind, node, "node-1-enflame-drs-0", part="1g.8gb", **given)
+    assert str(refused.value) == (
+        f'metadata.annotations[{DRS}]: Not found: "1g.8gb": the node registers no such part of '
+        "node-1-enflame-drs-0"
+    )

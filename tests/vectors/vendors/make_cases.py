@@ -38,6 +38,14 @@ TYPES = {
     "amd": ("AMD-Instinct-MI300X", "AMD-Instinct-MI308X"),
 }
 INSTANCE_TYPES = ("inf2.48xlarge", "trn1.32xlarge")
+PARTS: tuple[tuple[int, dict[str, str]], ...] = (
+    (6, {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}),
+    (6, {"1g.8gb": "0", "2g.16gb": "5", "3g.24gb": "9", "6g.48gb": "12"}),
+    (7, {"1g.10gb": "19", "1g.20gb": "15", "2g.20gb": "14", "4g.40gb": "5", "7g.80gb": "0"}),
+    (4, {"1G.8GB": "0", "2g.16gb": "", "4g.32gb.plain": "3", "full": "4"}),
+    (8, {"1g.4gb": "0", "4g.16gb": "1", "8g.most": "2"}),
+)
+"""What devices are given in, and the largest size that is named."""
 UNITS = 300
 """Compute units of a device where they are counted: a percent of it is a whole number of them."""
 TIMED = ("seconds", "nanoseconds")
@@ -70,7 +78,12 @@ def device_config() -> dict[str, Any]:
             "resourceVMemoryName": "metax-tech.com/vmemory",
             "resourceVCoreName": "metax-tech.com/vcore",
         },
-        "enflame": {"resourceNameGCU": kind_named("enflame-gcu").count},
+        "enflame": {
+            "resourceNameGCU": kind_named("enflame-gcu").count,
+            "resourceNameDRSGCU": kind_named("enflame-drs").count,
+            "resourceNameGCUMemory": "enflame.com/gcu-memory",
+            "resourceNameGCUCore": "enflame.com/gcu-core",
+        },
         "kunlun": {
             **_one(kind_named("kunlunxin-xpu")),
             "resourceVCountName": kind_named("kunlunxin-vxpu").count,
@@ -128,7 +141,8 @@ def cases() -> Iterator[dict[str, Any]]:
     for kind in kinds():
         chance = random.Random(f"{SEEDS.get(kind.name, SEED)} {kind.name}")
         for number in range(int(os.environ.get("CASES", CASES_A_KIND))):
-            node = _node(kind, f"node-{number}", chance, is_mixed=number % 2 == 0)
+            of_kind = _node_in_parts if kind.in_parts else _node
+            node = of_kind(kind, f"node-{number}", chance, is_mixed=number % 2 == 0)
             pods = [_pod(kind, at, chance) for at in range(chance.randint(2, 7))]
             yield {"name": f"{kind.name}-{number}", "node": node, "pods": pods}
     yield from examples()
@@ -207,6 +221,9 @@ def _nvidia_node() -> dict[str, Any]:
 
 
 def _plain_node(kind: Kind) -> dict[str, Any]:
+    if kind.in_parts:
+        largest, profiles = PARTS[1]
+        return _in_parts(kind, "node", profiles, [largest] * 4)
     if kind.register_.capacity is not None:
         return _capacity(kind, kind.register_.capacity, "node", 4, SIZES[-1])
     size = SIZES[1]
@@ -279,6 +296,36 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     return {
         "metadata": {"name": name, "annotations": REGISTERS[kind.register_.form](kind, devices)},
         "status": {"allocatable": {kind.count: str(count * 10)}},
+    }
+
+
+def _node_in_parts(
+    kind: Kind, name: str, chance: random.Random, *, is_mixed: bool
+) -> dict[str, Any]:
+    """A node whose devices have as many slots as the largest part is large, or some more."""
+    count = chance.randint(1, 8)
+    largest, profiles = chance.choice(PARTS)
+    capacities = [largest + is_mixed * chance.choice((0, 0, 1, 4)) for _ in range(count)]
+    return _in_parts(kind, name, profiles, capacities)
+
+
+def _in_parts(
+    kind: Kind, name: str, profiles: dict[str, str], capacities: list[int]
+) -> dict[str, Any]:
+    """A node whose devices are given in parts; every third one names neither index nor minor."""
+    devices = [
+        {"index": "", "capacity": str(capacity)}
+        if index % 3 == 2
+        else {"index": str(index), "minor": f" {index + 16} ", "capacity": capacity}
+        for index, capacity in enumerate(capacities)
+    ]
+    register = {"devices": devices, "profiles": profiles}
+    return {
+        "metadata": {
+            "name": name,
+            "annotations": {str(kind.register_.annotation): json.dumps(register)},
+        },
+        "status": {"allocatable": {kind.count: str(sum(capacities))}},
     }
 
 
@@ -366,7 +413,9 @@ def _annotations(kind: Kind, chance: random.Random) -> dict[str, str]:
     if chosen.exclude_types and chance.random() < 0.15:
         said[chosen.exclude_types] = chance.choice(TYPES[kind.name])
     if chosen.exclude_ids and chance.random() < 0.1:
-        said[chosen.exclude_ids] = "none-such, " + f"{kind.word}-node-{chance.randint(0, 9)}-0"
+        node = f"node-{chance.randint(0, 9)}"
+        own = f"{node}-enflame-drs-0" if kind.in_parts else f"{kind.word}-{node}-0"
+        said[chosen.exclude_ids] = f"none-such, {own}"
     return said
 
 
@@ -376,6 +425,8 @@ def _container(
     if by_cores and kind.numbered_cores is not None:
         cores = {kind.numbered_cores.resource: str(chance.choice((1, 1, 1, 1, 2, 3, 4, 8)))}
         return {"name": name, "resources": {"limits": cores}}
+    if kind.in_parts:
+        return {"name": name, "resources": {"limits": _part(kind, chance)}}
     counts = (1, 1, 1, 2, 4, 8, 3) if kind.choice == "wings" else (1, 1, 1, 2, 3)
     limits: dict[str, str] = {kind.count: str(chance.choice(counts))}
     if kind.memory is not None and chance.random() < 0.8:
@@ -394,6 +445,27 @@ def _container(
         percent = percent if kind.cores.more_is_all else min(percent, 100)
         limits[kind.cores.resource] = str(percent * most // 100)
     return {"name": name, "resources": {"limits": limits}}
+
+
+def _part(kind: Kind, chance: random.Random) -> dict[str, str]:
+    """A part by its size, or by what it has; sometimes by both, of which the size counts."""
+    assert kind.memory is not None
+    assert kind.cores is not None
+    limits: dict[str, str] = {}
+    if chance.random() < 0.5:
+        limits[kind.count] = str(chance.choice((1, 1, 1, 2, 2, 3, 4, 5, 6, 7)))
+    if not limits or chance.random() < 0.1:
+        memory = (1, 4, 8, 10, 16, 20, 24, 40, 50, 90, 170, 1000, 8192, 16_000, 20_480, 24_576)
+        written = {
+            kind.memory.resource: str(chance.choice((*memory, 49_152, 100_000))),
+            kind.cores.resource: str(chance.choice((1, 10, 16, 17, 34, 40, 50, 60, 100, 120))),
+        }
+        if (left_out := chance.choice((None, None, *written))) is not None:
+            del written[left_out]
+        limits |= written
+    if kind.count in limits and int(limits.get(kind.cores.resource, "1")) > 100:
+        del limits[kind.cores.resource]
+    return limits
 
 
 def ask(folder: Path, source: Path) -> None:

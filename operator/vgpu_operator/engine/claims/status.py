@@ -38,6 +38,10 @@ def summary(spec: VGPUClaimSpec) -> str:
     for request in spec.requests:
         if request.mig_profile is not None:
             memory = f"MIG {request.mig_profile}"
+        elif request.part_size is not None:
+            memory = f"part of size {request.part_size}"
+        elif request.part_memory is not None:
+            memory = f"part with {request.part_memory} GiB or MiB"
         elif request.memory is not None:
             memory = quantity.format_mib(quantity.mib(request.memory))
         else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation, Reservation
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, NodeFilter, Share
 from vgpu_operator.placement.checks import give_back, lay
+from vgpu_operator.placement.parts import on_device, on_node
 from vgpu_operator.placement.planning import plan_on, policies_on
 
 MOST = 9
@@ -128,17 +129,20 @@ def explain(
         if earmark.key == key:
             continue
         kept = sum(
-            any(
-                request.least_mib
-                <= request.memory_on(columns.memory[number])
-                <= _free(columns, number)
-                for request in demand.requests
-            )
+            any(_is_enough(columns, number, request) for request in demand.requests)
             for number in _numbers(columns, earmark).values()
         )
         if kept:
             texts[earmark.node] = f"{kept} on {earmark.node} {HELD}"
     return texts
+
+
+def _is_enough(columns: Columns, device: int, requested: RequestDemand) -> bool:
+    """Whether as much memory is free of a device as a request means there."""
+    request = on_device(columns, device, requested)
+    if request is None:
+        return False
+    return request.least_mib <= request.memory_on(columns.memory[device]) <= _free(columns, device)
 
 
 def choose(
@@ -179,6 +183,12 @@ def _on_node(
     columns: Columns, node: int, demand: Demand, taken: set[str]
 ) -> tuple[float, str, tuple[str, ...]] | None:
     """What must still become free there, the node, and the devices that the claim would get."""
+    found = [on_node(columns, node, request) for request in demand.requests]
+    requests = tuple(request for request in found if request is not None)
+    if len(requests) < len(found):
+        return None
+    if requests != demand.requests:
+        demand = replace(demand, requests=requests)
     usable = [
         device
         for device in columns.node_devices[node]

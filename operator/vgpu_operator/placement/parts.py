@@ -1,0 +1,67 @@
+"""Requests for a part of a device, on a node that registers which parts there are.
+
+What such a request takes is known on a node only. There it becomes a request for the memory and the
+compute of one part, before the checks of any device, none of which needs to know of parts. A part
+takes one slot: compute keeps the sizes of all parts within the device's slots
+(`vendors.parts.Part`). Decision 108.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vgpu_operator.demand import RequestDemand
+from vgpu_operator.placement.device import Facts
+from vgpu_operator.vendors.parts import mib_of, of_size, smallest
+
+if TYPE_CHECKING:
+    from vgpu_operator.placement.columns import Columns
+
+
+def on_facts(facts: Facts, request: RequestDemand) -> RequestDemand | None:
+    """What a request for a part means on a device; None: it has no such part, or is another's."""
+    requested = request.part
+    if requested is None or facts.vendor != request.vendor:
+        return None
+    if requested.size:
+        part = of_size(facts.parts, requested.size)
+    else:
+        memory = mib_of(facts.parts, requested.memory) or request.memory_on(facts.memory_mib)
+        part = smallest(facts.parts, memory, request.cores)
+    if part is None:
+        return None
+    return replace(
+        request,
+        memory_mib=part.memory_mib,
+        memory_percent=None,
+        cores=part.cores,
+        part=requested._replace(name=part.name),
+    )
+
+
+def on_device(columns: Columns, device: int, request: RequestDemand) -> RequestDemand | None:
+    """What a request means on a device; None: it has no such part. Others stay as they are."""
+    if request.part is None or request.part.name:
+        return request
+    number = columns.facts[device]
+    known = columns.conditions.in_parts.of(request)
+    if number not in known:
+        known[number] = on_facts(columns.conditions.facts[number], request)
+    return known[number]
+
+
+def on_node(columns: Columns, node: int, request: RequestDemand) -> RequestDemand | None:
+    """What a request means on a node; None: no device there has such a part. As `on_device`.
+
+    All devices of a node have the same parts. One that can be given goes before the others, since
+    of those that are registered no more the parts of long ago are known.
+    """
+    if request.part is None or request.part.name:
+        return request
+    devices = [
+        device for device in columns.node_devices[node] if columns.vendor[device] == request.vendor
+    ]
+    if not devices:
+        return None
+    return on_device(columns, max(devices, key=columns.healthy.__getitem__), request)
