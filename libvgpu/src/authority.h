@@ -1,24 +1,10 @@
-/* authority.h - what a device may hold, and which source decides it.
- *
- * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
- * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
- * settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
- * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. So do CUDA_DEVICE_SM_LIMIT
- * and CUDA_DEVICE_SM_LIMIT_<ordinal>, percent of the device's time, and GPU_CORE_UTILIZATION_POLICY: default, force or
- * disable. Nothing in the environment weakens a page.
- */
+/* authority.h - what a device may hold, by the source of limits that this process has (source.h). */
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
 
 #include "ledger.h"
 #include "page.h"
 #include "process.h"
-
-#define VGPU_FIXED_PAGE "/usr/local/vgpu/limits"
-#define VGPU_FIXED_REGION "/usr/local/vgpu/usage/region"
-
-/* Find the authority and map its files into `p`. */
-void vgpu_authority_open(struct vgpu_process *p);
 
 /* All of these read the page anew only where it has changed, for a UUID that lies in the process's table of devices.
  *

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 
 #include "ledger.h"
-#include "authority.h"
 #include "region.h"
+#include "source.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -32,9 +32,14 @@ static struct vgpu_process *make_arena(void)
 
 static void set_up(struct vgpu_process *p)
 {
+    struct vgpu_source source;
     p->pid = getpid();
     p->cookie = (vgpu_world->now().ns ^ (uint64_t)p->pid << 40) | 1;
-    vgpu_authority_open(p);
+    vgpu_source_open(&source);
+    p->authority = source.authority;
+    p->page = source.page;
+    p->region = source.region;
+    p->standalone = source.standalone;
     if (p->authority != VGPU_NOTHING) {
         p->self = vgpu_world->self();
     }

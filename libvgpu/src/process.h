@@ -8,15 +8,9 @@
 
 #include "objects.h"
 #include "page.h"
+#include "source.h"
 #include "vgpu_abi.h"
 #include "world.h"
-
-/* Where limits come from. Decided once per process. */
-enum vgpu_authority {
-    VGPU_NOTHING, /* no page and no setting: pass everything through */
-    VGPU_PAGE,    /* the agent's limit page */
-    VGPU_ENV,     /* stand-alone settings in the environment */
-};
 
 struct vgpu_device {
     _Atomic uint32_t known;
@@ -40,9 +34,9 @@ struct vgpu_process {
     _Atomic uint32_t ready;
     struct vgpu_calm_lock lock; /* of everything below but the objects */
     pid_t pid;             /* checked only where the kernel cannot wipe */
-    enum vgpu_authority authority;
-    const struct vgpu_page *page; /* authority VGPU_PAGE; NULL: unusable, deny */
-    struct vgpu_region *region;   /* NULL: unusable, deny */
+    enum vgpu_authority authority; /* this and the next two are the source's, decided once (source.h) */
+    const struct vgpu_page *page;
+    struct vgpu_region *region;
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic struct vgpu_instant reaped;
@@ -56,8 +50,7 @@ struct vgpu_process {
     _Atomic uint32_t has_orphans;
     _Atomic uint32_t exports_known; /* 1: some linear memory was exported */
     struct vgpu_calm_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
-    uint64_t env_limit[VGPU_MAX_DEVICES];
-    uint64_t env_host_limit;
+    struct vgpu_standalone standalone;
     struct vgpu_device devices[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     struct vgpu_kept_limits limits[VGPU_MAX_DEVICES];   /* of these devices, by the page, when last read */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
@@ -68,8 +61,6 @@ struct vgpu_process {
     uint64_t cookie;                /* of this process and no other; never 0 */
     struct vgpu_throttle *_Atomic throttle; /* its launches (launch.h); NULL until one must be throttled */
     _Atomic int device_count;       /* 0: not asked yet */
-    uint32_t env_cores[VGPU_MAX_DEVICES];
-    uint32_t env_policy;
     struct vgpu_objects objects;
 };
 

@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "identity.h"
 #include "loader.h"
 
 static struct vgpu_instant now(void)

@@ -9,16 +9,8 @@
 #include <stdint.h>
 
 #include "drivers.h"
+#include "identity.h"
 #include "instant.h"
-
-/* Who this process is, as its slot of the region records it. */
-struct vgpu_identity {
-    uint32_t pid;
-    uint64_t start_time;    /* clock ticks; 0: /proc does not have it */
-    uint64_t pid_namespace; /* inode; 0: /proc does not have it */
-    uint64_t image;         /* changes with exec */
-    uint64_t layout;        /* so does this, and other processes can see it; 0: /proc does not have it */
-};
 
 enum vgpu_map {
     VGPU_MAP_READ,   /* an existing file of at least this size, read-only */
@@ -49,8 +41,5 @@ struct vgpu_world {
 
 extern const struct vgpu_world vgpu_world_real;
 extern const struct vgpu_world *vgpu_world;
-
-/* The owner word of a process. */
-uint64_t vgpu_owner_word(const struct vgpu_identity *who);
 
 #endif

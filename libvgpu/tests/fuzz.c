@@ -222,13 +222,14 @@ static void one_region(uint64_t seed)
 static void one_setting(uint64_t seed)
 {
     static const char letters[] = "0123456789kKmMgG -+x.eE\t9999";
-    struct vgpu_process p = {0};
+    struct vgpu_source source;
     size_t length = (size_t)below(sizeof setting - 1);
     for (size_t i = 0; i < length; i++) {
         setting[i] = below(16) ? letters[below(sizeof letters - 1)] : (char)below(256);
     }
     setting[length] = '\0';
-    vgpu_authority_open(&p);
+    vgpu_source_open(&source);
+    struct vgpu_process p = {.authority = source.authority, .region = source.region, .standalone = source.standalone};
     vgpu_limit(&p, UUID, (int)any_value());
     size_t digits = strspn(setting, "0123456789"), suffix = digits ? strspn(setting + digits, "kKmMgG") : 0;
     int is_sense = digits && suffix <= 1 && digits + suffix == strlen(setting);
