@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +230,14 @@ def test_what_is_kept_from_a_claim_counts_on_each_node_as_if_it_were_in_use(data
         beside = best_of(columns, ask, [number], kept=KeptShares(columns, kept))
         in_use = best_of(later, ask, [number])
         assert (beside and (name, beside.grants)) == (in_use and (name, in_use.grants))
+
+
+@pytest.mark.parametrize(("memory", "is_served"), [("8000Mi", True), ("8001Mi", False)])
+def test_a_request_may_fill_what_is_left_beside_what_is_kept(memory, is_served):
+    columns = some_columns(device_facts("GPU-0", memory_mib=16_000))
+    kept = KeptShares(columns, {"GPU-0": Use(8000, 30, 1)})
+    plan = best_of(columns, an_ask(a_request(memory=memory, cores=30)), [0], kept=kept)
+    assert (plan is not None) == is_served
 
 
 @given(fleets(), asks())

@@ -55,7 +55,7 @@ Verdict = tuple[list[Operation], list[str]]
 """What changes in an object that is admitted, and the warnings that its author gets."""
 
 
-class Asked(NamedTuple):
+class ReviewRequest(NamedTuple):
     """What a review has beside its object.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     old: dict[str, Any] | None
 
 
-Rule = Callable[[RawPod, Asked], Awaitable[Verdict]]
+Rule = Callable[[RawPod, ReviewRequest], Awaitable[Verdict]]
 """The verdict on an object; of a Job and of a claim the JSON alone is read."""
 
 
@@ -93,36 +93,36 @@ class Reviews:
             path: _answering_by(rule, kind) for path, (rule, kind) in zip(PATHS, rules, strict=True)
         }
 
-    async def _mutate(self, pod: RawPod, asked: Asked) -> Verdict:
+    async def _mutate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         named = claim_named_by(pod)
-        claim = None if named is None else await self._read_claim(asked.namespace, named.name)
-        may = await self._may_disable_control(pod, asked.namespace)
+        claim = None if named is None else await self._read_claim(request.namespace, named.name)
+        may = await self._may_disable_control(pod, request.namespace)
         operations = mutate_pod(pod, self._source.config, claim, may_disable_control=may)
         if named is not None and claim is None:
             return operations, waits_for_claim(applied(pod, operations))
         return operations, []
 
-    async def _validate(self, pod: RawPod, asked: Asked) -> Verdict:
+    async def _validate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         config = self._source.config
-        may = await self._may_disable_control(pod, asked.namespace)
+        may = await self._may_disable_control(pod, request.namespace)
         validate_pod(pod, config, may_disable_control=may)
         if config.scheduling.quota_at == "Admission":
-            await refuse_over_quota(pod, asked.namespace, api=self._api, config=config)
+            await refuse_over_quota(pod, request.namespace, api=self._api, config=config)
         return [], [*unasked(pod, config), *without_effect(pod, config)]
 
-    async def _warn(self, pod: RawPod, _: Asked) -> Verdict:
+    async def _warn(self, pod: RawPod, _: ReviewRequest) -> Verdict:
         config = self._source.config
         return [], [*misspelt(pod, config), *unanswered(pod, config)]
 
-    async def _check_job(self, job: dict[str, Any], _: Asked) -> Verdict:
+    async def _check_job(self, job: dict[str, Any], _: ReviewRequest) -> Verdict:
         return [], check_volcano_job(job, self._source.config)
 
-    async def _mutate_claim(self, claim: dict[str, Any], _: Asked) -> Verdict:
+    async def _mutate_claim(self, claim: dict[str, Any], _: ReviewRequest) -> Verdict:
         return mutate_claim(claim), []
 
-    async def _validate_claim(self, claim: dict[str, Any], asked: Asked) -> Verdict:
+    async def _validate_claim(self, claim: dict[str, Any], request: ReviewRequest) -> Verdict:
         most = self._source.config.scheduling.max_claim_priority
-        validate_claim(claim, asked.old, max_priority=most)
+        validate_claim(claim, request.old, max_priority=most)
         return [], []
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
@@ -161,15 +161,15 @@ def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:
             "response": response,
         }
 
-    async def reviewed(request: Any) -> dict[str, Any]:
-        given, old = request.get("object"), request.get("oldObject")
+    async def reviewed(sent: Any) -> dict[str, Any]:
+        given, old = sent.get("object"), sent.get("oldObject")
         for key, what in (("object", given), ("oldObject", {} if old is None else old)):
             if not isinstance(what, dict):
                 return _refused(f"request.{key}: Required value: an object", 400)
-        raw, asked = RawPod(given), Asked(str(request.get("namespace") or ""), old)
+        raw, request = RawPod(given), ReviewRequest(str(sent.get("namespace") or ""), old)
         try:
-            with answering(kind, raw, asked.namespace):
-                operations, warnings = await rule(raw, asked)
+            with answering(kind, raw, request.namespace):
+                operations, warnings = await rule(raw, request)
         except kopf.AdmissionError as refusal:
             return _refused(str(refusal), refusal.code)
         admitted: dict[str, Any] = {"allowed": True}
