@@ -178,30 +178,114 @@ static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_devi
     return 1;
 }
 
+/* A launch that has not been paid for yet. */
+struct attempt {
+    struct vgpu_throttle *throttle;
+    struct vgpu_throttle_device *device;
+    struct vgpu_hand *hand;
+    const struct vgpu_launch *launch;
+    struct vgpu_ticket *ticket;
+    struct vgpu_geometry what;
+    struct vgpu_cost *cost;
+    struct vgpu_share share;
+    struct vgpu_instant began;
+    vgpu_duration nap; /* until it is looked again whether the first launch of its kind has ended */
+    int probing;       /* 1: it may be measured */
+};
+
+/* What the hand has of another device, share or life of the process is none of this launch's. */
+static void take_up(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, struct vgpu_hand *hand,
+                    const struct vgpu_launch *l, struct vgpu_instant now)
+{
+    int ours = hand->process == l->process;
+    if (ours && (hand->all_unlimited || (hand->unlimited && hand->ordinal == l->ordinal))) {
+        atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
+    }
+    if (ours && hand->page == l->page && hand->ordinal != l->ordinal) {
+        vgpu_lockstep_return(throttle, hand, now);
+    }
+    if (!ours || hand->page != l->page || hand->ordinal != l->ordinal) {
+        empty(hand, l, 0);
+    }
+}
+
+/* 1 when the share holds now: always, or while others use the device. What ran freely before is remembered. */
+static int is_held(const struct attempt *a, struct vgpu_instant now)
+{
+    struct vgpu_throttle_device *device = a->device;
+    int held = a->share.always || vgpu_bucket_has_company(device->bucket, now);
+    maintain(a->throttle, device, a->launch, held ? a->share.percent : 0, now, a->nap > NAP_NS);
+    held = a->share.always || vgpu_bucket_has_company(device->bucket, now);
+    if (held && atomic_exchange_explicit(&device->ran_free, 0, memory_order_relaxed)) {
+        atomic_store_explicit(&device->freed, now, memory_order_relaxed);
+    } else if (!held) {
+        atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
+    }
+    return held;
+}
+
+/* 1 when the launch is paid for, by itself or with a chunk for those to come; 0 after a wait. */
+static int pay(struct attempt *a, struct vgpu_instant now)
+{
+    struct vgpu_throttle_device *device = a->device;
+    int learned, held = is_held(a, now);
+    uint64_t raw =
+        vgpu_probe_believed(device, a->cost, &a->what, vgpu_cost_ns(&a->throttle->costs, a->cost, &a->what, now, &learned));
+    if (held && !learned && a->cost && atomic_load(&a->cost->pending) && vgpu_between(a->began, now) < FIRST_NS) {
+        wait_until(device, now, vgpu_later(now, a->nap)); /* the first of its kind is still on its way */
+        a->nap = a->nap < 8 * NAP_NS ? a->nap * 2 : a->nap;
+        return 0;
+    }
+    double factor = vgpu_probe_factor(device, a->cost, raw, now);
+    int64_t price = (int64_t)((double)raw * factor) + 1;
+    if (learned && price <= a->hand->left_ns) {
+        fill(a->hand, a->launch, 0, price); /* known to the process, new to this hand */
+        return 1;
+    }
+    int alone = !learned || price > VGPU_CHUNK_NS; /* what is left of a chunk is for kernels that are known */
+    int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
+    chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
+    uint64_t want = (uint64_t)(alone ? price : chunk);
+    struct vgpu_instant until = held ? vgpu_bucket_take(device->bucket, now, a->share.percent, want) : vgpu_at(0);
+    if (until.ns) {
+        wait_until(device, now, until);
+        return 0;
+    }
+    if (!alone) {
+        fill(a->hand, a->launch, chunk, price);
+        uint64_t apart_ns = want * 100 / a->share.percent;
+        a->probing = a->probing && !(vgpu_probe_wants_any(device, &a->what, now, apart_ns) && keep_back(a->hand, price, now));
+    }
+    struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),
+                                 .charged_ns = (int64_t)want,
+                                 .alone = alone,
+                                 .learned = learned};
+    vgpu_probe_start(a->throttle, a->launch, &a->what, a->probing ? a->cost : NULL, now, &charge, a->ticket);
+    return 1;
+}
+
 void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand, const struct vgpu_launch *l,
                          struct vgpu_ticket *ticket)
 {
-    struct vgpu_throttle_device *device = device_of(throttle, l->ordinal);
-    struct vgpu_geometry what = {.function = l->function, .blocks = l->blocks, .threads = l->threads};
-    struct vgpu_share share = throttle->share(throttle->owner, l->ordinal);
     struct vgpu_instant began = vgpu_world->now(), now = began;
-    vgpu_duration nap = NAP_NS;
-    int taken = 0, probing = 0;
-    if (!device || !vgpu_share_is_limited(&share)) {
+    struct attempt a = {
+        .throttle = throttle,
+        .device = device_of(throttle, l->ordinal),
+        .hand = hand,
+        .launch = l,
+        .ticket = ticket,
+        .what = {.function = l->function, .blocks = l->blocks, .threads = l->threads},
+        .share = throttle->share(throttle->owner, l->ordinal),
+        .began = began,
+        .nap = NAP_NS,
+    };
+    if (!a.device || !vgpu_share_is_limited(&a.share)) {
         empty(hand, l, 1);
         return;
     }
-    if (hand->process == l->process && (hand->all_unlimited || (hand->unlimited && hand->ordinal == l->ordinal))) {
-        atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
-    }
-    if (hand->process == l->process && hand->page == l->page && hand->ordinal != l->ordinal) {
-        vgpu_lockstep_return(throttle, hand, now);
-    }
-    if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
-        empty(hand, l, 0); /* a chunk of another device, share or life */
-    }
-    what.sms = device->sms;
-    if (renew(throttle, device, hand, l, &what, began)) {
+    take_up(throttle, a.device, hand, l, now);
+    a.what.sms = a.device->sms;
+    if (renew(throttle, a.device, hand, l, &a.what, began)) {
         return;
     }
     switch (vgpu_capture_of(l)) {
@@ -210,67 +294,30 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
     case VGPU_PERHAPS_RECORDED:
         break;
     case VGPU_NOT_RECORDED:
-        probing = 1;
+        a.probing = 1;
         break;
     }
     struct vgpu_instant never = {0};
-    atomic_compare_exchange_strong_explicit(&device->first_launch, &never, vgpu_at(began.ns | 1), memory_order_relaxed,
+    atomic_compare_exchange_strong_explicit(&a.device->first_launch, &never, vgpu_at(began.ns | 1), memory_order_relaxed,
                                             memory_order_relaxed);
-    struct vgpu_cost *cost = vgpu_cost_of(&throttle->costs, &what);
+    a.cost = vgpu_cost_of(&throttle->costs, &a.what);
     if (hand->later_ns) {
         hand->left_ns += hand->later_ns;
         hand->later_ns = 0;
-        if (renew(throttle, device, hand, l, &what, began)) {
+        if (renew(throttle, a.device, hand, l, &a.what, began)) {
             struct vgpu_charge paid = {.learned = 1};
-            vgpu_probe_start(throttle, l, &what, probing ? cost : NULL, began, &paid, ticket);
+            vgpu_probe_start(throttle, l, &a.what, a.probing ? a.cost : NULL, began, &paid, ticket);
             return;
         }
     }
-    for (; vgpu_share_is_limited(&share) && vgpu_between(began, now) < PATIENCE_NS;
-         now = vgpu_world->now(), share = throttle->share(throttle->owner, l->ordinal)) {
-        int learned, held = share.always || vgpu_bucket_has_company(device->bucket, now);
-        maintain(throttle, device, l, held ? share.percent : 0, now, nap > NAP_NS);
-        held = share.always || vgpu_bucket_has_company(device->bucket, now);
-        if (held && atomic_exchange_explicit(&device->ran_free, 0, memory_order_relaxed)) {
-            atomic_store_explicit(&device->freed, now, memory_order_relaxed);
-        } else if (!held) {
-            atomic_store_explicit(&device->ran_free, 1, memory_order_relaxed);
-        }
-        uint64_t raw = vgpu_probe_believed(device, cost, &what, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
-        if (held && !learned && cost && atomic_load(&cost->pending) && vgpu_between(began, now) < FIRST_NS) {
-            wait_until(device, now, vgpu_later(now, nap)); /* the first of its kind is still on its way */
-            nap = nap < 8 * NAP_NS ? nap * 2 : nap;
-            continue;
-        }
-        double factor = vgpu_probe_factor(device, cost, raw, now);
-        int64_t price = (int64_t)((double)raw * factor) + 1;
-        if (learned && price <= hand->left_ns) {
-            fill(hand, l, 0, price); /* known to the process, new to this hand */
+    while (vgpu_share_is_limited(&a.share) && vgpu_between(began, now) < PATIENCE_NS) {
+        if (pay(&a, now)) {
             return;
         }
-        int alone = !learned || price > VGPU_CHUNK_NS; /* what is left of a chunk is for kernels that are known */
-        int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
-        chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
-        uint64_t want = (uint64_t)(alone ? price : chunk);
-        struct vgpu_instant until = held ? vgpu_bucket_take(device->bucket, now, share.percent, want) : vgpu_at(0);
-        if (until.ns) {
-            wait_until(device, now, until);
-            continue;
-        }
-        struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),
-                                     .charged_ns = (int64_t)want,
-                                     .alone = alone,
-                                     .learned = learned};
-        if (!alone) {
-            fill(hand, l, chunk, price);
-            uint64_t apart_ns = want * 100 / share.percent;
-            probing = probing && !(vgpu_probe_wants_any(device, &what, now, apart_ns) && keep_back(hand, price, now));
-        }
-        vgpu_probe_start(throttle, l, &what, probing ? cost : NULL, now, &charge, ticket);
-        taken = 1;
-        break;
+        now = vgpu_world->now();
+        a.share = throttle->share(throttle->owner, l->ordinal);
     }
-    if (!taken && !vgpu_share_is_limited(&share)) {
+    if (!vgpu_share_is_limited(&a.share)) {
         empty(hand, l, 0); /* no longer limited: the next launch marks the device as unlimited */
     }
 }
