@@ -18,7 +18,7 @@ def uses(sources: Mapping[str, str]) -> Mapping[str, Set[str]]:
     """By module, which others its source and its header include.
 
     Args:
-        sources: Text by file name. A header without a source belongs to nobody's module.
+        sources: Text by file name. A header without a source is of no module.
     """
     modules = {name.removesuffix(".c") for name in sources if name.endswith(".c")}
     found: dict[str, set[str]] = defaultdict(set)
