@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builders import a_claim, a_device, a_node, a_request, an_allocated_device, an_allocation
+from builders import (
+    ROOM,
+    a_claim,
+    a_device,
+    a_node,
+    a_request,
+    an_allocated_device,
+    an_allocation,
+)
 from vgpu_api.conditions import ALLOCATED
 from vgpu_api.config import ClusterConfig
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
@@ -14,6 +22,7 @@ from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_client.errors import Unreachable
 from vgpu_operator.engine import events
 from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.informers import STORAGE
 from vgpu_operator.web.mirror import Mirror
 
 SINCE = "2026-01-01T00:00:00Z"
@@ -27,11 +36,13 @@ def a_mirror(
     memory_mib: int = 16_384,
     config: ClusterConfig | None = None,
 ) -> Mirror:
-    """Nodes `node-0` … with devices `GPU-0-0` … each, and these claims."""
+    """Nodes `node-0` … with devices `GPU-0-0` … each, and these claims; volumes were listed."""
     mirror = Mirror(config or ClusterConfig(), Clock())
+    for kind in STORAGE:
+        mirror.note_listed(kind)
     for number in range(nodes):
         name = f"node-{number}"
-        mirror.observe(events.NodeObserved(a_node(name)))
+        mirror.observe(events.NodeObserved(a_node(name, allocatable=ROOM)))
         for index in range(devices):
             uuid = f"GPU-{number}-{index}"
             device = a_device(uuid=uuid, node=name, index=index, memory_mib=memory_mib)

@@ -132,7 +132,8 @@ def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process(
         if found["metadata"]["name"].startswith("vgpu-scheduler")
     ]
     assert of_scheduler == [("Secret", "vgpu-scheduler-tls")]
-    assert {name_of(each) for each in objects} < {name_of(each) for each in default}
+    added = {name_of(each) for each in objects} - {name_of(each) for each in default}
+    assert {name for _, _, name in added} == {"vgpu-web-volumes"}
     configs = [
         found["data"]["config.yaml"]
         for found in objects
@@ -141,6 +142,27 @@ def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process(
     assert len(configs) == 2
     for config in configs:
         assert read_cluster_config(yaml.safe_load(config)).scheduling.mode == "Gate"
+
+
+def test_behind_the_gate_the_page_reads_the_volumes_that_the_operator_reads(
+    default: list[Any],
+) -> None:
+    def reads(objects: list[Any], role: str) -> set[tuple[str, str]]:
+        return {
+            (resource, verb)
+            for found in objects
+            if (found["kind"], found["metadata"]["name"]) == ("ClusterRole", role)
+            for rule in found["rules"]
+            if {"persistentvolumes", "csinodes"}.intersection(rule["resources"])
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    gate = built(MANIFESTS / "overlays" / "gate")
+    of_page = reads(gate, "vgpu-web-volumes")
+    assert of_page == reads(gate, "vgpu-operator")
+    assert len(of_page) == 8
+    assert reads(default, "vgpu-operator") == set()
 
 
 def name_of(found: Any) -> tuple[str, str, str]:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import read_state
-from vgpu_operator.cli.simulate import answer, question_of
+from vgpu_operator.cli.question import question_of
+from vgpu_operator.cli.simulate import answer
 
 MIG = {
     "profiles": [

@@ -27,7 +27,8 @@ from vgpu_operator.cli.documents import (
     read_state,
 )
 from vgpu_operator.cli.importing import checked, imported
-from vgpu_operator.cli.simulate import Result, answer, question_of, refusal
+from vgpu_operator.cli.question import Judge, question_of
+from vgpu_operator.cli.simulate import Result, answer, refusal
 from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
 
 BAD_INPUT = 2
@@ -145,7 +146,7 @@ def _file(options: argparse.Namespace) -> None:
         _in_turn(((_name(pod, str(options.file)), pod) for pod in pods), cluster, options)
 
 
-def _one(document: Mapping[str, Any], cluster: Cluster, options: argparse.Namespace) -> None:
+def _one(document: Mapping[str, Any], cluster: Judge, options: argparse.Namespace) -> None:
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
@@ -187,7 +188,7 @@ def _many(options: argparse.Namespace) -> None:
     _in_turn(_lines(options.many, cluster), cluster, options)
 
 
-def _lines(path: Path, cluster: Cluster) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _lines(path: Path, cluster: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each pod and claim with its name; a line of its own is read when it comes."""
     for source, line in json_lines(path):
         document = json_text(line, source=source)
@@ -203,7 +204,7 @@ def _lines(path: Path, cluster: Cluster) -> Iterator[tuple[str, Mapping[str, Any
         yield from ((_name(pod, source), pod) for pod in pods)
 
 
-def _pods(documents: Sequence[Mapping[str, Any]], cluster: Cluster) -> list[Mapping[str, Any]]:
+def _pods(documents: Sequence[Mapping[str, Any]], cluster: Judge) -> list[Mapping[str, Any]]:
     """The pods and claims in documents.
 
     Raises:
@@ -221,25 +222,31 @@ def _pods(documents: Sequence[Mapping[str, Any]], cluster: Cluster) -> list[Mapp
 
 def _in_turn(
     documents: Iterable[tuple[str, Mapping[str, Any]]],
-    cluster: Cluster,
+    cluster: Judge,
     options: argparse.Namespace,
 ) -> None:
     """Each in turn; what is placed stays."""
     placed = refused = 0
+    not_judged: dict[str, None] = {}
     for name, document in documents:
         result, held = _answered(document, cluster, options, explain=False)
+        if "notJudged" in result:
+            not_judged[result["notJudged"]] = None
         placed += held
         refused += not held
         print(
             json.dumps({"id": name, **result}) if options.output == "json" else _line(name, result)
         )
+    if options.output != "json":
+        for line in not_judged:
+            print(printable(line))
     summary = {"placed": placed, "refused": refused, "utilisation": cluster.utilisation()}
     print(json.dumps(summary) if options.output == "json" else _summed(summary))
 
 
 def _answered(
     document: Mapping[str, Any],
-    cluster: Cluster,
+    cluster: Judge,
     options: argparse.Namespace,
     *,
     explain: bool = True,
@@ -249,15 +256,15 @@ def _answered(
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
         return refusal(str(error)), False
-    result, plan = answer(question, cluster, explain=explain)
-    if question is None or plan is None or plan.refused:
+    result, outcome = answer(question, cluster, explain=explain)
+    if question is None or outcome is None or outcome.refused:
         return result, False
-    if not explain and question.standing is None:
-        cluster.charge(question.spec, plan, namespace=question.namespace)
+    if not explain:
+        cluster.charge(question, outcome)
     return result, True
 
 
-def _cluster(options: argparse.Namespace) -> Cluster:
+def _cluster(options: argparse.Namespace) -> Judge:
     if options.state is None:
         from vgpu_operator.cli.live_cluster import read_cluster
 
@@ -281,8 +288,7 @@ def _line(name: str, result: Result) -> str:
     if result["refused"] is not None:
         return printable(f"{name}: refused: {result['refused']}")
     devices = ", ".join(map(_device, result["devices"]))
-    left_out = f"; {result['notJudged']}" if "notJudged" in result else ""
-    return printable(f"{name}: {result['node']}: {devices}{left_out}")
+    return printable(f"{name}: {result['node']}: {devices}")
 
 
 def _device(device: Mapping[str, Any]) -> str:
@@ -295,6 +301,8 @@ def _device(device: Mapping[str, Any]) -> str:
 
 def _in_words(name: str, result: Result) -> str:
     lines = [_line(name, result)]
+    if "notJudged" in result:
+        lines.append(printable(result["notJudged"]))
     for node, facts in result["nodes"].items():
         why = facts["reasons"] or ("chosen" if node == result["node"] else "would serve")
         lines.append(f"  {printable(node)}: score {facts['score']:.2f}: {why}")

@@ -1,8 +1,8 @@
-"""A cluster to ask about: the columns, quotas and claims of a state file, or of a live cluster."""
+"""A cluster on paper to ask about: the columns, quotas and claims of a state file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
@@ -12,20 +12,14 @@ from vgpu_api import names, quantity
 from vgpu_api.conditions import READY
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
-from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.core.node import NodeStatus
 from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.field_errors import describe
+from vgpu_api.host import PODS
 from vgpu_api.reasons import Reason, Tally
-from vgpu_api.v1alpha1 import (
-    Allocation,
-    Condition,
-    GPUDevice,
-    Metadata,
-    VGPUClaim,
-    VGPUClaimSpec,
-)
+from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim
 from vgpu_operator.cli.documents import (
     BadDocument,
     ClusterState,
@@ -33,15 +27,25 @@ from vgpu_operator.cli.documents import (
     NodeEntry,
     QuotaEntry,
 )
+from vgpu_operator.cli.question import Outcome, Question, plan_of
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
-from vgpu_operator.ledger import NodeFilters, NodeRules
-from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, numa_of, state_of, type_of
+from vgpu_operator.dialects.reading import dialects
+from vgpu_operator.ledger import HostDemand, NodeFilters, NodeRules
+from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
-from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
+from vgpu_operator.placement import (
+    EVERY_NODE,
+    Budget,
+    Columns,
+    DeviceFacts,
+    NodeFilter,
+    place,
+    refusals_on,
+)
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 from vgpu_operator.vendors.neighbours import joined
 from vgpu_operator.vendors.parts import Part, in_order
@@ -85,103 +89,73 @@ class Cluster:
         for at, raw in enumerate(state.claims):
             self._add_claim(raw, at, source)
 
-    # What was observed of a live cluster, in place of a state's entries.
-
-    def observe_node(self, node: Node, devices: Iterable[GPUDevice]) -> None:
-        """A node as it is, with its taints and conditions, and its devices without what they hold.
-
-        Devices whose agent has not described them yet are left out.
-        """
-        cordoned = cordoned_uuids(node)
-        for device in devices:
-            if device.status.uuid:
-                facts = facts_of(
-                    device,
-                    cordoned_on_node=cordoned,
-                    duplicate=device.status.uuid in self._numbers,
-                    config=self.config,
-                )
-                self._numbers[device.status.uuid] = self.columns.put_device(facts)
-        number = self.columns.put_node(node.metadata.name, state_of(node, config=self.config))
-        self._filters.put(number, node)
-        self.nodes[node.metadata.name] = node
-
-    def observe_quota(self, quota: ResourceQuota) -> None:
-        """A quota as it is."""
-        self._quotas.apply(quota)
-
-    def observe_claim(self, claim: VGPUClaim) -> None:
-        """A claim as it is, after the node of its devices."""
-        self.claims[claim.metadata.namespace or "default", claim.metadata.name] = claim
-        self._charge(
-            claim.metadata.namespace or "default", shares_of(claim.spec, claim.status.allocation)
-        )
-
     # Questions.
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """A claim, or a template of claims, of the state."""
         return self.claims.get((namespace, name))
 
-    def decide(
-        self, spec: VGPUClaimSpec, *, namespace: str, pod: Pod | None
-    ) -> tuple[Plan, Mapping[str, Tally]]:
-        """Where it goes, and the nodes that the pod rules out itself. Nothing is held."""
-        nodes = EVERY_NODE
-        if pod is not None:
-            nodes = self._filters.of(NodeRules.of(pod, kinds=node_kinds(pod, self.config)))
-        numbers = zip(self.nodes, self.columns.node_ids(self.nodes), strict=True)
-        ruled_out = {
-            name: Tally.of_node(nodes.refusal(number))
-            for name, number in numbers
-            if number is not None and number not in nodes
-        }
-        budget = self.budget(namespace)
-        plan = place(self.columns, self.demand(spec, pod), self.nodes, nodes=nodes, budget=budget)
-        return plan, ruled_out
+    def decide(self, question: Question) -> Outcome:
+        """Where it goes. Nothing is held."""
+        if question.standing is not None:
+            return Outcome(plan_of(question.standing, self.refusals(question)))
+        plan = place(
+            self.columns,
+            self.demand(question),
+            self.nodes,
+            nodes=self._nodes_for(question),
+            budget=self.budget(question.namespace),
+        )
+        return Outcome(plan, plan.text if plan.refused else "")
 
-    def held(self, allocation: Allocation) -> tuple[Plan, Mapping[str, Tally]]:
-        """As `decide`, for what holds its devices already."""
-        elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
-        others = {name: elsewhere for name in self.nodes if name != allocation.node_name}
-        grants = tuple(
-            Grant(device.request, device.name, device.uuid, device.index, device.memory_mib,
-                  device.cores, None if device.mig is None else Instance(
-                      device.mig.profile, device.mig.start, device.mig.size,
-                      device.memory_mib, device.cores), core_ids=tuple(device.core_ids or ()),
-                  part=device.part or "")
-            for device in allocation.devices
-        )  # fmt: skip
-        return Plan(allocation.node_name, grants, others), others
+    def refusals(self, question: Question) -> Mapping[str, Tally]:
+        """Why nodes do not serve it, by name."""
+        if question.standing is not None:
+            elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
+            return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
+        return refusals_on(
+            self.columns,
+            self.demand(question),
+            self.nodes,
+            nodes=self._nodes_for(question),
+            budget=self.budget(question.namespace),
+        )
 
-    def demand(self, spec: VGPUClaimSpec, pod: Pod | None) -> Demand:
-        """What a claim's spec asks for; `pod` is whose claim it is, if it is one's."""
+    def not_judged(self, question: Question) -> str:
+        """Behind the gate, what a pod asks of nodes besides devices: a state does not have it."""
+        pod = question.pod
+        if self.config.scheduling.mode != "Gate" or pod is None or question.standing is not None:
+            return ""
+        requested = _besides_devices(HostDemand.of(pod), self.config)
+        return (
+            f"{', '.join(requested)}: not judged, a state does not have them" if requested else ""
+        )
+
+    def demand(self, question: Question) -> Demand:
+        """What it asks for."""
+        pod = question.pod
         by_labels = pod is not None and follows_labels(pod, self.config)
-        return Demand.of(spec, self.config, by_labels=by_labels)
+        return Demand.of(question.spec, self.config, by_labels=by_labels)
 
     def budget(self, namespace: str) -> Budget:
         """What the namespace may still take."""
         return self._quotas.left(namespace)
 
-    def charge(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
-        """From now on this claim holds its devices."""
-        self._charge(namespace, shares_of(spec, plan.allocation()))
+    def charge(self, question: Question, outcome: Outcome) -> None:
+        """From now on it holds its devices; what stands already is held."""
+        if question.standing is None:
+            shares = shares_of(question.spec, outcome.plan.allocation())
+            self._charge(question.namespace, shares)
 
     def utilisation(self) -> dict[str, float]:
         """The used part of all slots, cores and memory, in percent."""
-        columns = self.columns
-        devices = list(self._numbers.values())
-        totals = {
-            "slots": (columns.slots_used, columns.slots),
-            "cores": (columns.cores_used, columns.cores),
-            "memory": (columns.memory_used, columns.memory),
-        }
-        return {
-            name: round(
-                100 * sum(used[c] for c in devices) / (sum(all_[c] for c in devices) or 1), 2
-            )
-            for name, (used, all_) in totals.items()
-        }
+        return utilisation(self.columns, list(self._numbers.values()))
+
+    def _nodes_for(self, question: Question) -> NodeFilter:
+        pod = question.pod
+        if pod is None:
+            return EVERY_NODE
+        return self._filters.of(NodeRules.of(pod, kinds=node_kinds(pod, self.config)))
 
     def _check_quota(self, quota: QuotaEntry, source: str) -> None:
         """A live quota that cannot be read lets nothing through; in a file it is a slip."""
@@ -311,6 +285,32 @@ class Cluster:
             memory=max(memory, columns.memory[number]),
             slices=slices,
         )
+
+
+def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:
+    """What is asked of a node besides devices, in words."""
+    ours = {name for dialect in dialects() for name in dialect.resource_names(config)}
+    found = [name for name, _ in requested.amounts if name not in (*ours, PODS)]
+    peers = requested.peers
+    besides = {
+        "host ports": requested.ports,
+        "rules about pods": peers.together or peers.apart or peers.spread,
+        "volumes": requested.volumes,
+    }
+    return found + [words for words, there in besides.items() if there]
+
+
+def utilisation(columns: Columns, devices: Sequence[int]) -> dict[str, float]:
+    """The used part of devices' slots, cores and memory, in percent."""
+    totals = {
+        "slots": (columns.slots_used, columns.slots),
+        "cores": (columns.cores_used, columns.cores),
+        "memory": (columns.memory_used, columns.memory),
+    }
+    return {
+        name: round(100 * sum(used[c] for c in devices) / (sum(all_[c] for c in devices) or 1), 2)
+        for name, (used, all_) in totals.items()
+    }
 
 
 def _bad(field: str, value: object, expected: str) -> BadDocument:

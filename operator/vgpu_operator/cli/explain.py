@@ -24,30 +24,31 @@ from vgpu_api import conditions
 from vgpu_api.conditions import find
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use
-from vgpu_api.names import ANNOTATION_CLAIM, pod_claim_name
+from vgpu_api.names import ANNOTATION_CLAIM, SCHEDULING_GATE, pod_claim_name
 from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Tally
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_operator.cli.installed import installed_config
+from vgpu_operator.cli.installed import installation
+from vgpu_operator.cli.judge import EVERYTHING_READ, Unread, known_part, not_judged
 from vgpu_operator.cli.listing import CannotAnswer, lasting, listed
+from vgpu_operator.cli.live_cluster import read_volumes
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
-from vgpu_operator.cli.simulate import VOLUMES_NOT_JUDGED
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.informers import current_events, current_storage_events
+from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.earmarks import HELD
-from vgpu_operator.engine.scheduling.gate import refusal_by_volumes
+from vgpu_operator.engine.scheduling.gate import is_on, refusal_behind_gate
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, HostDemand, Ledger, NodeRules
+from vgpu_operator.ledger import ClaimKey, Ledger, NodeRules
 from vgpu_operator.placement import refusals_on
 from vgpu_operator.placement.score import device_score, node_score
 
@@ -159,8 +160,13 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     """
     pod, claim = await _subject(api, subject, namespace)
     said = _begun(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
-    config = await installed_config(api)
+    installed = await installation(api)
+    config = installed.config
+    if installed.unknown and pod is not None and pod.is_gated:
+        scheduling = config.scheduling.model_copy(update={"mode": "Gate"})  # or it had no gate
+        config = config.model_copy(update={"scheduling": scheduling})
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
+    unread = Unread(config=installed.unknown)
     try:
         for event in await current_events(api):
             apply(event, state)
@@ -170,24 +176,19 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     found = None if pod is None else state.cache.pod(pod.uid)
     if pod is not None and found is None and claim is None:
         raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
-    if found is not None and found.is_gated and found.host_demand.volumes:
-        said.not_judged = await _read_volumes(api, state)
-    _find_out(state, found, claim, said, every_namespace)
+    if found is not None and is_on(state) and found.is_gated and found.host_demand.volumes:
+        unread = replace(unread, volumes=await read_volumes(api, state))
+    _find_out(state, found, claim, said, every_namespace, unread)
     return said
 
 
-async def _read_volumes(api: Api, state: State) -> str:
-    """What a gated pod's volumes are judged by; returns that they are not, where it is refused."""
-    try:
-        for event in await current_storage_events(api):
-            apply(event, state)
-    except Forbidden as error:
-        return f"{VOLUMES_NOT_JUDGED}: {error.message}"
-    return ""
-
-
 def explained(
-    state: State, claim: VGPUClaim, *, now: datetime, reads: Reads = every_namespace
+    state: State,
+    claim: VGPUClaim,
+    *,
+    now: datetime,
+    reads: Reads = every_namespace,
+    unread: Unread = EVERYTHING_READ,
 ) -> Explanation:
     """As `explain`, of a claim in a state that is kept up to date.
 
@@ -196,13 +197,12 @@ def explained(
         claim: One of its claims.
         now: For how long something has been so.
         reads: Whose claims are named.
+        unread: What the state lacks.
     """
     pods = state.cache.pods_of(_key(claim))
     pod = pods[0] if pods else None
     said = _begun(claim, None, now)
-    if pod is not None and pod.is_gated and pod.host_demand.volumes:
-        said.not_judged = f"{VOLUMES_NOT_JUDGED}: this page does not read them"
-    _find_out(state, pod, claim, said, reads)
+    _find_out(state, pod, claim, said, reads, unread)
     return said
 
 
@@ -216,14 +216,15 @@ def _begun(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Expla
 
 
 @dataclass(frozen=True, slots=True)
-class _PodName:
+class _NamedPod:
     name: str
     uid: str
+    is_gated: bool
 
 
 async def _subject(
     api: Api, subject: str, namespace: str
-) -> tuple[_PodName | None, VGPUClaim | None]:
+) -> tuple[_NamedPod | None, VGPUClaim | None]:
     """The pod, if it is one, and its claim, if that exists."""
     prefix, _, name = subject.rpartition("/")
     if prefix and prefix.lower() not in _PLACES:
@@ -237,7 +238,9 @@ async def _subject(
                 raise CannotAnswer(f"no pod {name} in namespace {namespace}") from None
         else:
             pod = Pod.model_validate(raw)
-            return _PodName(name, pod.metadata.uid), await _claim_of(api, pod)
+            gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
+            found = _NamedPod(name, pod.metadata.uid, SCHEDULING_GATE in gates)
+            return found, await _claim_of(api, pod)
     claim = await _claim(api, name, namespace)
     if claim is None:
         what = "claim" if desired is VGPU_CLAIMS else "pod and no claim"
@@ -288,9 +291,17 @@ def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
 
 
 def _find_out(
-    state: State, pod: GPUPod | None, claim: VGPUClaim | None, said: Explanation, reads: Reads
+    state: State,
+    pod: GPUPod | None,
+    claim: VGPUClaim | None,
+    said: Explanation,
+    reads: Reads,
+    unread: Unread,
 ) -> None:
     """What the nodes make of it."""
+    gated = pod if pod is not None and pod.is_gated else None
+    said.not_judged = not_judged(state.config, gated, unread)
+    pod = pod if gated is None else known_part(gated, unread)
     spec = claim.spec if pod is None and claim is not None else None
     if pod is not None:
         found = spec_for(state, pod)
@@ -302,20 +313,14 @@ def _find_out(
     assert spec is not None
     said.asks = said.asks or summary(spec)
     key = pod.claim if pod is not None else _key(claim)
-    if pod is not None and claim is not None and not said.node:
-        refused = refusal_of(state, claim, pod)
-        if refused is not None:
-            said.now = refused.message
-            return
-    host_demand = None if pod is None else _host_demand(pod, said)
-    if pod is not None and host_demand is not None and host_demand.volumes:
-        refused = refusal_by_volumes(state, pod, claim)
-        if refused is not None:
-            said.now = refused.message
-            said.reason = said.reason or str(refused.reason)
-            return
+    refused = None if pod is None or said.node else _refusal_before_nodes(state, pod, claim)
+    if refused is not None:
+        said.now = refused.message
+        said.reason = said.reason or str(refused.reason)
+        return
     request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
     rules = NodeRules() if pod is None else pod.rules
+    host_demand = None if pod is None or gated is None else pod.host_demand
     kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand)
     refusal = None if said.node else refusal_of_kind(key, kind, state)
     if refusal is not None:
@@ -327,11 +332,11 @@ def _find_out(
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
 
 
-def _host_demand(pod: GPUPod, said: Explanation) -> HostDemand | None:
-    """What a gated pod asks of a node besides devices; of others kube-scheduler checks that."""
-    if not pod.is_gated:
-        return None
-    return replace(pod.host_demand, volumes=()) if said.not_judged else pod.host_demand
+def _refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Why a pod without devices goes nowhere, whatever nodes there are."""
+    if pod.is_gated:
+        return refusal_behind_gate(state, pod, claim)
+    return None if claim is None else refusal_of(state, claim, pod)
 
 
 def held_devices(message: str) -> dict[str, int]:

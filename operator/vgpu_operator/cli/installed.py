@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import yaml
 
 from vgpu_api.config import ClusterConfig
@@ -13,22 +15,46 @@ from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden
 
 
-async def installed_config(api: Api) -> ClusterConfig:
-    """The cluster's configuration; the defaults where there is none, or it may not be read.
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the operator runs with.
+
+    Attributes:
+        config: Its configuration; the defaults where there is none, or it is not known.
+        unknown: Why it is not known; empty: it is.
+    """
+
+    config: ClusterConfig
+    unknown: str = ""
+
+
+async def installation(api: Api) -> Installation:
+    """The cluster's configuration.
 
     Raises:
         ClientError: The API server is away.
     """
     try:
         found = (await api.list(CONFIG_MAPS, label_selector=PART_OF_LABEL)).items
-    except Forbidden:  # a tenant reads no ConfigMaps of ours
-        return ClusterConfig()
+    except Forbidden as error:  # a tenant reads no ConfigMaps of ours
+        return Installation(ClusterConfig(), error.message)
+    unknown = ""
     for config_map in found:
         text = (config_map.get("data") or {}).get("config.yaml")
         if text is None:
             continue
         try:
-            return read_cluster_config(yaml.safe_load(text))
-        except (BadInput, yaml.YAMLError):
-            continue
-    return ClusterConfig()
+            return Installation(read_cluster_config(yaml.safe_load(text)))
+        except (BadInput, yaml.YAMLError) as error:
+            words = " ".join(str(error).split())
+            unknown = f"ConfigMap {config_map['metadata']['name']}: config.yaml: {words}"
+    return Installation(ClusterConfig(), unknown)
+
+
+async def installed_config(api: Api) -> ClusterConfig:
+    """The cluster's configuration; the defaults where there is none, or it is not known.
+
+    Raises:
+        ClientError: The API server is away.
+    """
+    return (await installation(api)).config

@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
-from vgpu_api.core import Node, ResourceQuota
-from vgpu_api.resources import GPU_DEVICES, NODES, RESOURCE_QUOTAS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from collections.abc import Collection
+from uuid import uuid4
+
+from vgpu_api.core import Node
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
-from vgpu_operator.cli.cluster import Cluster
-from vgpu_operator.cli.documents import ClusterState
-from vgpu_operator.cli.installed import installed_config
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_operator.cli.installed import installation
+from vgpu_operator.cli.judge import LiveCluster, Unread
 from vgpu_operator.cli.listing import listed
+from vgpu_operator.engine.apply import apply
+from vgpu_operator.engine.events import NodeObserved
+from vgpu_operator.engine.informers import STORAGE, current_events
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import Ledger
+
+_ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
 
 
-async def read_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
-    """Read nodes, devices, quotas and claims. Nothing is written to the cluster, now or later.
+async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveCluster:
+    """Read what a pod is judged by. Nothing is written to the cluster, now or later.
+
+    That is nodes, devices, quotas and claims; where the operator judges what else a pod asks of a
+    node (mode Gate), also pods and volumes, as far as they may be read.
 
     Raises:
-        ClientError: The API server is away, or refuses it.
+        ClientError: The API server is away, or refuses nodes, devices, quotas or claims.
         CannotAnswer: The project is not installed there.
     """
     async with Api.connect(kubeconfig, context) as api:
-        config = await installed_config(api)
-        shown = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        cluster = Cluster(ClusterState(config=shown), source="the installed configuration")
-        devices: dict[str, list[GPUDevice]] = {}
-        for raw in (await listed(api, GPU_DEVICES)).items:
-            device = GPUDevice.model_validate(raw)
-            devices.setdefault(device.spec.node_name, []).append(device)
-        for raw in (await api.list(NODES)).items:
-            node = Node.model_validate(raw)
-            if node.metadata.name in devices:
-                cluster.observe_node(node, devices[node.metadata.name])
-        for raw in (await api.list(RESOURCE_QUOTAS)).items:
-            cluster.observe_quota(ResourceQuota.model_validate(raw))
-        for raw in (await listed(api, VGPU_CLAIMS)).items:
-            cluster.observe_claim(VGPUClaim.read(raw))
-    return cluster
+        installed = await installation(api)
+        config = installed.config
+        state = State(config, Ledger(config=config), lambda: str(uuid4()))
+        try:
+            await _read(api, state, _ALWAYS)
+        except NotFound:
+            for kind in _ALWAYS:
+                await listed(api, kind)  # raises: one of them is not there
+            raise
+        pods = volumes = ""
+        if config.scheduling.mode == "Gate":
+            pods = await _read_if_allowed(api, state, (PODS,))
+            volumes = await read_volumes(api, state)
+    unread = Unread(installed.unknown, pods, volumes)
+    return LiveCluster(state, lambda _: unread)
+
+
+async def read_volumes(api: Api, state: State) -> str:
+    """Read what pods' volumes are judged by; returns why not, where that is refused."""
+    return await _read_if_allowed(api, state, STORAGE)
+
+
+async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) -> str:
+    try:
+        await _read(api, state, kinds)
+    except Forbidden as error:
+        return error.message
+    return ""
+
+
+async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
+    """All of these kinds, or none."""
+    for event in await current_events(api, kinds):
+        if isinstance(event, NodeObserved) and state.ledger.room is None:
+            event = NodeObserved(_of_unknown_room(event.node))
+        apply(event, state)
+
+
+def _of_unknown_room(node: Node) -> Node:
+    """A node whose pods are not read: all of its CPU would pass for free."""
+    status = node.status.model_copy(update={"allocatable": {}})
+    return node.model_copy(update={"status": status})

@@ -7,7 +7,7 @@ cache only after all of them have been listed anew (`leader/leadership.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -153,6 +153,12 @@ _STORAGE_KINDS: tuple[_Kind[Any], ...] = (
 )
 
 
+DECISIVE = tuple(kind.resource for kind in _KINDS)
+"""The kinds that decisions rest on in every mode."""
+STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
+"""Those that decisions in mode Gate rest on besides."""
+
+
 def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
     """All that decisions rest on in every mode.
 
@@ -172,27 +178,20 @@ def storage_informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
     return [_informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
 
 
-async def current_events(api: Api) -> list[Event]:
+async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> list[Event]:
     """Everything that there is now, as events, and nothing is watched: for a command that ends.
 
-    Raises:
-        ClientError: The API server is away, or refuses a kind.
-    """
-    return await _current(api, _KINDS)
-
-
-async def current_storage_events(api: Api) -> list[Event]:
-    """The same of what decisions in mode Gate rest on besides.
+    Args:
+        api: Where from.
+        kinds: Those of `DECISIVE` and `STORAGE` that are read; all events come in the order there.
 
     Raises:
         ClientError: The API server is away, or refuses a kind.
     """
-    return await _current(api, _STORAGE_KINDS)
-
-
-async def _current(api: Api, kinds: Iterable[_Kind[Any]]) -> list[Event]:
     found: list[Event] = []
-    for kind in kinds:
+    for kind in (*_KINDS, *_STORAGE_KINDS):
+        if kind.resource not in kinds:
+            continue
         handler = _Handler(kind, found.append)
         for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
             try:

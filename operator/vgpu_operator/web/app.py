@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from typing import Any
 
 from vgpu_client.api import Api
 from vgpu_client.listen import listen
 from vgpu_client.own_certificate import own_certificate
+from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.config import WebConfig
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.informers import informers
+from vgpu_operator.engine.informers import informers, storage_informers
+from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
 from vgpu_operator.web.sight import Visitors
@@ -37,6 +40,7 @@ async def run(config: WebConfig) -> None:
     async with Api.connect(config.kubeconfig, config.context) as api:
         mirror = Mirror(config.cluster.config, Clock())
         sources = informers(api, mirror.observe)
+        of_volumes = storage_informers(api, mirror.observe) if is_on(mirror.state) else []
         synced = asyncio.Event()
 
         async def note_synced() -> None:
@@ -44,11 +48,17 @@ async def run(config: WebConfig) -> None:
             mirror.nodes()  # the rows of a large fleet take a second: not the first visitor's
             synced.set()
 
+        async def note_listed(source: Reflector[Any]) -> None:
+            # Not awaited by `synced`: an account that may not list them serves the rest.
+            await source.synced.wait()
+            mirror.note_listed(source.resource)
+
         work = [
-            *(asyncio.create_task(source.run()) for source in sources),
+            *(asyncio.create_task(source.run()) for source in (*sources, *of_volumes)),
             asyncio.create_task(changed(config.cluster, config.log_level)),
         ]
-        side = asyncio.create_task(note_synced())
+        side = [asyncio.create_task(note_synced())]
+        side += [asyncio.create_task(note_listed(source)) for source in of_volumes]
         tls = own_certificate(config.identity)
         if config.tls is not None:
             identity = Identity("vgpu-web", InFiles(config.tls), verifies_clients=False)
@@ -59,9 +69,9 @@ async def run(config: WebConfig) -> None:
         async with WebServer(mirror, Visitors(api), listening, tls=tls, synced=synced):
             await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in work if task.done()]
-        for task in (*work, side, stopping):
+        for task in (*work, *side, stopping):
             task.cancel()
-        await asyncio.gather(*work, side, stopping, return_exceptions=True)
+        await asyncio.gather(*work, *side, stopping, return_exceptions=True)
         for task in ended:
             task.result()
             logger.info("configuration: a new one is mounted; ending, to begin anew with it")

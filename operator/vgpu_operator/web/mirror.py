@@ -17,7 +17,9 @@ from vgpu_api import conditions
 from vgpu_api.conditions import find
 from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import effective_use
+from vgpu_api.resources import Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_operator.cli.judge import Unread
 from vgpu_operator.cli.listing import state_of, worst_state
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
@@ -25,6 +27,8 @@ from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.status import refused_reason, summary
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.informers import STORAGE
+from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey, Ledger
 
@@ -126,12 +130,15 @@ class Mirror:
         state: What explanations and simulations are made from; left as it is by them.
         claims: By key.
         version: Grows with each observation.
+        unread: What the state lacks; in mode Gate volumes, until all of their kinds were listed.
     """
 
     def __init__(self, config: ClusterConfig, clock: Clock) -> None:
         self.state = State(config, Ledger(config=config), lambda: str(uuid4()))
         self.claims: dict[ClaimKey, ClaimRow] = {}
         self.version = 0
+        self._unlisted = [kind.plural for kind in STORAGE] if is_on(self.state) else []
+        self.unread = self._what_lacks()
         self._clock = clock
         self._nodes: dict[str, NodeRow] = {}
         self._stale: set[str] = set()
@@ -151,6 +158,18 @@ class Mirror:
         self._take_claim(event)
         self.version += 1
         self._changed.set()
+
+    def note_listed(self, kind: Resource) -> None:
+        """All objects of a kind were observed."""
+        if kind.plural in self._unlisted:
+            self._unlisted.remove(kind.plural)
+            self.unread = self._what_lacks()
+            self.version += 1
+            self._changed.set()
+
+    def _what_lacks(self) -> Unread:
+        kinds = ", ".join(self._unlisted)
+        return Unread(volumes=f"this page has not listed {kinds}" if kinds else "")
 
     async def changed(self, since: int, *, within_s: float) -> None:
         """Return when the version is greater, or after so many seconds."""

@@ -28,6 +28,7 @@ from aiohttp import web
 
 from vgpu_api.errors import BadInput, VgpuError
 from vgpu_client.reviews import User
+from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views, what_if
 from vgpu_operator.web.mirror import Mirror
@@ -331,7 +332,10 @@ class WebServer:
         async with self._questions:
             # In a thread: YAML of this size takes a good part of a second.
             found = await asyncio.to_thread(what_if.documents, text)
-            sight = await self._visitors.sight(user, what_if.namespaces(found))
+            namespaces = what_if.namespaces(found)
+            sight = await self._visitors.sight(user, namespaces)
+            if is_on(self._mirror.state):
+                sight = await self._visitors.sight_of_volumes(user, sight, namespaces)
             answer = what_if.what_if(self._mirror, sight, found)
         return web.Response(body=orjson.dumps(answer), content_type=_JSON)
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from typing import TypeAlias
 
 from vgpu_api.errors import VgpuError
-from vgpu_api.resources import GPU_DEVICES, NODES, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, Limits, User, bearer, fingerprint, may, user_of
@@ -53,6 +59,7 @@ class Sight:
         nodes: Whether the conditions of nodes, too.
         everywhere: Whether the claims of every namespace.
         namespaces: Else, those whose claims; of the namespaces that have claims.
+        volumes: Whose PersistentVolumeClaims, of the namespaces that he asks about.
     """
 
     user: str
@@ -60,6 +67,7 @@ class Sight:
     nodes: bool = False
     everywhere: bool = False
     namespaces: frozenset[str] = field(default_factory=frozenset)
+    volumes: frozenset[str] = field(default_factory=frozenset)
 
     def reads(self, namespace: str) -> bool:
         """Whether claims of a namespace are shown by name."""
@@ -118,6 +126,17 @@ class Visitors:
             allowed = await asyncio.gather(*(self.lists(user, VGPU_CLAIMS, name) for name in some))
             readable += compress(some, allowed)
         return Sight(user.name, devices, nodes, everywhere, frozenset(readable))
+
+    async def sight_of_volumes(self, user: User, sight: Sight, requested: Collection[str]) -> Sight:
+        """The same with the namespaces, of those that he asks about, whose volumes he may see.
+
+        Raises:
+            VisitorRefused: 503, his rights cannot be reviewed now.
+        """
+        seen = [
+            name for name in requested if await self.lists(user, PERSISTENT_VOLUME_CLAIMS, name)
+        ]
+        return replace(sight, volumes=frozenset(seen))
 
     async def lists(self, user: User, resource: Resource, namespace: str = "") -> bool:
         """Whether he may list a kind, in one namespace or (empty) in all.

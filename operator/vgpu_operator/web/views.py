@@ -341,7 +341,8 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
         raise VisitorRefused(404, f"no claim {key.name} in namespace {key.namespace}")
     if found is None:
         return {**_claim_row(row), "why": None, "conditions": []}
-    why = asdict(explained(mirror.state, found, now=now, reads=sight.reads))
+    said = explained(mirror.state, found, now=now, reads=sight.reads, unread=mirror.unread)
+    why = asdict(said)
     del why["since"]  # the page counts itself
     if not sight.devices:
         why["nodes"], why["nodes_hidden"] = [], 0

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput, VgpuError
-from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.cli.documents import BadDocument, manifests_in
 from vgpu_operator.cli.explain import NodeVerdict, verdicts
-from vgpu_operator.cli.simulate import NO_GPU, Question, not_judged, question_of
+from vgpu_operator.cli.judge import LiveCluster, Unread
+from vgpu_operator.cli.question import Outcome, Question, question_of
+from vgpu_operator.cli.simulate import NO_GPU
 from vgpu_operator.cli.workloads import pods_of
-from vgpu_operator.demand import Demand
-from vgpu_operator.dialects import follows_labels
-from vgpu_operator.dialects.ack import node_kinds
-from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
-from vgpu_operator.engine.scheduling.queue import EquivalenceClass
-from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, NodeRules
-from vgpu_operator.placement import place
+from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
 
 MOST_PODS = 64
 _SOURCE = "the text"
+_NEW = ClaimKey("", "")
+"""A claim that there is not."""
 _ANY_NODE = ("node",)
 """In place of the cluster's, where only the namespace of a DaemonSet's pods matters."""
 
@@ -70,19 +64,24 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
         if not sight.reads(_namespace(pod)):
             text = f'cannot list vgpuclaims.vgpu.dev in namespace "{_namespace(pod)}"'
             raise VisitorRefused(403, f'user "{sight.user}" {text}')
-    with ExitStack() as held:
-        answers = [
-            _answered(state, pod, _key(pod, number), held) for number, pod in enumerate(pods)
-        ]
-        explained = [number for number, answer in enumerate(answers) if answer.kind is not None]
-        refused = [number for number in explained if answers[number].document["refused"]]
-        first = next(iter(refused or explained), None)
-        nodes: list[NodeVerdict] = []
-        if first is not None and (kind := answers[first].kind) is not None:
-            nodes = verdicts(state, _key(pods[first], first), kind, reads=sight.reads)
+    answers: list[_Answer] = []
+    first: _Answer | None = None
+    nodes: list[NodeVerdict] = []
+    with LiveCluster(state, lambda namespace: _unread(mirror, sight, namespace)) as cluster:
+        for pod in pods:
+            answer = _answered(cluster, pod)
+            answers.append(answer)
+            if answer.question is None or answer.outcome is None:
+                continue
+            # Before it is held, so that nodes are shown as they were when it was decided.
+            if first is None or (answer.outcome.refused and not first.document["refused"]):
+                first, kind = answer, cluster.kind(answer.question)
+                nodes = verdicts(state, _NEW, kind, reads=sight.reads)
+            if not answer.outcome.refused:
+                cluster.charge(answer.question, answer.outcome)
     return {
         "pods": [answer.document for answer in answers],
-        "of": None if first is None else answers[first].document["name"],
+        "of": None if first is None else first.document["name"],
         "nodes": [asdict(each) for each in nodes],
         "nodesHidden": len(state.ledger.nodes()) - len(nodes) if nodes else 0,
     }
@@ -90,29 +89,25 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What became of one pod; `kind` is None where placement was not asked."""
+    """What became of one pod, and what was decided of nodes for it, if any were checked."""
 
     document: dict[str, Any]
-    kind: EquivalenceClass | None = None
+    question: Question | None = None
+    outcome: Outcome | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """What questions are read with."""
-
-    state: State
-
-    @property
-    def config(self) -> ClusterConfig:
-        return self.state.config
-
-    def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        return self.state.cache.claim(ClaimKey(namespace, name))
+def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
+    """What of a pod's namespace is not known, or not to this visitor."""
+    unread = mirror.unread
+    if unread.volumes or namespace in sight.volumes:
+        return unread
+    text = f'user "{sight.user}" cannot list persistentvolumeclaims in namespace "{namespace}"'
+    return replace(unread, volumes=text)
 
 
-def _answered(state: State, pod: Mapping[str, Any], key: ClaimKey, held: ExitStack) -> _Answer:
-    """One of them; what it would get is held until the stack is closed."""
-    document = {
+def _answered(cluster: LiveCluster, pod: Mapping[str, Any]) -> _Answer:
+    """One of them; nothing is held."""
+    document: dict[str, Any] = {
         "name": _name(pod),
         "node": "",
         "asks": "",
@@ -121,30 +116,21 @@ def _answered(state: State, pod: Mapping[str, Any], key: ClaimKey, held: ExitSta
         "notJudged": "",
     }
     try:
-        question = question_of(pod, _Reading(state), admit=True)
+        question = question_of(pod, cluster, admit=True)
+        if question is None:
+            return _Answer({**document, "refused": NO_GPU})
+        outcome = cluster.decide(question)
     except VgpuError as error:
         return _Answer({**document, "refused": str(error)})
-    if question is None:
-        return _Answer({**document, "refused": NO_GPU})
-    document["asks"] = summary(question.spec)
-    document["notJudged"] = not_judged(question, state.config)
-    if question.standing is not None:
-        return _Answer({**document, "node": question.standing.node_name})
-    kind = _kind(state, question)
-    plan = place(
-        state.ledger.columns,
-        kind.request,
-        None,
-        nodes=state.ledger.node_filters.of(kind.rules),
-        budget=state.ledger.budget(kind.namespace),
-    )
-    if plan.refused:
-        refusal = refusal_of_kind(key, kind, state)
-        text = plan.text if refusal is None else refusal.message
-        return _Answer({**document, "refused": text}, kind)
-    assumption = state.ledger.assume(key, question.spec, plan.allocation())
-    held.callback(state.ledger.forget, assumption)
-    devices = [
+    document |= {
+        "asks": summary(question.spec),
+        "node": outcome.plan.node or "",
+        "refused": outcome.refused,
+        "notJudged": cluster.not_judged(question),
+    }
+    if question.standing is not None or not outcome.of_nodes:
+        return _Answer(document)
+    document["devices"] = [
         {
             "container": question.containers.get(grant.request, grant.request),
             "uuid": grant.uuid,
@@ -152,19 +138,9 @@ def _answered(state: State, pod: Mapping[str, Any], key: ClaimKey, held: ExitSta
             "cores": grant.cores,
             "profile": "" if grant.instance is None else grant.instance.profile,
         }
-        for grant in plan.grants
+        for grant in outcome.plan.grants
     ]
-    return _Answer({**document, "node": plan.node, "devices": devices}, kind)
-
-
-def _kind(state: State, question: Question) -> EquivalenceClass:
-    pod, config = question.pod, state.config
-    rules, by_labels = NodeRules(), False
-    if pod is not None:
-        rules = NodeRules.of(pod, kinds=node_kinds(pod, config))
-        by_labels = follows_labels(pod, config)
-    request = Demand.of(question.spec, config, by_labels=by_labels)
-    return EquivalenceClass(request, rules, question.namespace)
+    return _Answer(document, question, outcome)
 
 
 def _pods(found: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -178,11 +154,6 @@ def _pods(found: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Mapp
             f"{_SOURCE}: more than {MOST_PODS} pods; `kubectl vgpu simulate` takes more"
         )
     return pods
-
-
-def _key(pod: Mapping[str, Any], number: int) -> ClaimKey:
-    """Of a claim that no cluster can have: names have no slash."""
-    return ClaimKey(_namespace(pod), f"{number}/{_name(pod)}")
 
 
 def _namespace(pod: Mapping[str, Any]) -> str:

@@ -21,16 +21,21 @@ from vgpu_api.resources import (
     Resource,
 )
 from vgpu_local import steps
+from vgpu_local.accounts import SERVICE_ACCOUNTS, token
 from vgpu_local.apiserver import Fault
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.command import in_files
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
+from vgpu_local.page import Page
 from vgpu_local.steps import a_container, a_pod, delete_pod, running
 
 pytestmark = pytest.mark.timeout(240)
 
+RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False)
+CLUSTER_ROLE_BINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False)
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 CONFIG = {"scheduling": {"mode": "Gate"}}
 LIFTS = Fault(action="status", verb="patch", resource="pods", code=503, times=None)
@@ -155,10 +160,7 @@ def test_a_pod_goes_to_the_node_of_its_volume_and_waits_for_a_claim_that_is_miss
 
 def test_explain_judges_a_pods_volumes_as_its_condition_does(cluster: LocalCluster) -> None:
     """First there is no claim, then a volume for it on a node that is none."""
-    key, _, value = PART_OF_LABEL.partition("=")
-    metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
-    data = {"config.yaml": json.dumps(CONFIG)}
-    make(cluster, CONFIG_MAPS, {"metadata": metadata, "data": data})
+    install_config(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     create(cluster, "patient", **using("data"))
     for reason in ("VolumeClaimNotReady", "NodeVolumeMismatch"):
@@ -176,20 +178,171 @@ def test_explain_judges_a_pods_volumes_as_its_condition_does(cluster: LocalClust
 def test_without_the_right_to_read_volumes_explain_leaves_them_out_in_one_line(
     cluster: LocalCluster,
 ) -> None:
+    install_config(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     create(cluster, "patient", **using("data"))
     until(lambda: refused(cluster)[0] == "VolumeClaimNotReady")
-    refusing = Fault(
-        action="status", verb="list", resource="persistentvolumes", code=403, times=None
-    )
-    cluster.server.faults.add(refusing)
-    reader = cluster.kubeconfig_of("reader")
+    reader = forbidden(cluster, "persistentvolumes")
     said = explained(cluster, reader)
     assert said["not_judged"].startswith("volumes are not judged: ")
     assert (said["reason"], said["message"]) == refused(cluster)
     assert {node["verdict"] for node in said["nodes"]} == {"would serve"}
     shown = in_files(reader, "explain", "patient", spawn=cluster.spawn)
     assert f"\n{said['not_judged']}\n" in shown.stdout
+
+
+def test_without_the_right_to_the_configuration_explain_takes_the_gate_as_a_sign_of_the_mode(
+    cluster: LocalCluster,
+) -> None:
+    install_config(cluster)
+    create(cluster, "patient", **using("data"))
+    until(lambda: refused(cluster)[0] == "VolumeClaimNotReady")
+    said = explained(cluster, forbidden(cluster, "configmaps"))
+    assert (said["reason"], said["now"]) == refused(cluster)
+    assert said["not_judged"].startswith(
+        "the operator's configuration is not known, and the defaults with scheduling.mode Gate are"
+        " assumed: "
+    )
+
+
+def test_simulate_refuses_a_pod_in_the_words_that_its_condition_gets(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """First there is no claim, then a volume for it on a node that is none; or too much CPU."""
+    install_config(cluster)
+    make(cluster, STORAGE_CLASSES, a_local_class())
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(a_pod("patient", a_container(limits=HALF), **using("data"))))
+    before = simulated(cluster, file)
+    create(cluster, "patient", **using("data"))
+    until(lambda: refused(cluster)[0] == "VolumeClaimNotReady")
+    assert before["refused"] == refused(cluster)[1]
+    make(cluster, PERSISTENT_VOLUMES, a_volume("v", class_name=LOCAL, nodes=["away"]))
+    make(cluster, PERSISTENT_VOLUME_CLAIMS, a_volume_claim(class_name=LOCAL))
+    until(lambda: refused(cluster)[0] == "NodeVolumeMismatch")
+    now = simulated(cluster, file)
+    assert now["refused"] == refused(cluster)[1]
+    assert {node["reasons"] for node in now["nodes"].values()} == {"1/1 NodeVolumeMismatch"}
+    assert "notJudged" not in now
+    delete_pod(cluster, "patient")
+    big = a_pod("patient", a_container(limits={**HALF, "cpu": "4000"}))
+    file.write_text(json.dumps(big))
+    before = simulated(cluster, file)
+    steps.create(cluster, big)
+    until(lambda: refused(cluster)[0] == "NodeInsufficientResources")
+    assert before["refused"] == refused(cluster)[1]
+
+
+def test_simulate_reads_what_it_may_and_names_what_it_could_not_read(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    install_config(cluster)
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(a_pod("patient", a_container(limits=HALF), **using("data"))))
+    said = simulated(cluster, file, forbidden(cluster, "csinodes.storage.k8s.io"))
+    assert said["notJudged"].startswith("volumes are not judged: ")
+    assert said["node"] in ("one", "two")
+    file.write_text(json.dumps(a_pod("patient", a_container(limits=HALF))))
+    reader = forbidden(cluster, "pods")
+    said = simulated(cluster, file, reader)
+    assert said["notJudged"].startswith("what other pods take of nodes, and rules about pods, are")
+    assert said["node"] is not None
+    done = in_files(reader, "simulate", "-f", str(file), "--admit", spawn=cluster.spawn)
+    assert done.stdout.splitlines()[1] == said["notJudged"]
+    said = simulated(cluster, file, forbidden(cluster, "configmaps"))
+    assert said["notJudged"].startswith(
+        "the operator's configuration is not known, and the defaults with scheduling.mode Extender"
+        " are assumed: "
+    )
+
+
+def test_the_page_refuses_a_pod_in_the_words_of_its_condition(cluster: LocalCluster) -> None:
+    """Of the claim that waits, and of the pod as if it were created now."""
+    page, visitor = cluster.start_page(), a_visitor(cluster)
+    make(cluster, STORAGE_CLASSES, a_local_class())
+    patient = a_pod("patient", a_container(limits=HALF), **using("data"))
+    steps.create(cluster, patient)
+    for reason in ("VolumeClaimNotReady", "NodeVolumeMismatch"):
+        until(lambda reason=reason: refused(cluster)[0] == reason)
+        until(lambda: asked(page, visitor, patient)["refused"] == refused(cluster)[1])
+        assert asked(page, visitor, patient)["notJudged"] == ""
+        (claim,) = cluster.server.objects("vgpuclaims.vgpu.dev", "default")
+        _, found = page.get(f"/api/v1/claims/default/{claim['metadata']['name']}", visitor)
+        assert (found["why"]["now"], found["why"]["not_judged"]) == (refused(cluster)[1], "")
+        if reason == "VolumeClaimNotReady":
+            make(cluster, PERSISTENT_VOLUMES, a_volume("v", class_name=LOCAL, nodes=["away"]))
+            make(cluster, PERSISTENT_VOLUME_CLAIMS, a_volume_claim(class_name=LOCAL))
+    big = a_pod("big", a_container(limits={**HALF, "cpu": "4000"}))
+    assert asked(page, visitor, big)["refused"].startswith("2/2 NodeInsufficientResources")
+
+
+def test_a_page_whose_account_may_not_list_volumes_names_them_until_it_may(
+    cluster: LocalCluster,
+) -> None:
+    refusing = forbidding("persistentvolumes", "vgpu-web")
+    cluster.server.faults.add(refusing)
+    page, visitor = cluster.start_page(), a_visitor(cluster)
+    patient = a_pod("patient", a_container(limits=HALF), **using("data"))
+    line = "volumes are not judged: this page has not listed persistentvolumes"
+    until(lambda: asked(page, visitor, patient)["notJudged"] == line)
+    assert asked(page, visitor, patient)["node"] != ""
+    cluster.server.faults.remove(refusing)
+    until(lambda: asked(page, visitor, patient)["notJudged"] == "")
+    assert asked(page, visitor, patient)["refused"] == (
+        "PersistentVolumeClaim data does not exist yet"
+    )
+
+
+def install_config(cluster: LocalCluster) -> None:
+    """The operator's ConfigMap, which commands read."""
+    key, _, value = PART_OF_LABEL.partition("=")
+    metadata = {"name": "vgpu-config", "namespace": "default", "labels": {key: value}}
+    data = {"config.yaml": json.dumps(CONFIG)}
+    make(cluster, CONFIG_MAPS, {"metadata": metadata, "data": data})
+
+
+def forbidding(resource: str, user: str) -> Fault:
+    return Fault(action="status", verb="list", resource=resource, user=user, code=403, times=None)
+
+
+def forbidden(cluster: LocalCluster, resource: str) -> Path:
+    """What an account logs in with that may list everything but these."""
+    user = f"no-{resource.partition('.')[0]}"
+    cluster.server.faults.add(forbidding(resource, user))
+    return cluster.kubeconfig_of(user)
+
+
+def a_visitor(cluster: LocalCluster) -> str:
+    """A token of an account that may list what the page shows, and volumes' claims."""
+    kinds = {
+        "vgpu.dev": ["vgpuclaims", "gpudevices"],
+        "": ["nodes", "persistentvolumeclaims"],
+    }
+    rules = [{"apiGroups": [g], "resources": r, "verbs": ["list"]} for g, r in kinds.items()]
+    make(cluster, CLUSTER_ROLES, {"metadata": {"name": "visitor"}, "rules": rules})
+    account = {"namespace": "default", "name": "visitor"}
+    make(cluster, SERVICE_ACCOUNTS, {"metadata": account})
+    role = {"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": "visitor"}
+    subject = {"kind": "ServiceAccount", **account}
+    binding = {"metadata": {"name": "visitor"}, "roleRef": role, "subjects": [subject]}
+    make(cluster, CLUSTER_ROLE_BINDINGS, binding)
+    return cluster.run(token(cluster.api, ("default", "visitor")))
+
+
+def asked(page: Page, visitor: str, pod: dict[str, Any]) -> Any:
+    """What the page answers about one pod."""
+    status, found = page.get("/api/v1/what-if", visitor, body=json.dumps(pod))
+    assert status == 200, found
+    (answer,) = found["pods"]
+    return answer
+
+
+def simulated(cluster: LocalCluster, file: Path, kubeconfig: Path | None = None) -> Any:
+    """What the verb answers about the pod of a file; by default to an administrator."""
+    arguments = ("simulate", "-f", str(file), "--admit", "-o", "json")
+    done = in_files(kubeconfig or cluster.kubeconfig, *arguments, spawn=cluster.spawn)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
 
 
 def refused(cluster: LocalCluster) -> tuple[str, str]:

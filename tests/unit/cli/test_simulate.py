@@ -222,17 +222,22 @@ def test_the_text_form_says_where_and_why(run: Callable[..., tuple[int, str, str
     assert nodes[1].endswith(": chosen")
 
 
-def test_behind_the_gate_the_answer_leaves_volumes_out_and_names_them(
+def test_behind_the_gate_a_state_has_nothing_of_nodes_but_devices_and_one_line_names_what_is_asked(
     run: Callable[..., tuple[int, str, str]],
 ) -> None:
     state = {**STATE, "config": {"scheduling": {"mode": "Gate"}}}
     pod = a_raw_pod(gpu=1, gpumem=20000)
     assert "notJudged" not in simulated(run, state=state, pod=pod)
     pod["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "500"
+    pod["spec"]["containers"][0]["ports"] = [{"hostPort": 80}]
     assert "notJudged" not in simulated(run, pod=pod)
-    assert simulated(run, state=state, pod=pod)["notJudged"] == "volumes are not judged"
+    line = "cpu, host ports, volumes: not judged, a state does not have them"
+    assert simulated(run, state=state, pod=pod)["notJudged"] == line
     _, out, _ = run(state=state, file=pod)
-    assert out.splitlines()[0].endswith("for main); volumes are not judged")
+    assert out.splitlines()[1] == line
+    _, out, _ = run(state=state, many=[pod, pod])
+    assert out.splitlines()[2:-1] == [line]
 
 
 A_SPEC = {"requests": [{}]}

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from builders import GATE, a_container, a_device, a_node, a_pod
-from storage_objects import using
+from storage_objects import a_volume, a_volume_claim, read, using
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
+from vgpu_operator.cli.judge import Unread
 from vgpu_operator.engine import events
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
+from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
 from web_world import a_holder, a_mirror, a_waiter
 
@@ -177,24 +179,40 @@ def test_without_the_right_to_devices_a_claim_is_explained_without_nodes() -> No
     assert 'user "tenant" cannot list gpudevices' in why["not_shown"]
 
 
-def test_of_a_pod_behind_the_gate_the_page_leaves_volumes_out_and_says_which() -> None:
-    """Everything else that the operator checks of its nodes is judged."""
-    waiter = a_waiter("b", memory="4Gi")
-    mirror = a_mirror(nodes=1, claims=[waiter], config=GATE)
-    container = a_container(
-        limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 1, "cpu": "64"}
-    )
+def a_gated_mirror(**container: Any) -> Mirror:
+    """A pod behind the gate waits for claim `b`, and has a volume."""
+    mirror = a_mirror(nodes=1, claims=[a_waiter("b", memory="4Gi")], config=GATE)
     pod = a_pod(
         "pod-1",
-        containers=[container],
+        containers=[a_container(limits={"nvidia.com/gpu": 1}, **container)],
         annotations={ANNOTATION_CLAIM: "b", ANNOTATION_SLOTS_ADDED: "main"},
         **using("data"),
     )
     gates = [{"name": SCHEDULING_GATE}]
     pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"scheduling_gates": gates})})
     mirror.observe(events.PodObserved(pod))
-    why = views.claim(mirror, ADMIN, ClaimKey("default", "b"), now=NOW)["why"]
-    assert why["not_judged"] == "volumes are not judged: this page does not read them"
+    return mirror
+
+
+def why_of(mirror: Mirror) -> Any:
+    return views.claim(mirror, ADMIN, ClaimKey("default", "b"), now=NOW)["why"]
+
+
+def test_the_volumes_of_a_pod_behind_the_gate_are_judged() -> None:
+    mirror = a_gated_mirror()
+    assert why_of(mirror)["now"] == "PersistentVolumeClaim data does not exist yet"
+    for obj in (a_volume("v", nodes=["away"]), a_volume_claim(volume="v")):
+        mirror.observe(events.StorageObserved(read(obj)))
+    why = why_of(mirror)
+    assert [node["verdict"] for node in why["nodes"]] == ["1/1 NodeVolumeMismatch"]
+    assert why["not_judged"] == ""
+
+
+def test_volumes_that_the_page_has_not_read_are_left_out_and_the_rest_is_judged() -> None:
+    mirror = a_gated_mirror(requests={"nvidia.com/gpu": 1, "cpu": "64"})
+    mirror.unread = Unread(volumes="this page has not listed csinodes")
+    why = why_of(mirror)
+    assert why["not_judged"] == "volumes are not judged: this page has not listed csinodes"
     assert [node["verdict"] for node in why["nodes"]] == ["1/1 NodeInsufficientResources"]
 
 

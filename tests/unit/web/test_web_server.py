@@ -12,12 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from builders import GATE
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
 from vgpu_operator.web import server
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import LARGEST_TEXT, WebServer
-from vgpu_operator.web.sight import KNOWN_S, Visitors
+from vgpu_operator.web.sight import KNOWN_S, REFUSED_S, Visitors
 from web_world import EVERYTHING, Reviews, a_holder, a_mirror, a_waiter
 
 POD = (
@@ -74,7 +75,13 @@ async def _documents(answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     monkeypatch.setattr(server, "_SHORTEST_PAUSE_S", 0.01)
     claims = [a_holder("a", namespace="mine"), a_waiter("b", namespace="theirs")]
-    mirror, clock = a_mirror(claims=claims), Clock()
+    async with serving(a_mirror(claims=claims)) as page:
+        yield page
+
+
+@asynccontextmanager
+async def serving(mirror: Mirror) -> AsyncIterator[Served]:
+    clock = Clock()
     reviews = Reviews(
         {"admin": EVERYTHING, "tenant": {"gpudevices", "vgpuclaims in mine"}, "nobody": set()}
     )
@@ -229,6 +236,30 @@ async def test_a_connection_that_asks_nothing_is_closed(
 async def test_a_pasted_pod_is_answered(served: Served) -> None:
     status, found = await served.ask(POD)
     assert (status, found["pods"][0]["node"]) == (200, "node-0")
+
+
+async def test_behind_the_gate_volumes_are_judged_for_who_may_list_their_claims() -> None:
+    with_volume = POD.replace("{containers", "{volumes: [{name: d, persistentVolumeClaim: "
+                              "{claimName: data}}], containers")  # fmt: skip
+    async with serving(a_mirror(config=GATE)) as page:
+        _, found = await page.ask(with_volume)
+        assert found["pods"][0]["notJudged"] == (
+            'volumes are not judged: user "tenant" cannot list persistentvolumeclaims in namespace'
+            ' "mine"'
+        )
+        page.reviews.rights = {
+            "tenant": {"gpudevices", "vgpuclaims in mine", "persistentvolumeclaims in mine"}
+        }
+        page.clock.now += REFUSED_S + 1
+        _, found = await page.ask(with_volume)
+        (answer,) = found["pods"]
+        assert answer["refused"] == "PersistentVolumeClaim data does not exist yet"
+        assert answer["notJudged"] == ""
+
+
+async def test_behind_no_gate_nobody_is_asked_about_volumes(served: Served) -> None:
+    await served.ask(POD)
+    assert not [asked for asked in served.reviews.asked if asked.startswith("persistent")]
 
 
 async def test_a_pasted_text_is_bounded_and_refused_by_name(served: Served) -> None:

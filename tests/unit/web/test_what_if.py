@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from builders import GATE
+from builders import GATE, ROOM, a_node
+from storage_objects import a_volume, a_volume_claim, read
 from vgpu_api.config import ClusterConfig
+from vgpu_api.resources import (
+    CSI_NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+)
 from vgpu_operator.cli.documents import BadDocument
+from vgpu_operator.engine import events
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
@@ -52,16 +63,66 @@ def test_a_pod_that_fits_nowhere_is_refused_with_the_claims_that_are_in_its_way(
     assert found["nodes"][0]["end_first"] == ["default/a"]
 
 
-def test_behind_the_gate_the_answer_leaves_volumes_out_and_names_them() -> None:
-    volumes = "  volumes:\n  - {name: d, persistentVolumeClaim: {claimName: data}}\n"
-    for config, text, left_out in (
-        (GATE, pod() + volumes, "volumes are not judged"),
-        (GATE, pod(), ""),
-        (ClusterConfig(), pod() + volumes, ""),
-    ):
+VOLUME = "  volumes:\n  - {name: d, persistentVolumeClaim: {claimName: data}}\n"
+WITH_VOLUMES = replace(ADMIN, volumes=frozenset({"default"}))
+
+
+def test_behind_the_gate_a_pods_volumes_and_its_room_are_judged() -> None:
+    mirror = a_mirror(config=GATE)
+    (answer,) = asked(pod() + VOLUME, mirror, WITH_VOLUMES)["pods"]
+    assert answer["refused"] == "PersistentVolumeClaim data does not exist yet"
+    for obj in (a_volume("v", nodes=["node-1"]), a_volume_claim(volume="v")):
+        mirror.observe(events.StorageObserved(read(obj)))
+    found = asked(pod() + VOLUME, mirror, WITH_VOLUMES)
+    assert found["pods"][0]["refused"].startswith("2/2 NodeVolumeMismatch; ")
+    assert {each["verdict"] for each in found["nodes"]} == {"1/1 NodeVolumeMismatch"}
+    labels = {"kubernetes.io/hostname": "node-1"}
+    node = a_node("node-1", labels=labels, allocatable=ROOM, resource_version=2)
+    mirror.observe(events.NodeObserved(node))
+    (answer,) = asked(pod() + VOLUME, mirror, WITH_VOLUMES)["pods"]
+    assert (answer["node"], answer["notJudged"]) == ("node-1", "")
+    too_much = pod().replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, cpu: 99")
+    (answer,) = asked(too_much, mirror)["pods"]
+    assert answer["refused"].startswith("2/2 NodeInsufficientResources")
+
+
+def test_who_may_not_list_volume_claims_is_answered_without_volumes_and_told_so() -> None:
+    mirror = a_mirror(config=GATE)
+    (answer,) = asked(pod() + VOLUME, mirror)["pods"]
+    assert answer["node"].startswith("node-")
+    assert answer["notJudged"] == (
+        'volumes are not judged: user "admin" cannot list persistentvolumeclaims in namespace'
+        ' "default"'
+    )
+    for config, text in ((GATE, pod()), (ClusterConfig(), pod() + VOLUME)):
         (answer,) = asked(text, a_mirror(config=config))["pods"]
-        assert answer["node"].startswith("node-")
-        assert answer["notJudged"] == left_out
+        assert answer["notJudged"] == ""
+
+
+def test_a_page_that_may_not_list_volumes_names_their_kinds() -> None:
+    mirror = Mirror(GATE, Clock())
+    for kind in (PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES, PODS):
+        mirror.note_listed(kind)
+    assert mirror.unread.volumes == "this page has not listed csinodes, persistentvolumes"
+    (answer,) = asked(pod() + VOLUME, mirror, WITH_VOLUMES)["pods"]
+    assert answer["notJudged"].startswith("volumes are not judged: this page has not listed csi")
+    before = mirror.version
+    for kind in (CSI_NODES, PERSISTENT_VOLUMES):
+        mirror.note_listed(kind)
+    assert (mirror.unread.volumes, mirror.version) == ("", before + 2)
+
+
+def test_pods_behind_the_gate_take_room_from_those_after_them_and_nothing_stays() -> None:
+    mirror = a_mirror(nodes=1, config=GATE)
+    five = pod().replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, cpu: 5")
+    for _ in range(2):
+        found = asked("---".join([five] * 2), mirror)
+        assert [each["refused"].split(";")[0] for each in found["pods"]] == [
+            "",
+            "1/1 NodeInsufficientResources",
+        ]
+    (node,) = asked(five, mirror)["nodes"]
+    assert node["verdict"] == "would serve"
 
 
 def test_pods_are_placed_one_after_the_other_and_nothing_stays() -> None:

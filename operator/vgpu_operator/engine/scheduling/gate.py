@@ -50,6 +50,10 @@ _AGAIN_S = 1.0
 _ACTION = "Scheduling"
 _GATES = "/spec/schedulingGates"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_CURED_UNSEEN = frozenset(
+    {Reason.VOLUME_CLAIM_NOT_READY, Reason.VOLUME_CLAIM_IN_USE, Reason.RESERVED_ELSEWHERE}
+)
+"""Reasons of gated pods that end without an event of the pod's own or of its claim's."""
 
 
 def is_on(state: State) -> bool:
@@ -69,12 +73,12 @@ def admit(state: State, pod: GPUPod) -> None:
     state.gates.waiting.pop(pod.uid, None)
     spec = spec_for(state, pod)
     claim = state.cache.claim(pod.claim)
-    refusal = spec if isinstance(spec, Refusal) else None
-    if not is_on(state):
-        text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
-        refusal = Refusal(Reason.GATED, text)
-    elif refusal is None:
-        refusal = _refusal_of(state, pod, claim)
+    refusal = refusal_behind_gate(state, pod, claim)
+    if refusal is None or refusal.reason in _CURED_UNSEEN:
+        if pod.host_demand.volumes:
+            state.gates.with_volumes[pod.uid] = None
+        if refusal is not None and refusal.reason is Reason.RESERVED_ELSEWHERE:
+            state.gates.waiting[pod.uid] = None
     if refusal is not None or isinstance(spec, Refusal):
         assert refusal is not None
         _leave_queue(state, pod)
@@ -93,26 +97,37 @@ def admit(state: State, pod: GPUPod) -> None:
     put_in_queue(state, pod, spec, ruled_out=avoided)
 
 
-def _refusal_of(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Why a gated pod cannot be decided now, whatever devices and nodes there are."""
-    refusal = None if claim is None else refusal_of(state, claim, pod)
-    if refusal is not None:
-        return refusal
-    if pod.host_demand.volumes:
-        state.gates.with_volumes[pod.uid] = None
-        found = refusal_by_volumes(state, pod, claim)
-        if found is not None:
-            return found
-    return None if claim is None else _of_immediate(state, claim, pod)
+def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Why a gated pod cannot be decided now, whatever devices there are; None if it can.
 
-
-def refusal_by_volumes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Why a gated pod's volumes let it go nowhere; None if they may, or were judged before.
-
-    What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
+    Args:
+        state: Left as it is.
+        pod: The pod.
+        claim: The one that serves it, if it exists.
     """
+    if not is_on(state):
+        text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
+        return Refusal(Reason.GATED, text)
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal):
+        return spec
+    refusal = None if claim is None else refusal_of(state, claim, pod)
+    return refusal or refusal_before_nodes(state, pod, claim)
+
+
+def refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Why its volumes, or an Immediate claim's node, keep a pod from going anywhere.
+
+    Args:
+        state: Left as it is.
+        pod: The pod, which need not exist.
+        claim: The one that serves it, if it exists.
+    """
+    # What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
     found = None if _is_allocated(claim) else state.ledger.volumes.refusal(pod.pod)
-    return None if found is None else Refusal(*found)
+    if found is not None:
+        return Refusal(*found)
+    return None if claim is None else _of_immediate(state, claim, pod)
 
 
 def _is_allocated(claim: VGPUClaim | None) -> bool:
@@ -135,12 +150,10 @@ def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None
         return None
     name, allocation = claim.metadata.name, claim.status.allocation
     if allocation is None:
-        state.gates.waiting[pod.uid] = None
         return Refusal(Reason.RESERVED_ELSEWHERE, f"claim {name} waits for its own devices")
     why = _ruled_out(state, pod, allocation.node_name)
     if why is None:
         return None
-    state.gates.waiting[pod.uid] = None
     text = f"claim {name} has its GPUs on {allocation.node_name}: {why}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 

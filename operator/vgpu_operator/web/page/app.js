@@ -500,7 +500,7 @@ function answered(found) {
   const made = [el("h2", null, "Now they would go"), table("Answer",
     [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices, or why not" }],
     found.pods.map((each) => [each.name, each.asks, each.node ? link(path("nodes", each.node), each.node) : state("Refused"),
-      each.refused || el("ul", { class: "plain" }, [...each.devices.map(device), each.notJudged].filter(Boolean).map((text) => el("li", null, text)))]))];
+      el("ul", { class: "plain" }, [each.refused, ...each.devices.map(device), each.notJudged].filter(Boolean).map((text) => el("li", null, text)))]))];
   if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
   return [...made, ...verdicts(found.nodes, found.nodesHidden)];
 }

@@ -1,0 +1,255 @@
+"""What the operator would decide, asked of its own functions on the engine's state.
+
+`explain` asks about what there is; `simulate` and the web page ask about what there is not, which
+is a `LiveCluster`'s to answer. Where not everything could be read, a pod is judged without the part
+that rests on it, and `not_judged` names that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.cli.cluster import utilisation
+from vgpu_operator.cli.question import Outcome, Question, plan_of
+from vgpu_operator.demand import Demand
+from vgpu_operator.engine.claims.describe import refusal_of_kind
+from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.scheduling.gate import is_on, refusal_before_nodes
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
+
+_EPHEMERAL = "ephemeral volumes are not judged: their claims are made with the pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Why parts of a cluster are not known; empty: they are.
+
+    Attributes:
+        config: The operator's configuration.
+        pods: The pods of all namespaces.
+        volumes: PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes.
+    """
+
+    config: str = ""
+    pods: str = ""
+    volumes: str = ""
+
+
+EVERYTHING_READ = Unread()
+
+
+def known_part(pod: GPUPod, unread: Unread) -> GPUPod:
+    """The pod without what cannot be judged of it."""
+    spec: dict[str, Any] = {}
+    if unread.volumes:
+        spec["volumes"] = []
+    if unread.pods:
+        affinity = pod.pod.spec.affinity
+        alone = {"pod_affinity": None, "pod_anti_affinity": None}
+        spec["affinity"] = None if affinity is None else affinity.model_copy(update=alone)
+        spec["topology_spread_constraints"] = []
+    return pod.seen_again(_with(pod.pod, **spec)) if spec else pod
+
+
+def not_judged(config: ClusterConfig, pod: GPUPod | None, unread: Unread) -> str:
+    """What an answer leaves out, in one line; empty: nothing.
+
+    Args:
+        config: The cluster's, or the one that is assumed.
+        pod: One that is judged as the operator judges gated pods; None: there is none.
+        unread: What could not be read.
+    """
+    lines = []
+    if unread.config:
+        lines.append(
+            "the operator's configuration is not known, and the defaults with scheduling.mode "
+            f"{config.scheduling.mode} are assumed: {unread.config}"
+        )
+    if pod is not None and unread.pods:
+        lines.append(
+            f"what other pods take of nodes, and rules about pods, are not judged: {unread.pods}"
+        )
+    if pod is not None and unread.volumes and pod.host_demand.volumes:
+        lines.append(f"volumes are not judged: {unread.volumes}")
+    return "; ".join(lines)
+
+
+class LiveCluster:
+    """A cluster as the engine knows it, which answers questions about pods and claims that are new.
+
+    Nothing is written, neither there nor, once it is left as a context manager, in the state.
+
+    Args:
+        state: Nothing else changes it meanwhile.
+        unread: By namespace: what could not be read of what its pods are judged by.
+
+    Attributes:
+        state: The state.
+    """
+
+    def __init__(
+        self, state: State, unread: Callable[[str], Unread] = lambda _: EVERYTHING_READ
+    ) -> None:
+        self.state = state
+        self._unread = unread
+        self._held = ExitStack()
+        self._count = 0
+
+    def __enter__(self) -> LiveCluster:
+        return self
+
+    def __exit__(
+        self,
+        of: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._held.close()
+
+    @property
+    def config(self) -> ClusterConfig:
+        """The operator's."""
+        return self.state.config
+
+    @property
+    def columns(self) -> Columns:
+        """Its devices."""
+        return self.state.ledger.columns
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """Its nodes with devices, by name."""
+        return self.state.ledger.nodes()
+
+    def claim(self, namespace: str, name: str) -> VGPUClaim | None:
+        """A claim, or a template of claims."""
+        return self.state.cache.claim(ClaimKey(namespace, name))
+
+    def decide(self, question: Question) -> Outcome:
+        """Where it goes. Nothing is held."""
+        pod, ledger = self._pod(question), self.state.ledger
+        if pod is not None and self._is_gated(pod):
+            refusal = refusal_before_nodes(self.state, pod, self.state.cache.claim(pod.claim))
+            if refusal is not None:
+                return Outcome(Plan(None), refusal.message, of_nodes=False)
+        if question.standing is not None:
+            return Outcome(plan_of(question.standing, self.refusals(question)))
+        kind = self.kind(question)
+        plan = place(
+            ledger.columns,
+            kind.request,
+            None,
+            nodes=ledger.nodes_for(kind.rules, kind.host_demand),
+            budget=ledger.budget(kind.namespace),
+        )
+        if not plan.refused:
+            return Outcome(plan)
+        found = refusal_of_kind(self._key(question), kind, self.state)
+        return Outcome(plan, plan.text if found is None else found.message)
+
+    def refusals(self, question: Question) -> Mapping[str, Tally]:
+        """Why nodes do not serve it, by name."""
+        if question.standing is not None:
+            elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
+            return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
+        kind, ledger = self.kind(question), self.state.ledger
+        return refusals_on(
+            ledger.columns,
+            kind.request,
+            self.nodes,
+            nodes=ledger.nodes_for(kind.rules, kind.host_demand),
+            budget=ledger.budget(kind.namespace),
+        )
+
+    def kind(self, question: Question) -> EquivalenceClass:
+        """What it asks for, of devices and of nodes."""
+        pod, request = self._pod(question), self.demand(question)
+        if pod is None:
+            return EquivalenceClass(request, NodeRules(), question.namespace)
+        host_demand = pod.host_demand if self._is_gated(pod) else None
+        return EquivalenceClass(request, pod.rules, question.namespace, host_demand=host_demand)
+
+    def demand(self, question: Question) -> Demand:
+        """What it asks for of devices."""
+        pod = self._pod(question)
+        if pod is None:
+            return Demand.of(question.spec, self.config)
+        return pod.request(question.spec, self.config)
+
+    def not_judged(self, question: Question) -> str:
+        """What an answer leaves out, in one line; empty: nothing."""
+        pod, unread = question.pod, self._unread(question.namespace)
+        new = None if pod is None else self._new(question, pod)
+        if pod is None or new is None or not self._is_gated(new):
+            return not_judged(self.config, None, unread)
+        line = not_judged(self.config, new, unread)
+        is_made = any(volume.get("ephemeral") for volume in pod.spec.volumes)
+        return "; ".join(filter(None, (line, _EPHEMERAL if is_made else "")))
+
+    def budget(self, namespace: str) -> Budget:
+        """What the namespace may still take."""
+        return self.state.ledger.budget(namespace)
+
+    def charge(self, question: Question, outcome: Outcome) -> None:
+        """From now on it has what was decided; what stands already is held."""
+        if question.standing is not None:
+            return
+        ledger, node, key = self.state.ledger, outcome.plan.node, self._key(question)
+        pod = self._pod(question)
+        self._count += 1  # the next question's pod is another
+        assert node is not None
+        assumed = ledger.assume(key, question.spec, outcome.plan.allocation())
+        self._held.callback(ledger.forget, assumed)
+        if pod is None:
+            return
+        uid = pod.uid
+        ledger.hosts.expect(uid, node=node, cpu_milli=pod.cpu_milli)
+        self._held.callback(ledger.hosts.remove_pod, uid)
+        if self._is_gated(pod):
+            ledger.expect_pod(pod.pod, node)
+            self._held.callback(ledger.forget_pod, uid)
+
+    def utilisation(self) -> dict[str, float]:
+        """The used part of all slots, cores and memory, in percent."""
+        columns = self.columns
+        numbers = (columns.node_id(name) for name in self.nodes)
+        of_nodes = (columns.node_devices[number] for number in numbers if number is not None)
+        return utilisation(columns, [device for devices in of_nodes for device in devices])
+
+    def _key(self, question: Question) -> ClaimKey:
+        """Of a claim that no cluster can have: names have no slash."""
+        return ClaimKey(question.namespace, f"question/{self._count}")
+
+    def _pod(self, question: Question) -> GPUPod | None:
+        """What is known of its pod."""
+        if question.pod is None:
+            return None
+        return known_part(self._new(question, question.pod), self._unread(question.namespace))
+
+    def _new(self, question: Question, given: Pod) -> GPUPod:
+        """Its pod as one that is being created, whatever it was before."""
+        identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
+        metadata = given.metadata.model_copy(update=identity)
+        volumes = [each for each in given.spec.volumes if not each.get("ephemeral")]
+        new = _with(given.model_copy(update={"metadata": metadata}), volumes=volumes)
+        pod = gpu_pod_of(new, self.config)
+        assert pod is not None  # else it would be no question
+        return pod
+
+    def _is_gated(self, pod: GPUPod) -> bool:
+        return is_on(self.state) and not pod.pod.is_bound
+
+
+def _with(pod: Pod, **fields: Any) -> Pod:
+    return pod.model_copy(update={"spec": pod.spec.model_copy(update=fields)})

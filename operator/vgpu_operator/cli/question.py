@@ -1,0 +1,211 @@
+"""Where would this pod or claim go? The question, read from a document, and what answers it.
+
+That is a cluster on paper (`cluster.Cluster`) or a live one (`judge.LiveCluster`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput, Fault
+from vgpu_api.field_errors import describe
+from vgpu_api.reasons import Tally
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
+from vgpu_operator.admission.jsonpatch import applied
+from vgpu_operator.admission.rawpod import read_pod, without_nulls
+from vgpu_operator.demand import Demand
+from vgpu_operator.dialects import containers_of_claim, read
+from vgpu_operator.placement import Budget, Columns, Grant, Plan
+from vgpu_operator.placement.geometry import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod or a claim whose place is wanted.
+
+    `pod` is None for a claim. `containers` names the container of each request of a named claim,
+    `standing` what that claim holds already.
+    """
+
+    spec: VGPUClaimSpec
+    namespace: str
+    pod: Pod | None
+    containers: Mapping[str, str] = field(default_factory=dict)
+    standing: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a question's pod or claim goes.
+
+    Attributes:
+        plan: Its node and devices.
+        refused: Why there are none, in a condition's words; empty: there are.
+        of_nodes: Whether nodes were checked: a pod may be refused before that.
+    """
+
+    plan: Plan
+    refused: str = ""
+    of_nodes: bool = True
+
+
+class Known(Protocol):
+    """What a question is read with: a cluster's configuration and claims."""
+
+    @property
+    def config(self) -> ClusterConfig:
+        """The cluster's."""
+
+    def claim(self, namespace: str, name: str) -> VGPUClaim | None:
+        """A claim, or a template of claims."""
+
+
+class Judge(Known, Protocol):
+    """A cluster that answers. Only `charge` changes it."""
+
+    @property
+    def columns(self) -> Columns:
+        """Its devices."""
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The names of its nodes with devices."""
+
+    def decide(self, question: Question) -> Outcome:
+        """Where it goes."""
+
+    def refusals(self, question: Question) -> Mapping[str, Tally]:
+        """Why nodes do not serve it, by name; a node that would is left out."""
+
+    def not_judged(self, question: Question) -> str:
+        """What the operator judges besides, and why that is left out here; empty: nothing."""
+
+    def demand(self, question: Question) -> Demand:
+        """What it asks for."""
+
+    def budget(self, namespace: str) -> Budget:
+        """What the namespace may still take."""
+
+    def charge(self, question: Question, outcome: Outcome) -> None:
+        """From now on it has what was decided."""
+
+    def utilisation(self) -> dict[str, float]:
+        """The used part of all slots, cores and memory, in percent."""
+
+
+def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> Question | None:
+    """What a pod or a claim asks for; None if it asks for no GPU.
+
+    Args:
+        document: As stored in the API server.
+        cluster: Where the claim is that a pod names.
+        admit: Put a pod through admission first, as if it were being created.
+
+    Raises:
+        BadInput: it asks in a way that cannot be understood.
+        Denied: admission refuses it.
+    """
+    raw = dict(document)
+    kind = raw.get("kind")
+    if kind == "VGPUClaim":
+        return _of_claim(raw)
+    if kind not in (None, "Pod"):
+        raise BadInput.unsupported("kind", kind, ("Pod", "VGPUClaim"))
+    namespace = read_pod(raw).metadata.namespace or "default"
+    if admit:
+        named = claim_named_by(raw)
+        claim = None if named is None else cluster.claim(namespace, named.name)
+        raw = applied(raw, mutate_pod(raw, cluster.config, claim))
+        validate_pod(raw, cluster.config)
+    pod = read_pod(_defaulted(raw))
+    demand = read(pod, cluster.config)
+    if demand is None:
+        return None
+    if demand.spec is not None:
+        return Question(demand.spec, namespace, pod)
+    assert demand.native is not None
+    claim = cluster.claim(namespace, demand.native.name)
+    if claim is None:
+        raise BadInput(
+            field="claim",
+            value=demand.native.name,
+            fault=Fault.NOT_FOUND,
+            detail="the state has no such claim",
+        )
+    requests = (request.name for request in claim.spec.requests)
+    containers = dict(zip(requests, containers_of_claim(pod, claim.spec), strict=True))
+    return Question(claim.spec, namespace, pod, containers, _standing(claim, pod))
+
+
+def plan_of(allocation: Allocation, elsewhere: Mapping[str, Tally]) -> Plan:
+    """What is held already, as a plan.
+
+    Args:
+        allocation: What is held.
+        elsewhere: The reasons of the other nodes.
+    """
+    grants = tuple(
+        Grant(device.request, device.name, device.uuid, device.index, device.memory_mib,
+              device.cores, None if device.mig is None else Instance(
+                  device.mig.profile, device.mig.start, device.mig.size,
+                  device.memory_mib, device.cores), core_ids=tuple(device.core_ids or ()),
+              part=device.part or "")
+        for device in allocation.devices
+    )  # fmt: skip
+    return Plan(allocation.node_name, grants, elsewhere)
+
+
+def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
+    """What a claim holds already for the pod that names it.
+
+    Raises:
+        BadInput: it serves another.
+    """
+    reserved = claim.status.reserved_for
+    if reserved is not None and reserved.pod_name != pod.metadata.name:
+        name = claim.metadata.name
+        raise BadInput(field="claim", value=name, detail=f"it serves pod {reserved.pod_name}")
+    return claim.status.allocation
+
+
+def _of_claim(raw: dict[str, Any]) -> Question:
+    validate_claim(copy.deepcopy(raw))
+    try:
+        claim = VGPUClaim.read(raw)
+    except ValidationError as error:
+        raise Denied(describe(error)) from error
+    return Question(claim.spec, claim.metadata.namespace or "default", None)
+
+
+def _defaulted(raw: dict[str, Any]) -> dict[str, Any]:
+    """A pod with the defaults of the API server on which its room on a node rests.
+
+    Source: Kubernetes, SetDefaults_Pod: what is limited and not requested is requested, and on the
+    host's network each port is the host's.
+    """
+    raw = without_nulls(raw)
+    spec = raw.get("spec") or {}
+    for container in _containers(spec):
+        resources = container.get("resources") or {}
+        if resources.get("limits"):
+            requests = {**resources["limits"], **(resources.get("requests") or {})}
+            container["resources"] = {**resources, "requests": requests}
+        if spec.get("hostNetwork"):
+            container["ports"] = [
+                {**port, "hostPort": port.get("hostPort") or port.get("containerPort")}
+                for port in container.get("ports") or ()
+            ]
+    return raw
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from spec.get("containers") or ()
+    yield from spec.get("initContainers") or ()
