@@ -126,10 +126,8 @@ class Cluster:
         pod = question.pod
         if self.config.scheduling.mode != "Gate" or pod is None or question.standing is not None:
             return ""
-        requested = _besides_devices(HostDemand.of(pod), self.config)
-        return (
-            f"{', '.join(requested)}: not judged, a state does not have them" if requested else ""
-        )
+        besides = ", ".join(_besides_devices(HostDemand.of(pod), self.config))
+        return f"{besides}: not judged, a state does not have them" if besides else ""
 
     def demand(self, question: Question) -> Demand:
         """What it asks for."""

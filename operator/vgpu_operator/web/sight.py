@@ -121,22 +121,28 @@ class Visitors:
         devices, nodes, everywhere = await asyncio.gather(
             *(self.lists(user, resource) for resource in (GPU_DEVICES, NODES, VGPU_CLAIMS))
         )
-        readable: list[str] = []
-        for some in _in_batches(() if everywhere else namespaces):
-            allowed = await asyncio.gather(*(self.lists(user, VGPU_CLAIMS, name) for name in some))
-            readable += compress(some, allowed)
-        return Sight(user.name, devices, nodes, everywhere, frozenset(readable))
+        readable = await self._listed_in(() if everywhere else namespaces, user, VGPU_CLAIMS)
+        return Sight(user.name, devices, nodes, everywhere, readable)
 
-    async def sight_of_volumes(self, user: User, sight: Sight, requested: Collection[str]) -> Sight:
-        """The same with the namespaces, of those that he asks about, whose volumes he may see.
+    async def sight_of_volumes(
+        self, user: User, sight: Sight, namespaces: Collection[str]
+    ) -> Sight:
+        """The same with those of the namespaces whose volumes he may see.
 
         Raises:
             VisitorRefused: 503, his rights cannot be reviewed now.
         """
-        seen = [
-            name for name in requested if await self.lists(user, PERSISTENT_VOLUME_CLAIMS, name)
-        ]
-        return replace(sight, volumes=frozenset(seen))
+        listed = await self._listed_in(namespaces, user, PERSISTENT_VOLUME_CLAIMS)
+        return replace(sight, volumes=listed)
+
+    async def _listed_in(
+        self, namespaces: Collection[str], user: User, resource: Resource
+    ) -> frozenset[str]:
+        listed: list[str] = []
+        for some in _in_batches(namespaces):
+            allowed = await asyncio.gather(*(self.lists(user, resource, name) for name in some))
+            listed += compress(some, allowed)
+        return frozenset(listed)
 
     async def lists(self, user: User, resource: Resource, namespace: str = "") -> bool:
         """Whether he may list a kind, in one namespace or (empty) in all.

@@ -5,6 +5,7 @@ Every role and policy of the overlay is in force, and the programs run under the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from vgpu_api.resources import (
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
-from vgpu_local.accounts import OPERATOR, kubeconfig_with
+from vgpu_local.accounts import OPERATOR, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import t4_node
@@ -47,7 +48,9 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def cluster(plane: ControlPlane) -> Iterator[InstalledCluster]:
     nodes = [t4_node("one"), t4_node("two")]
-    with InstalledCluster(nodes, overlay="gate", lease_s=6, plane=plane) as running:
+    with InstalledCluster(
+        nodes, overlay="gate", components=("web",), lease_s=6, plane=plane
+    ) as running:
         yield running
 
 
@@ -240,3 +243,18 @@ def test_pods_go_to_the_nodes_of_their_local_volumes_and_wait_for_claims_that_ar
     assert not replaced
     for name in ("at-two", "early"):
         cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=1))
+
+
+def test_the_page_reads_volumes_by_the_overlays_role_and_judges_them(
+    cluster: InstalledCluster,
+) -> None:
+    page, visitor = cluster.start_page(), cluster.run(token(cluster.api, OPERATOR))
+    pasted = a_pod("pasted", a_container(limits=SLICE), **using("none"))
+
+    def answered() -> Object:
+        _, found = page.get("/api/v1/what-if", visitor, body=json.dumps(pasted))
+        (answer,) = found["pods"]
+        return dict(answer)
+
+    cluster.until(lambda: answered()["notJudged"] == "", answered)
+    assert answered()["refused"] == "PersistentVolumeClaim none does not exist yet"
