@@ -26,7 +26,7 @@ from vgpu_api.core import Pod
 from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_CLAIM, SCHEDULING_GATE, pod_claim_name
 from vgpu_api.quantity import format_mib
-from vgpu_api.reasons import Tally
+from vgpu_api.reasons import Reason, Tally
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -43,7 +43,7 @@ from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.earmarks import HELD
-from vgpu_operator.engine.scheduling.gate import is_on, refusal_behind_gate
+from vgpu_operator.engine.scheduling.gate import is_on, refusal_before_nodes, refusal_behind_gate
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
@@ -313,16 +313,18 @@ def _find_out(
     assert spec is not None
     said.asks = said.asks or summary(spec)
     key = pod.claim if pod is not None else _key(claim)
-    refused = None if pod is None or said.node else _refusal_before_nodes(state, pod, claim)
+    refused = None if pod is None else _refused_first(state, pod, claim, said)
     if refused is not None:
         said.now = refused.message
         said.reason = said.reason or str(refused.reason)
-        return
+        if refused.reason is not Reason.RESERVED_ELSEWHERE:
+            return
+        pod = gated = None  # the claim has its devices, or waits for them, whatever its pod asks
     request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
     rules = NodeRules() if pod is None else pod.rules
     host_demand = None if pod is None or gated is None else pod.host_demand
     kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand)
-    refusal = None if said.node else refusal_of_kind(key, kind, state)
+    refusal = None if said.node or refused is not None else refusal_of_kind(key, kind, state)
     if refusal is not None:
         said.now = refusal.message
         said.reason = said.reason or str(refusal.reason)
@@ -332,8 +334,12 @@ def _find_out(
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
 
 
-def _refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Why a pod without devices goes nowhere, whatever nodes there are."""
+def _refused_first(
+    state: State, pod: GPUPod, claim: VGPUClaim | None, said: Explanation
+) -> Refusal | None:
+    """Why a pod goes nowhere, whatever devices there are."""
+    if said.node:
+        return refusal_before_nodes(state, pod, claim) if pod.is_gated else None
     if pod.is_gated:
         return refusal_behind_gate(state, pod, claim)
     return None if claim is None else refusal_of(state, claim, pod)

@@ -1,0 +1,78 @@
+"""What `explain` has of a pod behind the gate is what the operator reports of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from builders import GATE, ROOM, a_claim, a_container, a_device, a_node, a_pod, an_allocation
+from memory_api import MemoryApi
+from replica import Replica
+from storage_objects import using
+from vgpu_api.config import ClusterConfig
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.cli.explain import Explanation, explained
+from vgpu_operator.cli.judge import EVERYTHING_READ, Unread
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def said_of(
+    claim: VGPUClaim,
+    *,
+    config: ClusterConfig = GATE,
+    cpu: str = "1",
+    unread: Unread = EVERYTHING_READ,
+) -> Explanation:
+    """Of a claim that a pod names; the pod has a volume where some part is unread.
+
+    The only node has a device, and CPU for eight.
+    """
+    made = Replica(MemoryApi(), config=config)
+    made.news.node_changed(a_node("one", allocatable=ROOM))
+    made.news.device_changed(a_device(node="one"))
+    container = a_container(
+        limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 1, "cpu": cpu}
+    )
+    annotations = {ANNOTATION_CLAIM: claim.metadata.name, ANNOTATION_SLOTS_ADDED: "main"}
+    volumes = [] if unread == EVERYTHING_READ else using("data")["volumes"]
+    pod = a_pod("p", containers=[container], annotations=annotations, volumes=volumes)
+    gates = [{"name": SCHEDULING_GATE}]
+    spec = pod.spec.model_copy(update={"scheduling_gates": gates})
+    made.news.pod_changed(pod.model_copy(update={"spec": spec}))
+    return explained(made.state, made.claim(claim), now=NOW, unread=unread)
+
+
+def test_where_the_mode_is_extender_no_gate_is_lifted() -> None:
+    said = said_of(a_claim("own"), config=ClusterConfig())
+    assert said.reason == "Gated"
+    assert said.now == "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
+    assert said.nodes == []
+
+
+def test_a_pod_of_an_immediate_claim_waits_for_that_and_the_claim_is_explained() -> None:
+    said = said_of(a_claim("own", binding_mode="Immediate"), cpu="9")
+    assert (said.reason, said.now) == (
+        "ReservedElsewhere",
+        "claim own waits for its own devices",
+    )
+    assert [node.verdict for node in said.nodes] == ["would serve"]
+
+
+def test_a_pod_that_cannot_go_where_its_claim_has_its_devices_is_explained() -> None:
+    claim = a_claim("own", binding_mode="Immediate", allocation=an_allocation(node="one"))
+    said = said_of(claim, cpu="9")
+    assert said.now == "claim own has its GPUs on one: NodeInsufficientResources"
+    assert [node.verdict for node in said.nodes] == ["holds it"]
+    assert said_of(claim).now == ""
+
+
+def test_what_could_not_be_read_is_left_out_of_it_and_named() -> None:
+    said = said_of(a_claim("own"), unread=Unread(volumes="forbidden"))
+    assert (said.now, said.not_judged) == ("", "volumes are not judged: forbidden")
+    said = said_of(a_claim("own"), unread=Unread(config="why"))
+    assert said.now == "PersistentVolumeClaim data does not exist yet"
+    assert said.not_judged == (
+        "the operator's configuration is not known, and the defaults with scheduling.mode Gate are"
+        " assumed: why"
+    )
