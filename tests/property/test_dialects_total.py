@@ -361,6 +361,19 @@ def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
         assert len(set(demand.containers)) == len(demand.spec.requests)
 
 
+@given(raws=st.lists(sound_pods, min_size=2, max_size=4), config=configs)
+@RELAXED
+def test_a_pod_is_read_after_others_as_it_is_alone(
+    raws: list[dict[str, Any]], config: ClusterConfig
+) -> None:
+    """Invariant: what pods before it asked for (`alike`) never answers for another question."""
+    pods = [_pod(raw) for raw in raws]
+    together = [answer(lambda pod=pod: read(pod, config)) for pod in pods]
+    for pod, found in zip(pods, together, strict=True):
+        alone = answer(lambda pod=pod: read(pod, config.model_copy()))
+        assert str(alone) == str(found)
+
+
 @given(raw=all_pods, config=configs, requests=claims)
 @example(
     raw={

@@ -15,6 +15,7 @@ from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, mig, native, vendors, volcano
+from vgpu_operator.dialects.alike import Alike
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
@@ -23,6 +24,7 @@ from vgpu_operator.dialects.pod_demand import PodDemand
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALECT, hami.DIALECT)
 """NVIDIA's, in the order in which a container is tried; the first that knows it reads it."""
 
+_ALIKE = Alike()
 _MAX_NAME = 63
 _MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
 """Bytes of selectors in a claim; the rest of a request fits into what is left."""
@@ -69,7 +71,9 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
         raise BadInput.forbidden(
             native.SLOTS_ADDED_FIELD, "admission alone writes it, on a pod that names a claim"
         )
-    return _made_for(pod, requesting, config) if requesting else None
+    if not requesting:
+        return None
+    return _ALIKE.demand(pod, config, lambda: _made_for(pod, requesting, config))
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:

@@ -1,0 +1,77 @@
+"""Pods of one template ask alike, so what they ask for is read once.
+
+A workload makes its pods from one template, and reading what one of them asks for takes longer than
+placing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_operator.dialects.pod_demand import PodDemand
+
+Question: TypeAlias = tuple[Hashable, ...]
+
+_KEPT = 1 << 10
+_KUBERNETES = "kubernetes.io/"
+
+
+def question_of(pod: Pod) -> Question:
+    """What its demand is read from: pods of which this is equal ask alike.
+
+    Not in it are annotations of Kubernetes itself, which no dialect reads, and of which some differ
+    from pod to pod (`batch.kubernetes.io/job-completion-index`).
+    """
+    metadata, spec = pod.metadata, pod.spec
+    return (
+        metadata.labels.get(names.ACK_GPU_COUNT_LABEL),
+        tuple(item for item in metadata.annotations.items() if _KUBERNETES not in item[0]),
+        tuple(map(_container, spec.init_containers)),
+        tuple(map(_container, spec.containers)),
+    )
+
+
+def _container(container: Container) -> Question:
+    resources = container.resources
+    return (
+        container.name,
+        container.restart_policy,
+        tuple(resources.limits.items()),
+        tuple(resources.requests.items()),
+        tuple((variable.name, variable.value) for variable in container.env),
+    )
+
+
+class Alike:
+    """The demands that were read last, by question, for one configuration.
+
+    Args:
+        kept: So many are remembered.
+    """
+
+    def __init__(self, *, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._config: ClusterConfig | None = None
+        self._known: dict[Question, PodDemand] = {}
+
+    def demand(self, pod: Pod, config: ClusterConfig, read: Callable[[], PodDemand]) -> PodDemand:
+        """What the pod asks for; `read` is called where none like it is known.
+
+        Raises:
+            BadInput: `read` raises it; nothing is remembered then.
+        """
+        if config is not self._config:
+            self._known.clear()
+            self._config = config
+        question = question_of(pod)
+        found = self._known.get(question)
+        if found is None:
+            found = read()
+            if len(self._known) >= self._kept:
+                self._known.clear()
+            self._known[question] = found
+        return found
