@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
+
+import uvloop
 
 from vgpu_api.errors import VgpuError
 from vgpu_client.logs import LogFormat, configure
@@ -43,7 +44,7 @@ def run_process(
         return 2
     configure(config.log_format, config.log_level)
     try:
-        asyncio.run(run(config))
+        uvloop.run(run(config))
     except VgpuError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
