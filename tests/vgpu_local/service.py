@@ -7,7 +7,6 @@ with a selector are given; those of one without are read from its EndpointSlices
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,6 @@ from vgpu_client.transport import Object
 
 _CONNECT_S = 1.0
 _FIRST_WORD_S = 2.0
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,8 @@ class Service:
 
     async def start(self, port: int) -> None:
         """Listen on a port of this machine."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Side(self._serve), "127.0.0.1", port)
 
     async def stop(self) -> None:
         """Hang up."""
@@ -59,43 +58,120 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _serve(self, client: _Side) -> None:
+        task = asyncio.get_running_loop().create_task(self._carry(client))
         self._connections.add(task)
-        try:
-            await self._carry(reader, writer)
-        except OSError:
-            pass  # one side is gone; the other is closed below
-        finally:
-            self._connections.discard(task)
-            await _hang_up(writer)
+        task.add_done_callback(self._connections.discard)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.read(_CHUNK)  # the client speaks first, in TLS and in HTTP
-        if not first:
-            return
+    async def _carry(self, client: _Side) -> None:
+        try:
+            await client.spoke.wait()  # the client speaks first, in TLS and in HTTP
+            if client.received:
+                await self._lead_on(client)
+        finally:
+            client.hang_up()
+
+    async def _lead_on(self, client: _Side) -> None:
         backends = sorted(self._backends(), key=lambda backend: backend != self._good)
         for backend in backends:
             is_last = backend is backends[-1]  # then there is nothing to hurry for
             try:
-                async with asyncio.timeout(None if is_last else _CONNECT_S):
-                    inward, outward = await asyncio.open_connection(backend.host, backend.port)
+                server = await _connected(backend, None if is_last else _CONNECT_S)
             except (OSError, TimeoutError):
                 continue
             try:
-                outward.write(first)
+                sent = len(client.received)
+                server.write(bytes(client.received))
                 async with asyncio.timeout(None if is_last else _FIRST_WORD_S):
-                    word = await inward.read(_CHUNK)
-                if word:
+                    await server.spoke.wait()
+                if server.received:
                     self._good = backend
-                    writer.write(word)
-                    await _both_ways(reader, writer, inward, outward)
+                    client.join(server, already=sent)
+                    server.join(client)
+                    await _either(client.ended, server.ended)
                     return
             except TimeoutError:
                 continue
             finally:
-                await _hang_up(outward)
+                server.hang_up()
+
+
+class _Side(asyncio.Protocol):
+    """One side's connection: it keeps what it receives until it is joined to the other's.
+
+    Attributes:
+        received: What was received, until then.
+        spoke: Something was received, or the connection ended without.
+        ended: The connection has.
+    """
+
+    def __init__(self, opened: Callable[[_Side], None] | None = None) -> None:
+        self.received = bytearray()
+        self.spoke = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._opened = opened
+        self._other: _Side | None = None
+
+    def join(self, other: _Side, *, already: int = 0) -> None:
+        """Carry what comes to the other side, and what has come but for `already` bytes of it."""
+        self._other = other
+        other.write(bytes(self.received[already:]))
+        self.received.clear()
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        self._transport.write(data)
+
+    def hang_up(self) -> None:
+        """End the connection; what was written is sent."""
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._opened is not None:
+            self._opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Carry it, or keep it."""
+        if self._other is not None:
+            self._other.write(data)
+            return
+        self.received += data
+        self.spoke.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self.ended.set()
+        self.spoke.set()
+
+    def pause_writing(self) -> None:
+        """This side takes no more for now: nothing more is read from the other."""
+        if self._other is not None:
+            self._other._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It takes more."""
+        if self._other is not None:
+            self._other._transport.resume_reading()
+
+
+async def _connected(backend: Backend, limit_s: float | None) -> _Side:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(limit_s):
+        _, side = await loop.create_connection(_Side, backend.host, backend.port)
+    return side
+
+
+async def _either(*events: asyncio.Event) -> None:
+    """Return when one is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 class Slices:
@@ -154,34 +230,3 @@ class Slices:
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Cannot be: nothing is decoded."""
         raise error
-
-
-async def _both_ways(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    inward: asyncio.StreamReader,
-    outward: asyncio.StreamWriter,
-) -> None:
-    """Carry until either side ends."""
-    ways = {
-        asyncio.ensure_future(_pump(reader, outward)),
-        asyncio.ensure_future(_pump(inward, writer)),
-    }
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while chunk := await source.read(_CHUNK):
-        sink.write(chunk)
-        await sink.drain()
-
-
-async def _hang_up(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()

@@ -72,3 +72,15 @@ async def test_an_endpoint_that_says_nothing_is_passed_over() -> None:
 async def test_without_endpoints_the_caller_is_hung_up_on() -> None:
     async with a_service([]) as port:
         assert await ask(port, "a") == [""]
+
+
+async def test_much_is_carried_whole_to_a_side_that_reads_slowly() -> None:
+    line = "x" * 60_000
+    async with a_server("one") as one, a_service([one]) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 17)
+        for _ in range(200):
+            writer.write(f"{line}\n".encode())
+        await asyncio.sleep(0.2)  # by now no side takes any more
+        for _ in range(200):
+            assert await reader.readline() == f"one {line}\n".encode()
+        writer.close()
