@@ -98,9 +98,10 @@ bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/benc
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
 
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
-bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 LEASE=15 PROFILE=1 GATE=1 -> build/bench/cluster.json
+bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 -> build/bench/cluster.json
 	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
-	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) --note "$(NOTE)"
+	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
+	  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) --note "$(NOTE)"
 
 bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py

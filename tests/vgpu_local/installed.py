@@ -135,6 +135,22 @@ class InstalledCluster(Started):
         assert found is not None, "no operator leads"
         return found
 
+    def await_leader(self, limit: float) -> Daemon:
+        """The operator that leads, as soon as one does.
+
+        Raises:
+            NotInTime: None did, within `limit` seconds.
+        """
+        found: list[Daemon] = []
+
+        def leads() -> bool:
+            leader = self._operators.leader(self._tls())
+            found.extend([leader] if leader is not None else [])
+            return bool(found)
+
+        self.until(leads, lambda: "no operator leads", limit=limit)
+        return found[0]
+
     def shown(self) -> list[str]:
         """The certificates that each process of webhooks and operator shows, PEM."""
         extenders = [place.extender for place in self._operators.places()]

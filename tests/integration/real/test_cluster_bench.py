@@ -37,7 +37,9 @@ def a_run(out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     out = tmp_path / "cluster.json"
     with a_run(
-        out, "--sizes", "3", "--pods", "12", "--claims", "2", "--failover", "--profile"
+        out,
+        *("--sizes", "3", "--pods", "12", "--allocated", "30", "--claims", "2"),
+        *("--failover", "--cold-start", "--profile"),
     ) as run:
         said, _ = run.communicate(timeout=200)
     assert run.returncode == 0, said
@@ -45,6 +47,9 @@ def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     assert (found["plain"]["bound"], found["ours"]["bound"]) == (12, 12)
     assert found["ours"]["claims"]["allocated"] == 20
     assert found["ours"]["failover"]["bound"] == 12
+    cold = found["ours"]["cold_start"]
+    assert 0 < cold["leads_after_lease_s"] < cold["leads_after_s"]
+    assert set(cold["peak_mib"]) == {"operator-0", "operator-1"}
     assert set(found["ours"]["promises"].values()) == {0}
     assert found["ours"]["requests_per_pod"]["POST pods"] == 1
     assert found["ours"]["requests_per_pod"]["PATCH vgpuclaims/status"] >= 1

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from perf.cluster_bench.allocated import FILLED
 from perf.cluster_bench.paper import DEVICES_PER_NODE, SLOTS
 from perf.cluster_bench.stage import CLAIMS_S, LEASE_S, Load, Stage
 from vgpu_local.assembly import leave_on_terminate
@@ -29,6 +30,12 @@ def main() -> None:
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
     parser.add_argument("--gate", action="store_true", help="and the same pods by overlays/gate")
     parser.add_argument(
+        "--allocated", type=int, default=0, help="pods that have their slices before the others"
+    )
+    parser.add_argument(
+        "--cold-start", action="store_true", help="and start all operators anew, at the end"
+    )
+    parser.add_argument(
         "--lease", type=int, default=LEASE_S, help="seconds; longer on a machine with neighbours"
     )
     parser.add_argument("--note", default="", help="what else the machine was doing")
@@ -42,10 +49,16 @@ def main() -> None:
     if options.claims < 0:
         parser.error(f"--claims: Invalid value: {options.claims:g}: 0 or more a second")
     pods = options.pods * (2 if options.failover else 1)
-    wanted = pods + round(options.claims * CLAIMS_S) + 1  # one warms everything up
+    most = fewest * DEVICES_PER_NODE * FILLED
+    if not 0 <= options.allocated <= most:
+        parser.error(f"--allocated: Invalid value: {options.allocated}: 0 to {most} pods")
+    wanted = options.allocated + pods
+    wanted += round(options.claims * CLAIMS_S) + 1  # one warms everything up
     room = fewest * DEVICES_PER_NODE * SLOTS
     if wanted > room:
-        parser.error(f"--pods, --claims: Invalid value: {wanted}: {fewest} nodes hold {room}")
+        parser.error(
+            f"--pods, --claims, --allocated: Invalid value: {wanted}: {fewest} nodes hold {room}"
+        )
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
         "note": options.note,
@@ -64,6 +77,8 @@ def main() -> None:
                 options.claims,
                 failover=options.failover,
                 lease_s=options.lease,
+                allocated=options.allocated,
+                cold_start=options.cold_start,
             )
             found: dict[str, Any] = {}
             report["sizes"][str(nodes)] = found
@@ -92,6 +107,8 @@ def measure(nodes: int, load: Load, found: dict[str, Any]) -> None:
             say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
         if failover := ours.get("failover"):
             say(f"{nodes} nodes, leader killed: no pod bound for {failover['failover_s']} s")
+        if cold := ours.get("cold_start"):
+            say(f"{nodes} nodes, all operators started anew: {cold}")
 
 
 def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:

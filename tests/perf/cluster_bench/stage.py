@@ -17,22 +17,25 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from perf.cluster_bench import measures
+from perf.cluster_bench.allocated import make_allocated
 from perf.cluster_bench.check import promises
 from perf.cluster_bench.load import LABEL
 from perf.cluster_bench.paper import UNTAINTED, kinds_are_served, make_devices, make_nodes
 from perf.cluster_bench.timed import NAMESPACE
-from vgpu_api.resources import PODS
+from vgpu_api.resources import LEASES, PODS
 from vgpu_client.api import Api
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installation import apply
 from vgpu_local.installed import InstalledCluster
+from vgpu_local.programs import NAMESPACE as OURS
 from vgpu_local.programs import ROOT
 from vgpu_local.started import Started
 
@@ -62,6 +65,8 @@ class Load:
         claims_per_s: Immediate claims a second, after the pods; 0: none.
         failover: The same pods again after that, and the leader killed under them.
         lease_s: The operator's Lease.
+        allocated: So many pods have their slices already.
+        cold_start: At the end, end all replicas of the operator at once and start them again.
     """
 
     pods: int
@@ -70,6 +75,8 @@ class Load:
     claims_per_s: float = 0.0
     failover: bool = False
     lease_s: int = LEASE_S
+    allocated: int = 0
+    cold_start: bool = False
 
 
 class Stage(Started):
@@ -148,6 +155,11 @@ class Stage(Started):
     ) -> None:
         pids = self._plane.pids() | cluster.pids() | {"played agent": agent}
         self._measure("warm", Load(1, 60.0), pids, ("--with-devices",))
+        if load.allocated:
+            socket = self._plane.etcd_socket
+            making = make_allocated(self._api, socket, "warm-0", self._node_uids, load.allocated)
+            self._loop.run(making, limit=_READY_LIMIT_S)
+            settle(pids)
         found |= self._measure("ours", load, pids, ("--with-devices",))
         found["leader"] = cluster.leader().name
         if load.claims_per_s:
@@ -155,6 +167,8 @@ class Stage(Started):
         if load.failover:
             took_s = found["bound"] / found["pods_per_s"]
             found["failover"] = self._measure_failover(load, cluster, took_s / 3)
+        if load.cold_start:
+            found["cold_start"] = self._measure_cold_start(cluster)
 
     def _measure(
         self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str] = ()
@@ -206,6 +220,25 @@ class Stage(Started):
             "killed_after_s": round(killed_after_s, 1),
             "failover_s": gap_s,
             "since_s": since_s,
+        }
+
+    def _measure_cold_start(self, cluster: InstalledCluster) -> dict[str, Any]:
+        """No replica runs; then all are started, and the Lease of the dead leader runs out."""
+        for operator in cluster.operators:
+            operator.kill()
+        began = time.monotonic()
+        for operator in cluster.operators:
+            operator.start()
+        leader = cluster.await_leader(_READY_LIMIT_S)
+        leads_after_s, now = time.monotonic() - began, datetime.now(UTC)
+        lease = self._loop.run(self._api.get(LEASES, "vgpu-operator", namespace=OURS))
+        since = datetime.fromisoformat(lease["spec"]["acquireTime"])
+        settle(self._plane.pids() | cluster.pids())
+        return {
+            "leads_after_s": round(leads_after_s, 1),
+            "leads_after_lease_s": round((now - since).total_seconds(), 1),
+            "peak_mib": measures.peaks_mib({each.name: each.pid for each in cluster.operators}),
+            "leader": leader.name,
         }
 
     def _observed(
