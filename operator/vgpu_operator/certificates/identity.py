@@ -117,10 +117,15 @@ class Identity:
     async def run(self) -> NoReturn:
         """Take what is new, for ever.
 
+        The first pair is read twice before it counts as one that cannot be used: certificate and
+        key are two files, and somebody may be renewing them.
+
         Raises:
             OSError: The first pair cannot be used; a later one that cannot is passed over.
         """
+        refused: Material | None = None
         while True:
+            material: Material | None = None
             try:
                 material = await self._source.read()
                 if material is not None and material != self._current:
@@ -129,7 +134,9 @@ class Identity:
                 logger.warning("certificate of the %s: %s", self._name, error)
             except OSError as error:  # ssl.SSLError included
                 if not self.ready.is_set():
-                    raise
+                    if material is None or material == refused:
+                        raise
+                    refused = material
                 logger.error("new certificate of the %s: %s", self._name, error)
             await self._sleep(LOOK_S if self.ready.is_set() else RETRY_S)
 

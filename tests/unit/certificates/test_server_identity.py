@@ -37,6 +37,10 @@ class Looks:
         await self._go.wait()
         self._go.clear()
 
+    async def once(self) -> None:
+        """Return when it has looked, for the first time."""
+        await self._rests.wait()
+
     async def again(self) -> None:
         """Return when it has looked."""
         await self._rests.wait()
@@ -171,6 +175,21 @@ async def test_a_first_pair_that_cannot_be_used_ends_the_process(tmp_path: Path)
     tls = put(tmp_path, Pair(b"no", b"pair"))
     with pytest.raises(ssl.SSLError):
         await Identity("test", InFiles(tls), verifies_clients=False).run()
+
+
+async def test_a_first_pair_that_was_read_while_it_was_renewed_is_read_again(
+    tmp_path: Path,
+) -> None:
+    ca = authority()
+    pair, looks = signed(ca), Looks()
+    tls = put(tmp_path, Pair(signed(ca).certificate, pair.key), ca)
+    identity = Identity("test", InFiles(tls), verifies_clients=True, sleep=looks)
+    async with running(identity):
+        await looks.once()
+        assert not identity.ready.is_set()
+        put(tmp_path, pair, ca)
+        await looks.again()
+        assert identity.ready.is_set()
 
 
 async def test_a_secret_that_is_not_filled_yet_is_waited_for() -> None:
