@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release images-check chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,6 +160,9 @@ release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digest
 images-check: $(SETUP)  ## the images, built twice, are the same to the byte (root; 5 min)
 	@bash tests/cluster/cluster.sh build
 	@bash tests/cluster/images_check.sh
+
+images-arm64: $(SETUP)  ## the images of operator and agent for arm64, built and started under qemu-user -> build/images-arm64 (root; 15 min)
+	@bash tests/cluster/images_arm64.sh
 
 check-metrics: $(SETUP)  ## what a running agent exposes, judged by promtool (Debian: prometheus)
 	@bash tests/packaging/check_metrics.sh

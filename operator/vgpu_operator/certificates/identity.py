@@ -118,7 +118,7 @@ class Identity:
         """Take what is new, for ever.
 
         The first pair is read twice before it counts as one that cannot be used: certificate and
-        key are two files, and somebody may be renewing them.
+        key are two files, and may be read while they are renewed.
 
         Raises:
             OSError: The first pair cannot be used; a later one that cannot is passed over.

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# images_arm64.sh [NAME...] : the images of operator and agent for arm64, built and started under qemu-user (root). Checks that each
+# is one for arm64, that its programs start with everything they import, and that the library in it is for arm64.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+export BASES_ARCH=arm64
+out=$(realpath -m "${IMAGES_OUT:-build/images-arm64}")
+python=.venv/bin/python
+
+# The kernel hands programs for arm64 to qemu; it keeps the opened file, so no root file system needs one of its own.
+formats=/proc/sys/fs/binfmt_misc
+registered=
+context=$(mktemp -d)
+store=$context/containers
+leave() {
+  awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount
+  rm -rf "$context"
+  [ -z "$registered" ] || echo -1 > "$formats/qemu-aarch64"
+}
+trap leave EXIT
+bash "$here/packages.sh"
+command -v qemu-aarch64-static >/dev/null && command -v arch-test >/dev/null || {
+  echo "images-arm64: installing qemu-user-static arch-test"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-user-static arch-test >/dev/null; }
+[ -e "$formats/register" ] || mount -t binfmt_misc none "$formats"
+if [ ! -e "$formats/qemu-aarch64" ]; then
+  # The head of an ELF executable or library for machine 183, little-endian, 64 bits (man 5 elf).
+  printf '%s' ':qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:F' \
+    > "$formats/register"
+  registered=yes
+fi
+
+bash "$here/bases.sh"
+bases=$(bash "$here/bases.sh" --where)
+
+# The sources as they are tracked, and wheels for arm64 where those of this machine would lie.
+git ls-files -z | xargs -0 cp --parents -t "$context"
+platforms=()
+for glibc in 17 24 26 28 31 34 35; do platforms+=("--platform=manylinux_2_${glibc}_aarch64"); done
+for what in run build; do
+  $python tests/packaging/locked.py $what > "$context/wanted"
+  $python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --python-version=3.11 \
+    --platform=manylinux2014_aarch64 "${platforms[@]}" --dest="$context/build/wheels" --requirement="$context/wanted"
+done
+
+buildah() {  # with nothing of the caller's environment: it would reach the programs in the image
+  env --ignore-environment PATH="$PATH" HOME="$HOME" buildah --root "$store/root" --runroot "$store/run" --storage-driver overlay "$@"
+}
+for name in runtime builder; do
+  container=$(buildah from --arch=arm64 scratch)
+  buildah config --arch=arm64 "$container"
+  buildah add --quiet "$container" "$bases/$name.tar" / >/dev/null
+  buildah commit --quiet --rm "$container" "localhost/$name" >/dev/null
+done
+mkdir -p "$out"
+declare -A starts=([operator]="vgpu-operator --help; vgpu-webhook --help; vgpu-web --help" [nodeagent]="vgpu-nodeagent --help")
+[ $# -gt 0 ] || set -- operator nodeagent
+for name; do
+  echo "images-arm64: making $name"
+  buildah build --quiet --arch=arm64 --timestamp=315532800 --isolation=chroot \
+    --build-arg=BUILDER=localhost/builder --build-arg=BASE=localhost/runtime \
+    --file="$context/$name/Dockerfile" --tag="docker.io/vgpu/$name:dev" "$context" >/dev/null
+  [ "$(buildah inspect --format '{{.OCIv1.Architecture}}' "docker.io/vgpu/$name:dev")" = arm64 ]
+  container=$(buildah from "docker.io/vgpu/$name:dev")
+  buildah run --isolation=chroot "$container" -- sh -euc "${starts[$name]}" >/dev/null
+  if [ "$name" = nodeagent ]; then
+    # The shadow is loaded beside the library only: of it the ELF head is looked at.
+    buildah run --isolation=chroot "$container" -- python3 -c '
+import ctypes, pathlib, platform, struct
+assert platform.machine() == "aarch64"
+folder = pathlib.Path("/usr/lib/vgpu")
+for name in ("libvgpu.so", "shadow/libcuda.so.1"):
+    machine, = struct.unpack_from("<H", (folder / name).read_bytes(), 18)
+    assert machine == 183, (name, machine)
+ctypes.CDLL(folder / "libvgpu.so")'
+  fi
+  rm -f "$out/$name.tar"
+  buildah push --quiet "docker.io/vgpu/$name:dev" "docker-archive:$out/$name.tar:docker.io/vgpu/$name:dev"
+  echo "images-arm64: $name starts ($(du -m "$out/$name.tar" | cut -f1) MB, $out/$name.tar)"
+done
