@@ -141,15 +141,10 @@ class InstalledCluster(Started):
         Raises:
             NotInTime: None did, within `limit` seconds.
         """
-        found: list[Daemon] = []
-
-        def leads() -> bool:
-            leader = self._operators.leader(self._tls())
-            found.extend([leader] if leader is not None else [])
-            return bool(found)
-
-        self.until(leads, lambda: "no operator leads", limit=limit)
-        return found[0]
+        self.until(
+            lambda: self._operators.leader(self._tls()), lambda: "no operator leads", limit=limit
+        )
+        return self.leader()
 
     def shown(self) -> list[str]:
         """The certificates that each process of webhooks and operator shows, PEM."""

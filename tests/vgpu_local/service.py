@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vgpu_api.resources import ENDPOINT_SLICES
 from vgpu_client.api import Api
+from vgpu_client.background import Background
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 
@@ -43,7 +44,7 @@ class Service:
         self._backends = backends
         self._good: Backend | None = None
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = Background()
 
     async def start(self, port: int) -> None:
         """Listen on a port of this machine."""
@@ -54,14 +55,10 @@ class Service:
         """Hang up."""
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._connections.cancel()
 
     def _serve(self, client: _Side) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(client))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections.start(self._carry(client))
 
     async def _carry(self, client: _Side) -> None:
         try:
@@ -88,7 +85,7 @@ class Service:
                     self._good = backend
                     client.join(server, already=sent)
                     server.join(client)
-                    await _either(client.ended, server.ended)
+                    await client.ended.wait()
                     return
             except TimeoutError:
                 continue
@@ -142,9 +139,11 @@ class _Side(asyncio.Protocol):
         self.spoke.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """It has ended, and with it the other side's."""
         self.ended.set()
         self.spoke.set()
+        if self._other is not None:
+            self._other.hang_up()
 
     def pause_writing(self) -> None:
         """This side takes no more for now: nothing more is read from the other."""
@@ -162,16 +161,6 @@ async def _connected(backend: Backend, limit_s: float | None) -> _Side:
     async with asyncio.timeout(limit_s):
         _, side = await loop.create_connection(_Side, backend.host, backend.port)
     return side
-
-
-async def _either(*events: asyncio.Event) -> None:
-    """Return when one is set."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waiting:
-            each.cancel()
 
 
 class Slices:

@@ -6,7 +6,7 @@ placing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import TypeAlias
 
 from vgpu_api import names
@@ -58,20 +58,15 @@ class Alike:
         self._config: ClusterConfig | None = None
         self._known: dict[Question, PodDemand] = {}
 
-    def demand(self, pod: Pod, config: ClusterConfig, read: Callable[[], PodDemand]) -> PodDemand:
-        """What the pod asks for; `read` is called where none like it is known.
-
-        Raises:
-            BadInput: `read` raises it; nothing is remembered then.
-        """
+    def known(self, question: Question, config: ClusterConfig) -> PodDemand | None:
+        """What pods with this question ask for; None: none is known."""
         if config is not self._config:
             self._known.clear()
             self._config = config
-        question = question_of(pod)
-        found = self._known.get(question)
-        if found is None:
-            found = read()
-            if len(self._known) >= self._kept:
-                self._known.clear()
-            self._known[question] = found
-        return found
+        return self._known.get(question)
+
+    def remember(self, question: Question, demand: PodDemand) -> None:
+        """It was read, for the configuration of the last `known`."""
+        if len(self._known) >= self._kept:
+            self._known.clear()
+        self._known[question] = demand

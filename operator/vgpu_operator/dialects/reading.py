@@ -15,7 +15,7 @@ from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, mig, native, vendors, volcano
-from vgpu_operator.dialects.alike import Alike
+from vgpu_operator.dialects.alike import Alike, question_of
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
@@ -73,7 +73,12 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
         )
     if not requesting:
         return None
-    return _ALIKE.demand(pod, config, lambda: _made_for(pod, requesting, config))
+    question = question_of(pod)
+    demand = _ALIKE.known(question, config)
+    if demand is None:
+        demand = _made_for(pod, requesting, config)
+        _ALIKE.remember(question, demand)
+    return demand
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
