@@ -8,7 +8,6 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 out=${IMAGES_OUT:-build/images}
-python=.venv/bin/python
 kube=$(bash "$here/build.sh" --where kubernetes)
 bases=$(bash "$here/bases.sh" --where)
 
@@ -29,7 +28,7 @@ stamp() {  # NAME: a digest of all that goes into it
   local name=$1
   {
     echo "$bases ${context[$name]:-} ${target[$name]:-}"
-    cat "$here/images.sh" .dockerignore
+    cat "$here/images.sh" "$here/buildah.sh" .dockerignore
     # shellcheck disable=SC2086
     find ${sources[$name]} -type f -not -path '*/__pycache__/*' -not -path 'libvgpu/build/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } | sha256sum | cut -c1-16
@@ -46,40 +45,26 @@ bash "$here/bases.sh"
 mkdir -p "$out" build/wheels
 exec 9> "$out/.lock"
 flock 9
-# Layers stay for the next time; a build that was interrupted leaves its container mounted.
+# Layers stay for the next time.
 store=$(realpath -m "$out/../containers")
-leave() { awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount; }
-trap leave EXIT
-mkdir -p "$store"
-buildah() {  # with nothing of the caller's environment: it would reach the programs in the image
-  env --ignore-environment PATH="$PATH" HOME="$HOME" buildah --root "$store/root" --runroot "$store/run" --storage-driver overlay "$@"
-}
+# shellcheck source=tests/cluster/buildah.sh
+. "$here/buildah.sh"
+trap unmount_store EXIT
 
-base() {  # NAME: an image of a root file system
+fresh_base() {  # NAME: unless its image is of the present bases
   [ "$(cat "$store/$1.stamp" 2>/dev/null)" != "$bases" ] || return 0
-  local container; container=$(buildah from scratch)
-  buildah add --quiet "$container" "$bases/$1.tar" / >/dev/null
-  buildah commit --quiet --rm "$container" "localhost/$1" >/dev/null
+  base "$1" "$bases/$1.tar"
   echo "$bases" > "$store/$1.stamp"
-}
-
-wheels() {  # what the lock names for running, and for building the project's own wheel
-  local what
-  for what in run build; do
-    $python tests/packaging/locked.py $what > "$store/wanted"
-    $python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --python-version=3.11 \
-      --dest=build/wheels --requirement="$store/wanted"
-  done
 }
 
 echo "images: making ${stale[*]}" >&2
 if [ "$(cat build/wheels/.stamp 2>/dev/null)" != "$(sha256sum < requirements.lock)" ]; then
   rm -f build/wheels/*
-  wheels
+  wheels build/wheels
   sha256sum < requirements.lock > build/wheels/.stamp
 fi
-base runtime
-base builder
+fresh_base runtime
+fresh_base builder
 layers=--layers
 [ -z "${IMAGES_ANEW:-}" ] || layers=--no-cache
 for name in "${stale[@]}"; do

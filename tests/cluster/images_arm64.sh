@@ -6,15 +6,16 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 export BASES_ARCH=arm64
 out=$(realpath -m "${IMAGES_OUT:-build/images-arm64}")
-python=.venv/bin/python
 
 # The kernel hands programs for arm64 to qemu; it keeps the opened file, so no root file system needs one of its own.
 formats=/proc/sys/fs/binfmt_misc
 registered=
 context=$(mktemp -d)
 store=$context/containers
+# shellcheck source=tests/cluster/buildah.sh
+. "$here/buildah.sh"
 leave() {
-  awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount
+  unmount_store
   rm -rf "$context"
   [ -z "$registered" ] || echo -1 > "$formats/qemu-aarch64"
 }
@@ -36,23 +37,10 @@ bases=$(bash "$here/bases.sh" --where)
 
 # The sources as they are tracked, and wheels for arm64 where those of this machine would lie.
 git ls-files -z | xargs -0 cp --parents -t "$context"
-platforms=()
+platforms=(--platform=manylinux2014_aarch64)
 for glibc in 17 24 26 28 31 34 35; do platforms+=("--platform=manylinux_2_${glibc}_aarch64"); done
-for what in run build; do
-  $python tests/packaging/locked.py $what > "$context/wanted"
-  $python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --python-version=3.11 \
-    --platform=manylinux2014_aarch64 "${platforms[@]}" --dest="$context/build/wheels" --requirement="$context/wanted"
-done
-
-buildah() {  # with nothing of the caller's environment: it would reach the programs in the image
-  env --ignore-environment PATH="$PATH" HOME="$HOME" buildah --root "$store/root" --runroot "$store/run" --storage-driver overlay "$@"
-}
-for name in runtime builder; do
-  container=$(buildah from --arch=arm64 scratch)
-  buildah config --arch=arm64 "$container"
-  buildah add --quiet "$container" "$bases/$name.tar" / >/dev/null
-  buildah commit --quiet --rm "$container" "localhost/$name" >/dev/null
-done
+wheels "$context/build/wheels" "${platforms[@]}"
+for name in runtime builder; do base "$name" "$bases/$name.tar"; done
 mkdir -p "$out"
 declare -A starts=([operator]="vgpu-operator --help; vgpu-webhook --help; vgpu-web --help" [nodeagent]="vgpu-nodeagent --help")
 [ $# -gt 0 ] || set -- operator nodeagent
