@@ -46,11 +46,13 @@ class Options:
     Attributes:
         controllers: Run kube-controller-manager (garbage collection, namespaces that go).
         scheduler: Run kube-scheduler, as it is by default.
+        profiling: The API server and kube-scheduler serve CPU profiles of themselves.
         apiserver_args: More flags for the API server.
     """
 
     controllers: bool = False
     scheduler: bool = False
+    profiling: bool = False
     apiserver_args: Sequence[str] = ()
 
 
@@ -72,6 +74,7 @@ class ControlPlane(Started):
         self._undo = contextlib.ExitStack()
         self._authority = Authority(name="vgpu-control-plane")
         self._tokens = {user: secrets.token_hex(16) for user in _USERS}
+        self._scheduler_url = ""
         self.programs = Path(
             subprocess.run(
                 ["bash", _BUILD, "--where"], check=True, capture_output=True, text=True
@@ -125,13 +128,38 @@ class ControlPlane(Started):
             },
         }
         path.write_text(json.dumps(document))
-        self._launch("kube-scheduler", f"--config={path}", "--secure-port=0")
+        serving = ["--secure-port=0"]
+        if self._options.profiling:
+            port = free_ports(1)[0]
+            self._scheduler_url = f"https://127.0.0.1:{port}"
+            serving = [
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                "--authorization-always-allow-paths=/debug/pprof/*",
+                f"--tls-cert-file={self._folder}/apiserver.crt",
+                f"--tls-private-key-file={self._folder}/apiserver.key",
+            ]
+        self._launch("kube-scheduler", f"--config={path}", *serving)
 
     def stop_scheduler(self) -> None:
         """End kube-scheduler; another one, configured otherwise, may be started after it."""
         process = self._processes.pop("kube-scheduler")
         process.kill()
         process.wait()
+
+    def get(self, path: str, *, timeout_s: float) -> bytes:
+        """What the API server answers an administrator who asks for a path."""
+        return self._fetch(self.url + path, timeout_s)
+
+    def cpu_profile(self, program: str, seconds: int) -> bytes:
+        """The profile of a program's next so many seconds, for `go tool pprof`.
+
+        Args:
+            program: `kube-apiserver` or `kube-scheduler`, started with `Options.profiling`.
+            seconds: For so long the call waits.
+        """
+        url = {"kube-apiserver": self.url, "kube-scheduler": self._scheduler_url}[program]
+        return self._fetch(f"{url}/debug/pprof/profile?seconds={seconds}", seconds + 30.0)
 
     def trust(self) -> ssl.SSLContext:
         """A client's TLS context for the API server."""
@@ -232,7 +260,7 @@ class ControlPlane(Started):
             "--endpoint-reconciler-type=none",  # a loopback address may not be advertised
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged=true",
-            "--profiling=false",
+            f"--profiling={'true' if self._options.profiling else 'false'}",
             "--authorization-mode=Node,RBAC",
             "--disable-admission-plugins=ServiceAccount",
             f"--token-auth-file={folder}/tokens.csv",
@@ -267,20 +295,24 @@ class ControlPlane(Started):
             )
 
     def _await_ready(self) -> None:
-        request = urllib.request.Request(
-            f"{self.url}/readyz", headers={"Authorization": f"Bearer {self._tokens['admin']}"}
-        )
-        trust = self.trust()
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             self.check()
             try:
-                with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
-                    if answer.status == 200:
-                        return
+                self.get("/readyz", timeout_s=5.0)
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
+            else:
+                return
         raise RuntimeError(f"not ready after {_START_S:.0f} s: {self._last_words()}")
+
+    def _fetch(self, url: str, timeout_s: float) -> bytes:
+        request = urllib.request.Request(
+            url, headers={"Authorization": f"Bearer {self._tokens['admin']}"}
+        )
+        with urllib.request.urlopen(request, timeout=timeout_s, context=self.trust()) as answer:
+            found: bytes = answer.read()
+        return found
 
     def _last_words(self) -> str:
         return "\n".join(

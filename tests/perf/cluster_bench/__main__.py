@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 5_000])
     parser.add_argument("--pods", type=int, default=2_000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one load")
-    parser.add_argument("--profile", action="store_true", help="the API server's, under our load")
+    parser.add_argument(
+        "--profile", action="store_true", help="of API server and scheduler, by pprof"
+    )
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
     parser.add_argument("--gate", action="store_true", help="and the same pods by overlays/gate")
@@ -69,11 +71,11 @@ def main() -> None:
     with contextlib.ExitStack() as undo:
         leave_on_terminate(undo)
         for nodes in options.sizes:
-            profile = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
+            profiles = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
             load = Load(
                 options.pods,
                 options.limit,
-                profile,
+                profiles,
                 options.claims,
                 failover=options.failover,
                 lease_s=options.lease,

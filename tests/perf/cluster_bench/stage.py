@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -14,14 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from perf.cluster_bench import measures
 from perf.cluster_bench.allocated import make_allocated
@@ -41,11 +39,11 @@ from vgpu_local.started import Started
 
 SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
 """kube-scheduler's own limits, out of the way for both loads; Kubernetes' default is 50 and 100."""
-_APISERVER = (*UNTAINTED, "--profiling=true")
+_PROFILED = ("kube-apiserver", "kube-scheduler")
 LEASE_S = 5
 """The operator's default."""
 CLAIMS_S = 10.0
-_PROFILE_S = 10
+_PROFILE_S = 5
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
 _SETTLE_LIMIT_S = 900.0
@@ -61,7 +59,8 @@ class Load:
     Attributes:
         pods: How many at once.
         limit_s: Give up after so long.
-        profile: Where the API server's CPU profile under our load goes; None: it is not taken.
+        profiles: The folder for CPU profiles of API server and kube-scheduler under our load; None:
+            they are not taken.
         claims_per_s: Immediate claims a second, after the pods; 0: none.
         failover: The same pods again after that, and the leader killed under them.
         lease_s: The operator's Lease.
@@ -71,7 +70,7 @@ class Load:
 
     pods: int
     limit_s: float
-    profile: Path | None = None
+    profiles: Path | None = None
     claims_per_s: float = 0.0
     failover: bool = False
     lease_s: int = LEASE_S
@@ -89,7 +88,7 @@ class Stage(Started):
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
         self._undo = contextlib.ExitStack()
-        self._plane = ControlPlane(Options(apiserver_args=_APISERVER))
+        self._plane = ControlPlane(Options(profiling=True, apiserver_args=UNTAINTED))
 
     def start(self) -> None:
         """Start the control plane and make the nodes."""
@@ -163,7 +162,7 @@ class Stage(Started):
         found |= self._measure("ours", load, pids, ("--with-devices",))
         found["leader"] = cluster.leader().name
         if load.claims_per_s:
-            found["claims"] = self._measure_claims(load.claims_per_s, pids)
+            found["claims"] = self._measure_claims(load, pids)
         if load.failover:
             took_s = found["bound"] / found["pods_per_s"]
             found["failover"] = self._measure_failover(load, cluster, took_s / 3)
@@ -174,8 +173,8 @@ class Stage(Started):
         self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str] = ()
     ) -> dict[str, Any]:
         given = ("--run", run, "--pods", str(load.pods), "--limit", str(load.limit_s), *arguments)
-        profile = load.profile if run == "ours" else None
-        times, spent = self._observed("load", given, pids, profile)
+        profiles = load.profiles / "pods" if run == "ours" and load.profiles else None
+        times, spent = self._observed("load", given, pids, profiles)
         sent, bound = times["sent"], times["bound"]
         return {
             "pods": load.pods,
@@ -186,11 +185,13 @@ class Stage(Started):
             **spent,
         }
 
-    def _measure_claims(self, rate: float, pids: Mapping[str, int]) -> dict[str, Any]:
+    def _measure_claims(self, load: Load, pids: Mapping[str, int]) -> dict[str, Any]:
         """Immediate claims at so many a second."""
+        rate = load.claims_per_s
+        profiles = load.profiles / "claims" if load.profiles else None
         count = round(rate * CLAIMS_S)
         given = ("--count", str(count), "--rate", str(rate), "--limit", str(10 * CLAIMS_S))
-        times, spent = self._observed("claims", given, pids)
+        times, spent = self._observed("claims", given, pids, profiles)
         sent, bound = times["sent"], times["bound"]
         return {
             "claims": count,
@@ -246,7 +247,7 @@ class Stage(Started):
         module: str,
         arguments: Sequence[str],
         pids: Mapping[str, int],
-        profile: Path | None = None,
+        profiles: Path | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Carry a load out; returns its times, and what each process used meanwhile."""
         pids = {**pids, "bench": os.getpid()}
@@ -255,7 +256,7 @@ class Stage(Started):
             measures.reset_peaks(pids)
             requests, before = self._requests(), measures.used(pids)
             began = time.monotonic()
-            with self._profiled(profile):
+            with self._profiled(profiles):
                 _begin(process)
                 times = _end(process, pids)
             wall_s = time.monotonic() - began
@@ -299,24 +300,35 @@ class Stage(Started):
             process.communicate()
 
     @contextlib.contextmanager
-    def _profiled(self, path: Path | None) -> Iterator[None]:
-        """The API server's CPU profile from the block's beginning, as far as it lasts."""
-        if path is None:
+    def _profiled(self, folder: Path | None) -> Iterator[None]:
+        """CPU profiles of the block, `PROGRAM.NUMBER.pprof`; the last outlasts it by seconds."""
+        if folder is None:
             yield
             return
-        taken: list[bytes] = []
-        thread = threading.Thread(
-            target=lambda: taken.append(
-                self._get(f"/debug/pprof/profile?seconds={_PROFILE_S}", _PROFILE_S + 30.0)
-            )
-        )
-        thread.start()
-        yield
-        thread.join()
-        path.write_bytes(taken[0])
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.pprof"):
+            old.unlink()
+        over = threading.Event()
+
+        def take(program: str) -> None:
+            for number in itertools.count():
+                if over.is_set():
+                    return
+                found = self._plane.cpu_profile(program, _PROFILE_S)
+                (folder / f"{program}.{number:02}.pprof").write_bytes(found)
+
+        threads = [threading.Thread(target=take, args=(program,)) for program in _PROFILED]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
     def _requests(self) -> measures.Requests:
-        return measures.requests(self._get("/metrics", 60.0).decode())
+        return measures.requests(self._plane.get("/metrics", timeout_s=60.0).decode())
 
     def _still(self) -> measures.Requests:
         """The requests, once no more come of the pods: what follows a node is counted too."""
@@ -329,17 +341,6 @@ class Stage(Started):
             if made < 5 or time.monotonic() > deadline:
                 return after
             before = after
-
-    def _get(self, path: str, timeout_s: float) -> bytes:
-        (user,) = yaml.safe_load(self._plane.kubeconfig.read_text())["users"]
-        request = urllib.request.Request(
-            self._plane.url + path, headers={"Authorization": f"Bearer {user['user']['token']}"}
-        )
-        with urllib.request.urlopen(
-            request, timeout=timeout_s, context=self._plane.trust()
-        ) as answer:
-            found: bytes = answer.read()
-        return found
 
     async def _delete_pods(self, run: str) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)
