@@ -47,7 +47,7 @@ from vgpu_api.v1alpha1 import (
     VGPURequest,
 )
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
+from vgpu_api.v1alpha1.gpudevice import DeviceMetadata, DeviceMode, Link, MigStatus
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
@@ -89,7 +89,7 @@ def a_device(
     """A GPUDevice as the agent of its node publishes it; 16 GiB, 10 slots by configuration."""
     amount = Amount(memory=format_mib(memory_mib), cores=cores, slots=slots or 0)
     return GPUDevice(
-        metadata=Metadata(
+        metadata=DeviceMetadata(
             name=name or device_object_name(uuid), resource_version=str(resource_version)
         ),
         spec=GPUDeviceSpec(node_name=node, cordoned=cordoned, mode=mode, slots=slots),
@@ -350,7 +350,7 @@ def device_facts(
         healthy=healthy and not duplicate,
         duplicate=duplicate,
         cordoned=cordoned,
-        links=tuple(sorted((links or {}).items())),
+        links=dict(sorted((links or {}).items())),
         profiles=profiles if mode == "MIG" else (),
         parts=parts,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from vgpu_api.empties import no_entries, no_items
 from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata
 
 
@@ -19,15 +20,15 @@ class NodeSpec(ApiModel):
     """What of a node's spec we read."""
 
     unschedulable: bool = False
-    taints: list[Taint] = Field(default_factory=list)
+    taints: list[Taint] = Field(default_factory=no_items)
 
 
 class NodeStatus(ApiModel):
     """What of a node's status we read."""
 
-    conditions: list[Condition] = Field(default_factory=list)
-    capacity: dict[str, str | int] = Field(default_factory=dict)
-    allocatable: dict[str, str | int] = Field(default_factory=dict)
+    conditions: list[Condition] = Field(default_factory=no_items)
+    capacity: dict[str, str | int] = Field(default_factory=no_entries)
+    allocatable: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class Node(ApiModel):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from vgpu_api.empties import no_entries, no_items
 from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_equals
 
 
@@ -19,8 +20,8 @@ class EnvVar(ApiModel):
 class ResourceRequirements(ApiModel):
     """Limits and requests, quantities by resource name (canonicalised by the API server)."""
 
-    limits: dict[str, str | int] = Field(default_factory=dict)
-    requests: dict[str, str | int] = Field(default_factory=dict)
+    limits: dict[str, str | int] = Field(default_factory=no_entries)
+    requests: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class SecurityContext(ApiModel):
@@ -40,15 +41,15 @@ class Container(ApiModel):
     """A container or init container."""
 
     name: Word = ""
-    command: list[str] = Field(default_factory=list)
-    env: list[Annotated[EnvVar, one_for_equals()]] = Field(default_factory=list)
+    command: list[str] = Field(default_factory=no_items)
+    env: list[Annotated[EnvVar, one_for_equals()]] = Field(default_factory=no_items)
     resources: Annotated[ResourceRequirements, one_for_equals()] = Field(
         default_factory=ResourceRequirements
     )
     restart_policy: str | None = None
     security_context: SecurityContext | None = None
-    volume_mounts: list[VolumeMount] = Field(default_factory=list)
-    ports: list[dict[str, Any]] = Field(default_factory=list)
+    volume_mounts: list[VolumeMount] = Field(default_factory=no_items)
+    ports: list[dict[str, Any]] = Field(default_factory=no_items)
 
     def requested(self, resource: str) -> str | int | None:
         """The quantity of a resource: the limit, or the request in its stead."""
@@ -79,22 +80,22 @@ class NodeSelectorRequirement(ApiModel):
 
     key: str = ""
     operator: str = ""
-    values: list[str] = Field(default_factory=list)
+    values: list[str] = Field(default_factory=no_items)
 
 
 class NodeSelectorTerm(ApiModel):
     """Lines that must all hold; without any it matches no node."""
 
-    match_expressions: list[NodeSelectorRequirement] = Field(default_factory=list)
+    match_expressions: list[NodeSelectorRequirement] = Field(default_factory=no_items)
     """About labels."""
-    match_fields: list[NodeSelectorRequirement] = Field(default_factory=list)
+    match_fields: list[NodeSelectorRequirement] = Field(default_factory=no_items)
     """About the node's name."""
 
 
 class NodeSelector(ApiModel):
     """Terms of which one must hold."""
 
-    terms: list[NodeSelectorTerm] = Field(default_factory=list, alias="nodeSelectorTerms")
+    terms: list[NodeSelectorTerm] = Field(default_factory=no_items, alias="nodeSelectorTerms")
 
 
 class NodeAffinity(ApiModel):
@@ -118,21 +119,21 @@ class PodSpec(ApiModel):
 
     node_name: Word = ""
     scheduler_name: Word = ""
-    containers: list[Container] = Field(default_factory=list)
-    init_containers: list[Container] = Field(default_factory=list)
-    ephemeral_containers: list[Container] = Field(default_factory=list)
+    containers: list[Container] = Field(default_factory=no_items)
+    init_containers: list[Container] = Field(default_factory=no_items)
+    ephemeral_containers: list[Container] = Field(default_factory=no_items)
     """Added for debugging while the pod runs; they ask for no resources."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: list[Annotated[Toleration, one_for_equals()]] = Field(default_factory=list)
+    node_selector: dict[str, str] = Field(default_factory=no_entries)
+    tolerations: list[Annotated[Toleration, one_for_equals()]] = Field(default_factory=no_items)
     affinity: Affinity | None = None
     priority: int | None = None
     """Of its PriorityClass, resolved by the API server."""
-    scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
-    volumes: list[dict[str, Any]] = Field(default_factory=list)
+    scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
+    volumes: list[dict[str, Any]] = Field(default_factory=no_items)
     runtime_class_name: str | None = None
-    topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=list)
+    topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=no_items)
     resources: ResourceRequirements | None = None
-    overhead: dict[str, str | int] = Field(default_factory=dict)
+    overhead: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class ContainerStatus(ApiModel):
@@ -141,17 +142,17 @@ class ContainerStatus(ApiModel):
     name: str = ""
     container_id: str = Field(default="", alias="containerID")
     ready: bool = False
-    state: dict[str, Any] = Field(default_factory=dict)
+    state: dict[str, Any] = Field(default_factory=no_entries)
 
 
 class PodStatus(ApiModel):
     """What of a pod's status we read."""
 
     phase: Word = ""
-    conditions: list[Condition] = Field(default_factory=list)
+    conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
-    container_statuses: list[ContainerStatus] = Field(default_factory=list)
-    init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
+    container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
+    init_container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
 
 
 class Pod(ApiModel):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from vgpu_api.empties import no_entries
 from vgpu_api.v1alpha1.base import ApiModel, Metadata
 
 
 class ResourceQuotaSpec(ApiModel):
     """What of a quota's spec we read."""
 
-    hard: dict[str, str | int] = Field(default_factory=dict)
+    hard: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class ResourceQuota(ApiModel):

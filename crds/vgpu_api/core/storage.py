@@ -7,19 +7,20 @@ from typing import Any
 from pydantic import Field
 
 from vgpu_api.core.pod import NodeSelector
+from vgpu_api.empties import no_entries, no_items
 from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word
 
 
 class VolumeResources(ApiModel):
     """How much a PersistentVolumeClaim asks for."""
 
-    requests: dict[str, str | int] = Field(default_factory=dict)
+    requests: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class PersistentVolumeClaimSpec(ApiModel):
     """What of a PersistentVolumeClaim's spec we read."""
 
-    access_modes: list[Word] = Field(default_factory=list)
+    access_modes: list[Word] = Field(default_factory=no_items)
     resources: VolumeResources = Field(default_factory=VolumeResources)
     storage_class_name: Word = ""
     volume_name: str = ""
@@ -66,8 +67,8 @@ class VolumeNodeAffinity(ApiModel):
 class PersistentVolumeSpec(ApiModel):
     """What of a PersistentVolume's spec we read."""
 
-    capacity: dict[str, str | int] = Field(default_factory=dict)
-    access_modes: list[Word] = Field(default_factory=list)
+    capacity: dict[str, str | int] = Field(default_factory=no_entries)
+    access_modes: list[Word] = Field(default_factory=no_items)
     storage_class_name: Word = ""
     volume_mode: Word = "Filesystem"
     volume_attributes_class_name: Word = ""
@@ -93,13 +94,13 @@ class TopologyLine(ApiModel):
     """A label that a node must have with one of the values."""
 
     key: str = ""
-    values: list[str] = Field(default_factory=list)
+    values: list[str] = Field(default_factory=no_items)
 
 
 class TopologyTerm(ApiModel):
     """Lines that must all hold; without any it matches no node."""
 
-    match_label_expressions: list[TopologyLine] = Field(default_factory=list)
+    match_label_expressions: list[TopologyLine] = Field(default_factory=no_items)
 
 
 class StorageClass(ApiModel):
@@ -108,7 +109,7 @@ class StorageClass(ApiModel):
     metadata: Metadata = Field(default_factory=Metadata)
     provisioner: str = ""
     volume_binding_mode: Word = "Immediate"
-    allowed_topologies: list[TopologyTerm] = Field(default_factory=list)
+    allowed_topologies: list[TopologyTerm] = Field(default_factory=no_items)
 
 
 class AttachLimit(ApiModel):
@@ -127,7 +128,7 @@ class CSINodeDriver(ApiModel):
 class CSINodeSpec(ApiModel):
     """The CSI drivers on a node."""
 
-    drivers: list[CSINodeDriver] = Field(default_factory=list)
+    drivers: list[CSINodeDriver] = Field(default_factory=no_items)
 
 
 class CSINode(ApiModel):

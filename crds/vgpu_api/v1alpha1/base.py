@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from vgpu_api.empties import no_entries, no_items
 from vgpu_api.quantity import SIZE_PATTERN
 
 ListMap = "x-kubernetes-list-map-keys"
@@ -120,10 +121,10 @@ class Metadata(ApiModel):
     generation: int = 0
     creation_timestamp: Word | None = None
     deletion_timestamp: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    finalizers: list[str] = Field(default_factory=list)
-    owner_references: list[OwnerReference] = Field(default_factory=list)
+    labels: dict[str, str] = Field(default_factory=no_entries)
+    annotations: dict[str, str] = Field(default_factory=no_entries)
+    finalizers: list[str] = Field(default_factory=no_items)
+    owner_references: list[OwnerReference] = Field(default_factory=no_items)
 
 
 Name = Annotated[str, Field(max_length=253)]
@@ -159,11 +160,13 @@ class Condition(ApiModel):
     """The generation of the spec that was read."""
 
 
-Conditions = Annotated[
-    list[Condition],
-    Field(
-        default_factory=list,
+def conditions_of() -> Any:
+    """The list of an object's conditions, as a field: one of each type."""
+    return Field(
+        default_factory=no_items,
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["type"]},
-    ),
-]
+    )
+
+
+Conditions = Annotated[list[Condition], conditions_of()]

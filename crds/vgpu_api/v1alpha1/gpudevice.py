@@ -11,15 +11,18 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from vgpu_api import quantity
+from vgpu_api.empties import no_items
 from vgpu_api.v1alpha1.base import (
     ApiModel,
-    Conditions,
+    Condition,
     ListMap,
     Metadata,
     Name,
+    OwnerReference,
     Percent,
     Size,
     Word,
+    conditions_of,
     one_for_equals,
 )
 
@@ -27,6 +30,17 @@ DeviceMode = Literal["Shared", "Exclusive", "MIG"]
 MigInstances = Literal["OnDemand", "Static"]
 CorePolicy = Literal["Default", "Force", "Disable"]
 Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
+
+_NODES_KEPT = 1 << 14
+"""The devices of a node have equal owners, and mostly equal specs."""
+
+
+class DeviceMetadata(Metadata):
+    """The part of a device's metadata that we read."""
+
+    owner_references: list[Annotated[OwnerReference, one_for_equals(kept=_NODES_KEPT)]] = Field(
+        default_factory=no_items
+    )
 
 
 class GPUDeviceSpec(ApiModel):
@@ -118,7 +132,9 @@ class MigProfile(ApiModel):
     """Its part of the device's compute, percent."""
     slices: Annotated[int, Field(ge=0, le=64)] = 0
     """Its compute slices."""
-    placements: Annotated[list[MigPlacement], Field(max_length=64)] = Field(default_factory=list)
+    placements: Annotated[list[MigPlacement], Field(max_length=64)] = Field(
+        default_factory=no_items
+    )
     """Where it may lie; no two instances share a slice."""
 
     @property
@@ -134,10 +150,10 @@ class MigStatus(ApiModel):
     """Whether the device is in MIG mode."""
     static: bool = False
     """Whether instances are given as an administrator made them: placements are where those lie."""
-    profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=list)
+    profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=no_items)
     """What the device may be cut into; nothing is given of a device that lists none."""
     instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(
-        default_factory=list
+        default_factory=no_items
     )
     """The instances that exist, by UUID."""
 
@@ -201,13 +217,13 @@ class GPUDeviceStatus(ApiModel):
     """The NUMA node it belongs to; absent when unknown."""
     links: Annotated[
         list[Annotated[Link, one_for_equals(kept=_LINKS_KEPT)]], Field(max_length=64)
-    ] = Field(default_factory=list)
+    ] = Field(default_factory=no_items)
     """How it reaches the other devices."""
     capacity: SharedAmount | None = None
     """What the device has."""
     allocatable: SharedAmount | None = None
     """What may be given away: capacity times the scaling factors."""
-    mig: MigStatus | None = None
+    mig: Annotated[MigStatus, one_for_equals()] | None = None
     """Multi-instance mode."""
     parts: Annotated[
         list[Annotated[DevicePart, one_for_equals(kept=_PARTS_KEPT)]] | None, Field(max_length=64)
@@ -223,9 +239,11 @@ class GPUDeviceStatus(ApiModel):
             max_length=1000,
             json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["namespace", "name"]},
         ),
-    ] = Field(default_factory=list)
+    ] = Field(default_factory=no_items)
     """The claims that hold it: a view, written by the operator."""
-    conditions: Conditions
+    conditions: Annotated[
+        list[Annotated[Condition, one_for_equals(kept=_NODES_KEPT)]], conditions_of()
+    ]
     """Ready and Healthy."""
 
 
@@ -235,8 +253,8 @@ class GPUDevice(ApiModel):
     plural: ClassVar[str] = "gpudevices"
     api_version: Word = "vgpu.dev/v1alpha1"
     kind: Word = "GPUDevice"
-    metadata: Metadata = Field(default_factory=Metadata)
-    spec: GPUDeviceSpec
+    metadata: DeviceMetadata = Field(default_factory=DeviceMetadata)
+    spec: Annotated[GPUDeviceSpec, one_for_equals(kept=_NODES_KEPT)]
     """What the administrator wants."""
     status: GPUDeviceStatus = Field(default_factory=lambda: GPUDeviceStatus(conditions=[]))
     """What is."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from vgpu_api import quantity
+from vgpu_api.empties import no_items
 from vgpu_api.v1alpha1.base import (
     ApiModel,
     Conditions,
@@ -88,16 +89,16 @@ REQUEST_RULES: list[dict[str, str]] = [
 class DeviceSelector(ApiModel):
     """Which devices may serve a request. Exclusion wins."""
 
-    models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=list)
+    models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
     """Only models whose name contains one of these, whatever the case: A10 matches A100."""
-    exclude_models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=list)
+    exclude_models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
     """No model whose name contains one of these."""
     uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
-        default_factory=list, alias="uuids"
+        default_factory=no_items, alias="uuids"
     )
     """Only these devices."""
     exclude_uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
-        default_factory=list, alias="excludeUUIDs"
+        default_factory=no_items, alias="excludeUUIDs"
     )
     """None of these devices."""
 
@@ -207,7 +208,7 @@ class Placement(ApiModel):
 
     node: NodePolicy | None = None
     """Among nodes."""
-    device: Annotated[list[DevicePolicy], Field(max_length=8)] = Field(default_factory=list)
+    device: Annotated[list[DevicePolicy], Field(max_length=8)] = Field(default_factory=no_items)
     """Among the devices of a node: one policy, or several in order."""
     numa: NumaPolicy | None = None
     """Whether the devices must share a NUMA node."""
@@ -302,7 +303,9 @@ class Allocation(ApiModel):
     """The node's identity: one registered anew under the same name holds nothing of this."""
     id: AllocationID = ""
     """Names this allocation among all that the claim may ever have: a UUID."""
-    devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(default_factory=list)
+    devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(
+        default_factory=no_items
+    )
     """The devices, in the order of the requests."""
     allocated_time: Time | None = None
     """When it was decided; names nothing."""

@@ -223,7 +223,7 @@ class Cluster:
             memory_mib=device.memory_mib,
             healthy=device.healthy,
             cordoned=device.cordoned or device.uuid in cordoned,
-            links=tuple(sorted(links.items())),
+            links=dict(sorted(links.items())),
             profiles=geometry(_offers(device)) if in_mig_mode else (),
             parts=in_order(
                 Part(part.name, part.size, part.memory_mib, part.cores) for part in device.parts

@@ -23,13 +23,17 @@ _KUBERNETES = "kubernetes.io/"
 def question_of(pod: Pod) -> Question:
     """What its demand is read from: pods of which this is equal ask alike.
 
-    Not in it are annotations of Kubernetes itself, which no dialect reads, and of which some differ
-    from pod to pod (`batch.kubernetes.io/job-completion-index`).
+    Not in it is what no dialect reads and what differs from pod to pod: annotations of Kubernetes
+    itself (`batch.kubernetes.io/job-completion-index`), and the records of an allocation.
     """
     metadata, spec = pod.metadata, pod.spec
     return (
         metadata.labels.get(names.ACK_GPU_COUNT_LABEL),
-        tuple(item for item in metadata.annotations.items() if _KUBERNETES not in item[0]),
+        tuple(
+            item
+            for item in metadata.annotations.items()
+            if _KUBERNETES not in item[0] and item[0] not in names.HAMI_RECORDS
+        ),
         tuple(map(_container, spec.init_containers)),
         tuple(map(_container, spec.containers)),
     )

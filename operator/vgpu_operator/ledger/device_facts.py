@@ -52,7 +52,7 @@ def facts_of(
         healthy=is_healthy(device) and not duplicate,
         duplicate=duplicate,
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
-        links=tuple(sorted((link.peer, link.score) for link in status.links)),
+        links=dict(sorted((link.peer, link.score) for link in status.links)),
         profiles=_profiles(status.mig) if in_mig_mode and status.mig is not None else (),
         parts=() if status.parts is None else _parts(status.parts),
     )

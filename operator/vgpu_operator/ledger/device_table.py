@@ -92,7 +92,8 @@ class DeviceTable:
         self._config = config
         self._devices: dict[str, GPUDevice] = {}
         self._facts: dict[str, DeviceFacts] = {}  # device object → what the columns know of it
-        self._twins: dict[str, set[str]] = {}  # device UUID → device objects, one if all is well
+        # device UUID → device objects, one if all is well
+        self._twins: dict[str, tuple[str, ...]] = {}
         self._shared: set[str] = set()  # UUIDs of several device objects
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
@@ -112,9 +113,9 @@ class DeviceTable:
         self._devices[name] = device
         self._devices_on.setdefault(device.spec.node_name, set()).add(name)
         if device.status.uuid:
-            twins = self._twins.setdefault(device.status.uuid, set())
-            twins.add(name)
-            others |= twins
+            twins = (*self._twins.get(device.status.uuid, ()), name)
+            self._twins[device.status.uuid] = twins
+            others.update(twins)
             if len(twins) > 1:
                 self._shared.add(device.status.uuid)
         self._write_devices({name} | others)
@@ -234,11 +235,13 @@ class DeviceTable:
         if device is None:
             return set()
         _discard(self._devices_on, device.spec.node_name, name)
-        _discard(self._twins, device.status.uuid, name)
-        others = set(self._twins.get(device.status.uuid, ()))
+        uuid = device.status.uuid
+        others = tuple(each for each in self._twins.pop(uuid, ()) if each != name)
+        if others:
+            self._twins[uuid] = others
         if len(others) < 2:
-            self._shared.discard(device.status.uuid)
-        return others
+            self._shared.discard(uuid)
+        return set(others)
 
     def _write_devices(self, names: Iterable[str]) -> None:
         for name in names:

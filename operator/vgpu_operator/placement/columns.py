@@ -7,7 +7,7 @@ writer, but for `plan.place`, which takes devices for the length of a decision a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
@@ -55,7 +55,7 @@ class Columns:
         self.healthy: list[bool] = []
         self.duplicate: list[bool] = []
         self.cordoned: list[bool] = []
-        self.links: list[dict[str, int]] = []
+        self.links: list[Mapping[str, int]] = []
         self.facts: list[int] = []
         self.kind: list[int] = []
         self.condition: list[int] = []
@@ -86,7 +86,7 @@ class Columns:
         self.conditions = Conditions()
         self._device_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
-        self._devices_of: dict[str, set[int]] = {}  # UUID → devices; one, if all is well
+        self._devices_of: dict[str, tuple[int, ...]] = {}  # UUID → devices; one, if all is well
         self._free_devices: list[int] = []
         self._free_nodes: list[int] = []
 
@@ -143,7 +143,7 @@ class Columns:
             self._add_to_sums(number, -1)
             self._forget_uuid(number)
         self.uuid[number] = device.uuid
-        self._devices_of.setdefault(device.uuid, set()).add(number)
+        self._devices_of[device.uuid] = (*self._devices_of.get(device.uuid, ()), number)
         self.index[number] = device.index
         self.vendor[number] = device.vendor
         self.model[number] = device.model
@@ -155,7 +155,7 @@ class Columns:
         self.healthy[number] = device.healthy
         self.duplicate[number] = device.duplicate
         self.cordoned[number] = device.cordoned
-        self.links[number] = dict(device.links)
+        self.links[number] = device.links
         self.profiles[number] = device.profiles
         self.facts[number] = self.conditions.number(device.facts)
         self._set_kind(number)
@@ -289,10 +289,10 @@ class Columns:
         self.arrays.changed(node, device)
 
     def _forget_uuid(self, device: int) -> None:
-        devices = self._devices_of[self.uuid[device]]
-        devices.discard(device)
-        if not devices:
-            del self._devices_of[self.uuid[device]]
+        uuid = self.uuid[device]
+        others = tuple(each for each in self._devices_of.pop(uuid) if each != device)
+        if others:
+            self._devices_of[uuid] = others
 
     def _node_sums(self) -> Iterable[list[int]]:
         return (

@@ -6,8 +6,8 @@ kinds and in few conditions. Equal devices have equal numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from vgpu_api.reasons import Reason
@@ -56,7 +56,7 @@ class DeviceFacts:
         healthy: It works and may be given.
         duplicate: Another object claims its UUID, so its place is unknown.
         cordoned: Nothing new on it.
-        links: (UUID of another device of the node, how well the two are connected), sorted.
+        links: How well it is connected to other devices of the node, by their UUIDs, sorted.
         profiles: What it may be cut into if it is in MIG mode (`geometry`).
         parts: What it is given in, where its node registers that, from the smallest on.
     """
@@ -74,7 +74,7 @@ class DeviceFacts:
     memory_mib: int
     healthy: bool
     cordoned: bool
-    links: tuple[tuple[str, int], ...] = ()
+    links: Mapping[str, int] = field(default_factory=dict)
     duplicate: bool = False
     profiles: tuple[Profile, ...] = ()
     parts: tuple[Part, ...] = ()

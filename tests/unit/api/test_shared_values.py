@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -51,6 +52,19 @@ def test_a_large_value_is_not_kept() -> None:
 def test_claims_that_ask_for_the_same_have_one_spec() -> None:
     first, second = (VGPUClaim.read(a_claim(name).to_wire()) for name in ("a", "b"))
     assert first.spec is second.spec
+
+
+def test_devices_of_a_node_share_what_they_have_in_common() -> None:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "one"}
+    raws = [a_raw_device(name) for name in ("gpu-0", "gpu-1")]
+    for raw in raws:
+        raw["metadata"]["ownerReferences"] = [dict(owner)]
+        raw["status"]["mig"] = {"enabled": False, "profiles": []}
+    first, second = (GPUDevice.model_validate(raw) for raw in raws)
+    assert first.spec is second.spec
+    assert first.metadata.owner_references[0] is second.metadata.owner_references[0]
+    assert first.status.mig is second.status.mig
+    assert all(map(operator.is_, first.status.conditions, second.status.conditions))
 
 
 def test_texts_of_two_objects_are_one() -> None:

@@ -101,9 +101,9 @@ def test_what_cannot_be_meant_is_refused_by_its_field(
 def labelled(
     count: str, limits: dict[str, Any], config: ClusterConfig | None = None
 ) -> VGPURequest:
-    pod = a_pod(limits)
-    pod.metadata.labels["aliyun.com/gpu-count"] = count
-    demand = read(pod, config or ClusterConfig())
+    written = a_pod(limits).to_wire()
+    written["metadata"]["labels"] = {"aliyun.com/gpu-count": count}
+    demand = read(Pod.model_validate(written), config or ClusterConfig())
     assert demand is not None
     assert demand.spec is not None
     return demand.spec.requests[0]

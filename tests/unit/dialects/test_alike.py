@@ -52,6 +52,14 @@ def test_the_pods_of_a_workload_are_read_once() -> None:
     assert read(Pod.model_validate(a_pod(1)), CONFIG) is first
 
 
+def test_what_binding_records_on_a_pod_makes_no_other_question() -> None:
+    first = read(Pod.model_validate(a_pod(0)), CONFIG)
+    bound = a_pod(1)
+    bound["metadata"]["annotations"] |= dict.fromkeys(names.HAMI_RECORDS, "GPU-1,NVIDIA,8000,10:;")
+    assert first is not None
+    assert read(Pod.model_validate(bound), CONFIG) is first
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

@@ -19,10 +19,19 @@ def a_kind(name: str) -> Kind:
     return kind
 
 
-def a_node(annotations: dict[str, str] | None = None, **capacity: str) -> Node:
+def a_node(
+    annotations: dict[str, str] | None = None,
+    *,
+    labels: dict[str, str] | None = None,
+    **capacity: str,
+) -> Node:
     amounts = {key.replace("__", "/").replace("_", "."): value for key, value in capacity.items()}
     wire: dict[str, Any] = {
-        "metadata": {"name": "node-1", "annotations": annotations or {}},
+        "metadata": {
+            "name": "node-1",
+            "annotations": annotations or {},
+            "labels": labels or {},
+        },
         "status": {"capacity": amounts, "allocatable": amounts},
     }
     return Node.model_validate(wire)
@@ -150,9 +159,8 @@ NEURONS = {"aws_amazon_com__neuron": "2", "aws_amazon_com__neuroncore": "4"}
 def test_devices_are_linked_in_a_ring_where_the_nodes_label_says_so(
     instance_type: str | None, group: str
 ) -> None:
-    node = a_node(**NEURONS)
-    if instance_type is not None:
-        node.metadata.labels["node.kubernetes.io/instance-type"] = instance_type
+    label = "node.kubernetes.io/instance-type"
+    node = a_node(labels={} if instance_type is None else {label: instance_type}, **NEURONS)
     first, second = devices_of(a_kind("aws-neuron"), node)
     assert (first.id, second.id) == ("node-1-AWSNeuron-0", "node-1-AWSNeuron-1")
     assert (first.cores, first.slots, first.memory_mib) == (2, 2, 0)

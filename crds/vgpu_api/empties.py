@@ -1,0 +1,55 @@
+"""One empty list and one empty dictionary for all values that were given none.
+
+A pod has fifteen lists and dictionaries that are mostly empty, of 56 and 64 bytes each: a tenth of
+the memory that the objects of a large cluster take. Values are frozen and no code adds to what is
+in them; these two make sure of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError("all values that were given none have this one in common: make a new one")
+
+
+class _EmptyList(list[Any]):
+    __slots__ = ()
+    append = extend = insert = __setitem__ = __iadd__ = __imul__ = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return []
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return []
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
+        return list, ()
+
+
+class _EmptyDict(dict[str, Any]):
+    __slots__ = ()
+    __setitem__ = __ior__ = setdefault = update = _refuse
+
+    def __copy__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {}
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[()]]:
+        return dict, ()
+
+
+_LIST, _DICT = _EmptyList(), _EmptyDict()
+
+
+def no_items() -> list[Any]:
+    """The empty list, as a field's `default_factory`; it refuses to become longer."""
+    return _LIST
+
+
+def no_entries() -> dict[str, Any]:
+    """The empty dictionary, as a field's `default_factory`; it refuses entries."""
+    return _DICT
