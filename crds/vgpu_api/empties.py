@@ -7,8 +7,7 @@ in them; these two make sure of it.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn
 
 
@@ -44,8 +43,16 @@ class _EmptyDict(dict[str, Any]):
         return dict, ()
 
 
-# Each is a call into C that returns the same object each time: models ask for thousands a second.
-no_items: Callable[[], list[Any]] = itertools.repeat(_EmptyList()).__next__
-"""The empty list, as a field's `default_factory`; it refuses to become longer."""
-no_entries: Callable[[], dict[str, Any]] = itertools.repeat(_EmptyDict()).__next__
-"""The empty dictionary, as a field's `default_factory`; it refuses entries."""
+# Models ask for thousands a second: from the second time on that is a call into C.
+
+
+@cache
+def no_items() -> list[Any]:
+    """The empty list, as a field's `default_factory`; it refuses to become longer."""
+    return _EmptyList()
+
+
+@cache
+def no_entries() -> dict[str, Any]:
+    """The empty dictionary, as a field's `default_factory`; it refuses entries."""
+    return _EmptyDict()
