@@ -19,25 +19,13 @@ class _EmptyList(list[Any]):
     __slots__ = ()
     append = extend = insert = __setitem__ = __iadd__ = __imul__ = _refuse
 
-    def __copy__(self) -> list[Any]:
-        return []
-
-    def __deepcopy__(self, memo: object) -> list[Any]:
-        return []
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:  # a copy is like any other list
         return list, ()
 
 
 class _EmptyDict(dict[str, Any]):
     __slots__ = ()
     __setitem__ = __ior__ = setdefault = update = _refuse
-
-    def __copy__(self) -> dict[str, Any]:
-        return {}
-
-    def __deepcopy__(self, memo: object) -> dict[str, Any]:
-        return {}
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[()]]:
         return dict, ()

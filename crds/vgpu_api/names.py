@@ -41,13 +41,16 @@ HAMI_BIND_PHASE = "hami.io/bind-phase"
 HAMI_BIND_TIME = "hami.io/bind-time"
 HAMI_DEVICES_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 HAMI_MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
-HAMI_RECORDS = frozenset(
-    {
-        *(HAMI_DEVICES_ALLOCATED, HAMI_NODE, HAMI_TIME, HAMI_BIND_PHASE, HAMI_BIND_TIME),
-        *(HAMI_DEVICES_TO_ALLOCATE, HAMI_MIG_ALLOCATIONS),
-    }
+HAMI_RECORDS = (
+    HAMI_DEVICES_ALLOCATED,
+    HAMI_NODE,
+    HAMI_TIME,
+    HAMI_DEVICES_TO_ALLOCATE,
+    HAMI_BIND_PHASE,
+    HAMI_BIND_TIME,
+    HAMI_MIG_ALLOCATIONS,
 )
-"""What the Binding writes onto a pod for HAMi's readers, and we never read."""
+"""What the Binding writes onto a pod for HAMi's readers. What a pod asks for is not in it."""
 HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"

@@ -160,13 +160,10 @@ class Condition(ApiModel):
     """The generation of the spec that was read."""
 
 
-def conditions_of() -> Any:
-    """The list of an object's conditions, as a field: one of each type."""
-    return Field(
-        default_factory=no_items,
-        max_length=16,
-        json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["type"]},
-    )
-
-
-Conditions = Annotated[list[Condition], conditions_of()]
+ONE_OF_EACH_TYPE = Field(
+    default_factory=no_items,
+    max_length=16,
+    json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["type"]},
+)
+"""What a list of conditions is, as a field."""
+Conditions = Annotated[list[Condition], ONE_OF_EACH_TYPE]

@@ -13,6 +13,7 @@ from pydantic import Field
 from vgpu_api import quantity
 from vgpu_api.empties import no_items
 from vgpu_api.v1alpha1.base import (
+    ONE_OF_EACH_TYPE,
     ApiModel,
     Condition,
     ListMap,
@@ -22,7 +23,6 @@ from vgpu_api.v1alpha1.base import (
     Percent,
     Size,
     Word,
-    conditions_of,
     one_for_equals,
 )
 
@@ -32,7 +32,7 @@ CorePolicy = Literal["Default", "Force", "Disable"]
 Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
 
 _NODES_KEPT = 1 << 14
-"""The devices of a node have equal owners, and mostly equal specs."""
+"""The devices of a node have equal owners, and mostly equal specs and conditions."""
 
 
 class DeviceMetadata(Metadata):
@@ -242,7 +242,7 @@ class GPUDeviceStatus(ApiModel):
     ] = Field(default_factory=no_items)
     """The claims that hold it: a view, written by the operator."""
     conditions: Annotated[
-        list[Annotated[Condition, one_for_equals(kept=_NODES_KEPT)]], conditions_of()
+        list[Annotated[Condition, one_for_equals(kept=_NODES_KEPT)]], ONE_OF_EACH_TYPE
     ]
     """Ready and Healthy."""
 

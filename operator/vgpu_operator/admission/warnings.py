@@ -33,13 +33,7 @@ WRITTEN_BY_PROGRAMS = (
     names.ANNOTATION_SLOTS_ADDED,
     names.ANNOTATION_REQUEUE,
     names.ANNOTATION_RESOURCES,
-    names.HAMI_DEVICES_ALLOCATED,
-    names.HAMI_NODE,
-    names.HAMI_TIME,
-    names.HAMI_DEVICES_TO_ALLOCATE,
-    names.HAMI_BIND_PHASE,
-    names.HAMI_BIND_TIME,
-    names.HAMI_MIG_ALLOCATIONS,
+    *names.HAMI_RECORDS,
 )
 """Records of ours and of HAMi, which copied pods bring along: no typos of anything."""
 ANNOTATION_PREFIXES = ("nvidia.com", "hami.io", names.GROUP)
