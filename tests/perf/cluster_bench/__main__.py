@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=2_000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one load")
     parser.add_argument(
-        "--profile", action="store_true", help="of API server and scheduler, by pprof"
+        "--profile",
+        action="store_true",
+        help="of API server and scheduler, in cluster.NODES.profiles",
     )
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
@@ -71,7 +73,7 @@ def main() -> None:
     with contextlib.ExitStack() as undo:
         leave_on_terminate(undo)
         for nodes in options.sizes:
-            profiles = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
+            profiles = options.out.with_suffix(f".{nodes}.profiles") if options.profile else None
             load = Load(
                 options.pods,
                 options.limit,

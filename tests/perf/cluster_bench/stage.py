@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -259,8 +260,8 @@ class Stage(Started):
             with self._profiled(profiles):
                 _begin(process)
                 times = _end(process, pids)
-            wall_s = time.monotonic() - began
-            after = measures.used(pids)
+                wall_s = time.monotonic() - began
+                after = measures.used(pids)
         count = len(times["bound"]) or 1
         cpu = measures.cpu_per_pod(before, after, count)
         cpu["load"] = round(1000 * times["cpu_s"] / count, 2)
@@ -317,15 +318,14 @@ class Stage(Started):
                 found = self._plane.cpu_profile(program, _PROFILE_S)
                 (folder / f"{program}.{number:02}.pprof").write_bytes(found)
 
-        threads = [threading.Thread(target=take, args=(program,)) for program in _PROFILED]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor() as pool:
+            taken = [pool.submit(take, program) for program in _PROFILED]
+            try:
+                yield
+            finally:
+                over.set()
+        for profiles in taken:
+            profiles.result()
 
     def _requests(self) -> measures.Requests:
         return measures.requests(self._plane.get("/metrics", timeout_s=60.0).decode())
