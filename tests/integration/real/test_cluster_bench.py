@@ -57,7 +57,10 @@ def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     assert {"etcd", "kube-apiserver", "kube-scheduler", "operator-0", "operator-1"} <= set(
         found["ours"]["cpu_ms_per_pod"]
     )
-    assert (tmp_path / "cluster.3.pprof").stat().st_size > 0
+    for part in ("pods", "claims"):
+        for program in ("kube-apiserver", "kube-scheduler"):
+            profile = tmp_path / "cluster.3.profiles" / part / f"{program}.00.pprof"
+            assert profile.stat().st_size > 0
 
 
 def test_it_measures_the_same_pods_by_the_gate(tmp_path: Path) -> None:
