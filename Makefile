@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="1
 	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
 	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) \
 	  $(if $(ALLOCATED),--allocated $(ALLOCATED)) $(if $(COLD),--cold-start) $(if $(LEASE),--lease $(LEASE)) $(if $(PROFILE),--profile) $(if $(GATE),--gate) --note "$(NOTE)"
+
+bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> build/bench/events.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/events_bench.py
 
 bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py

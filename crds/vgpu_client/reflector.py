@@ -30,8 +30,12 @@ from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
 
-_Place: TypeAlias = tuple[str, str]  # namespace ("" if it has none), name
-_Version: TypeAlias = tuple[str, str]  # uid, resourceVersion
+# Of each object that is known one string is kept for its place and one for its version: the garbage
+# collector does not look at a dictionary of strings. One of tuples of strings it drops in each pass
+# and takes up again, among its newest objects, with the next tuple; so each pass went over all that
+# is known (6 ms with 30,000 pods).
+_Place: TypeAlias = str  # namespace/name; /name without a namespace
+_Version: TypeAlias = str  # uid@resourceVersion
 
 _ITEMS_A_TURN = 200
 
@@ -266,7 +270,7 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
         self._quorum_required = not self._scope.from_cache
-        self._on_list(self._position, (item.version[0] for item in items))
+        self._on_list(self._position, (_uid(item.version) for item in items))
         self._lists_delivered = self._lists_begun
         self.synced.set()
         self.follows.set()
@@ -381,28 +385,37 @@ class Reflector(Generic[T]):
 
     def _deliver(self, item: _Item) -> None:
         place, version = item.place, item.version
-        known = self._known.get(place)
-        if known is not None and known[0] != version[0]:  # another object under the same name
+        known, uid = self._known.get(place), _uid(version)
+        if known is not None and _uid(known) != uid:  # another object under the same name
             self._deliver_deleted(place)
             known = None
         self._known[place] = version
         if item.error is not None:
-            self._handler.unreadable(ObjectIdentity(*place, version[0]), item.raw or {}, item.error)
+            self._handler.unreadable(_identity(place, uid), item.raw or {}, item.error)
         elif known is None:
             self._handler.added(cast(T, item.obj))
         else:
             self._handler.modified(cast(T, item.obj))
 
     def _deliver_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
-        uid, _ = self._known.pop(place)
-        self._handler.deleted(ObjectIdentity(*place, uid, was_seen=was_seen))
+        uid = _uid(self._known.pop(place))
+        self._handler.deleted(_identity(place, uid, was_seen=was_seen))
 
 
 def _place(raw: Object) -> _Place:
     metadata = raw["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
 def _version(raw: Object) -> _Version:
     metadata = raw["metadata"]
-    return metadata["uid"], metadata["resourceVersion"]
+    return f"{metadata['uid']}@{metadata['resourceVersion']}"
+
+
+def _uid(version: _Version) -> str:
+    return version.rpartition("@")[0]
+
+
+def _identity(place: _Place, uid: str, *, was_seen: bool = True) -> ObjectIdentity:
+    namespace, _, name = place.partition("/")
+    return ObjectIdentity(namespace, name, uid, was_seen=was_seen)

@@ -38,7 +38,7 @@ from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
-from vgpu_operator.engine.informers import informers, storage_informers
+from vgpu_operator.engine.informers import InSlices, informers, storage_informers
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
 from vgpu_operator.engine.state import State
@@ -89,9 +89,10 @@ class Operator:
         state.agent_gone_s, state.evicts = config.agent_gone_s, config.evicts
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._claim_metrics = ClaimsCollector(self.engine)
-        self._informers = informers(api, self._observe)
+        source = InSlices(api, self.engine.slices)
+        self._informers = informers(source, self._observe)
         if cluster.scheduling.mode == "Gate":
-            self._informers += storage_informers(api, self._observe)
+            self._informers += storage_informers(source, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
         self._certificates = certificates(api, config)
         identity = self._certificates.extender

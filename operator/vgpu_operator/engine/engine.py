@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
@@ -40,16 +39,13 @@ from vgpu_operator.engine.scheduling.schedule_one import (
     without_effect,
 )
 from vgpu_operator.engine.scheduling.starvation import earmark_due, review_earmarks
+from vgpu_operator.engine.slices import Slice, Slices
 from vgpu_operator.engine.state import State
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS
 
 logger = logging.getLogger(__name__)
 
-SLICE_S = 0.002
-"""The loop is given up to others after so long: Filter, Bind, the Lease."""
-_TURNS = 5
-"""Of the loop, between two slices. A call takes several, from its connection to its answer."""
 _AT_ONCE = 64
 """Pods, or claims without a write, that are reconciled before a slice may end."""
 _TICK_S = 1.0
@@ -80,6 +76,7 @@ class Engine:
         self, state: State, effector: EffectWriter, clock: Clock, leads: Callable[[], bool]
     ) -> None:
         self.state = state
+        self.slices = Slices()
         self._effector = effector
         self._clock = clock
         self._leads = leads
@@ -121,14 +118,12 @@ class Engine:
         """Work for ever."""
         while True:
             await self._something_to_do()
-            started = time.perf_counter()
+            slice_ = Slice(self.slices)
             for effects in self.round():
                 self._effector.submit(effects)
-                if time.perf_counter() - started > SLICE_S:
-                    for _ in range(_TURNS):  # calls that wait are answered between two slices
-                        await asyncio.sleep(0)
+                if slice_.is_over():
+                    await slice_.next()
                     self._drain()
-                    started = time.perf_counter()
 
     def round(self) -> Iterable[Iterable[Effect]]:
         """Everything that is to be done now, in slices; anything may happen between two."""

@@ -7,7 +7,8 @@ cache only after all of them have been listed anew (`leader/leadership.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -38,10 +39,12 @@ from vgpu_api.resources import (
 )
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
+from vgpu_client.reads import Listing
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.slices import Slice, Slices
 from vgpu_operator.ledger import ClaimKey, StorageObject
 from vgpu_operator.ledger.storage import NodeDrivers, Volume, VolumeClaim, VolumeClass
 from vgpu_operator.metrics import WATCH_RESTARTS
@@ -159,7 +162,7 @@ STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
 """Those that decisions in mode Gate rest on besides."""
 
 
-def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
+def informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
     """All that decisions rest on in every mode.
 
     Args:
@@ -169,7 +172,7 @@ def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
     return [_informer(api, _Handler(kind, observe)) for kind in _KINDS]
 
 
-def storage_informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
+def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
     """Those that decisions in mode Gate rest on besides: volumes, their claims and classes.
 
     Where kube-scheduler asks an extender it has checked volumes before; there the operator has
@@ -205,7 +208,7 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
     return found
 
 
-def _informer(api: Api, handler: _Handler[Any]) -> Reflector[Any]:
+def _informer(api: Source, handler: _Handler[Any]) -> Reflector[Any]:
     kind, resource = handler.kind, handler.kind.resource
 
     def restarted(reason: str) -> None:
@@ -226,6 +229,27 @@ def _informer(api: Api, handler: _Handler[Any]) -> Reflector[Any]:
         on_restart=restarted,
         on_list=listed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class InSlices:
+    """An `Api` to read from whose events come some at a time: see `Slices`."""
+
+    api: Api
+    slices: Slices
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:
+        """As `Api.list`."""
+        return await self.api.list(resource, **options)
+
+    async def watch(self, resource: Resource, **options: Any) -> AsyncGenerator[Object, None]:
+        """As `Api.watch`."""
+        slice_ = Slice(self.slices)
+        async with aclosing(self.api.watch(resource, **options)) as events:
+            async for event in events:
+                yield event
+                if slice_.is_over():
+                    await slice_.next()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -276,6 +277,13 @@ async def test_an_object_of_a_kind_without_namespaces_has_an_empty_one() -> None
     streams = [[an_event("DELETED", "a", 12, namespace=None)]]
     run = await Run(Script([a_list(an_object("a", 1, namespace=None))], streams)).to_the_end()
     assert run.told.lines == ["added a at 1", "deleted /a u seen"]
+
+
+async def test_the_garbage_collector_does_not_look_at_all_that_is_known_with_each_event() -> None:
+    streams = [[gc.collect, an_event("MODIFIED", "a", 12)]]
+    run = await Run(Script([a_list(an_object("a", 1), an_object("b", 2))], streams)).to_the_end()
+    assert run.told.lines[-1] == "modified a at 12"
+    assert not gc.is_tracked(run.reflector._known)
 
 
 async def test_it_counts_as_synced_once_the_first_list_has_been_told() -> None:

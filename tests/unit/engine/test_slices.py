@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, cast
 
 import pytest
 
 from builders import a_container, a_device, a_node, a_pod
 from replica import Replica
+from vgpu_api.resources import PODS, Resource
+from vgpu_client.api import Api
 from vgpu_operator.engine import engine as engine_module
+from vgpu_operator.engine import slices
 from vgpu_operator.engine.effects import RecordEvent
+from vgpu_operator.engine.informers import InSlices
 from vgpu_operator.ledger import ClaimKey
 
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
@@ -73,35 +77,113 @@ async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_w
     assert max(sizes) == 1
 
 
+class Calls:
+    """Calls that take as many turns of the loop as an HTTP request by TLS has been seen to take.
+
+    Attributes:
+        slices: How many slices of other work have begun; counted by what does that work.
+        waited: Of each call, how many of these began before its answer.
+    """
+
+    def __init__(self) -> None:
+        self.slices = 0
+        self.waited: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def come(self) -> None:
+        """One comes now."""
+        self._tasks.append(asyncio.create_task(self._call()))
+
+    async def answered(self) -> None:
+        """All of them are."""
+        await asyncio.gather(*self._tasks)
+
+    async def _call(self) -> None:
+        began = self.slices
+        for _ in range(4):
+            await asyncio.sleep(0)
+        self.waited.append(self.slices - began)
+
+
 async def test_a_call_is_answered_between_two_slices(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From its connection to its answer it takes several turns of the loop, not one in each gap."""
-    slices = 0
-    answered_after: list[int] = []
-
-    async def call() -> None:
-        """As many turns as an HTTP request by TLS has been seen to take."""
-        began = slices
-        for _ in range(4):
-            await asyncio.sleep(0)
-        answered_after.append(slices - began)
+    calls, done = Calls(), asyncio.Event()
 
     def long_round() -> Iterator[tuple[()]]:
-        nonlocal slices
-        for slices in range(1, 41):
-            if slices % 10 == 0:
-                calls.append(asyncio.create_task(call()))
+        for calls.slices in range(1, 41):
+            if calls.slices % 10 == 0:
+                calls.come()
             yield ()
         done.set()
 
-    calls: list[asyncio.Task[None]] = []
-    done = asyncio.Event()
-    monkeypatch.setattr(engine_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
     monkeypatch.setattr(replica.engine, "round", long_round)
     loop = asyncio.create_task(replica.engine.run())
     replica.news.node_changed(a_node("node-1"))  # something to do
     await done.wait()
     loop.cancel()
-    await asyncio.gather(*calls, loop, return_exceptions=True)
-    assert answered_after == [0, 0, 0, 0]
+    await asyncio.gather(loop, return_exceptions=True)
+    await calls.answered()
+    assert calls.waited == [0, 0, 0, 0]
+
+
+async def test_a_call_waits_for_one_of_the_tasks_that_can_wait_not_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    calls, turns = Calls(), slices.Slices()
+
+    async def work() -> None:
+        mine = slices.Slice(turns)
+        for number in range(40):
+            calls.slices += 1
+            if number % 10 == 9:
+                calls.come()
+            assert mine.is_over()
+            await mine.next()
+
+    await asyncio.gather(*(work() for _ in range(5)))
+    await calls.answered()
+    # Before the first ones came all five had begun; from then on they take turns.
+    assert len(calls.waited) == 20
+    assert max(calls.waited) <= 1
+
+
+async def test_a_burst_of_events_lets_calls_go_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    calls = Calls()
+
+    class Burst:
+        """An API server that has many events at once."""
+
+        async def watch(self, resource: Resource, **_: Any) -> AsyncGenerator[dict[str, str], None]:
+            for number in range(40):
+                yield {"type": "MODIFIED", "object": str(number)}
+
+    source = InSlices(cast(Api, Burst()), slices.Slices())
+    seen = []
+    async for event in source.watch(PODS, resource_version="1"):
+        seen.append(event["object"])
+        calls.slices += 1
+        if calls.slices % 10 == 0:
+            calls.come()
+    await calls.answered()
+    assert seen == [str(number) for number in range(40)]
+    assert calls.waited == [0, 0, 0, 0]
+
+
+async def test_who_waited_for_something_else_has_a_whole_slice_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events that come one by one cost no turns of the loop besides."""
+    now = [0.0]
+    monkeypatch.setattr(slices.time, "perf_counter", lambda: now[0])
+    mine = slices.Slice(slices.Slices())
+    now[0] += 2 * slices.SLICE_S
+    assert mine.is_over()
+    await asyncio.sleep(0)
+    assert not mine.is_over()
+    now[0] += 2 * slices.SLICE_S
+    assert mine.is_over()
