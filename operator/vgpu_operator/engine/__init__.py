@@ -22,4 +22,5 @@ Everything goes one way, and what goes between two modules is a value:
 * `claim_metrics`: claims as Prometheus series
 * `effects` and `effector`: what is to be written, and the one place that writes
 * `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
+* `slices`: what can wait lets calls go before
 """
