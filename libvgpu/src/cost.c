@@ -11,6 +11,11 @@
 #define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least so much longer */
 #define FEW 8                            /* measurements, of which any may be mostly others' timeslices */
 #define MOST 2                           /* times what was learned it is taken for then */
+#define LEAST_AVERAGED 48                /* measurements */
+#define MOST_AVERAGED 512                /* measurements; half a second at the least */
+#define PER_SPREAD 512                   /* measurements by which the average of what varies by its own mean is known to 3 % */
+#define HALF_OF_THEM 32768               /* of 65536 */
+#define OF_THE_LAST 64                   /* measurements */
 
 static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
 {
@@ -85,12 +90,31 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
     return ns ? ns : 1;
 }
 
+/* How many measurements are averaged: what is much longer once in a while needs more of them than what takes the same always. */
+static uint32_t averaged(uint64_t mean, double square)
+{
+    double count = mean ? (square / ((double)mean * (double)mean) - 1) * PER_SPREAD : 0;
+    return count < LEAST_AVERAGED ? LEAST_AVERAGED : count > MOST_AVERAGED ? MOST_AVERAGED : (uint32_t)count;
+}
+
+/* Does a measurement beside neighbours hold a timeslice of theirs, in a kernel that most of the time has none? Then it shows nothing:
+ * what is left out is as long as the rest, but for a kind with both short ones and such as are nearly as long as a turn. */
+static int is_left_out(struct vgpu_cost *cost, uint32_t samples, uint64_t before, uint64_t ns)
+{
+    int is_interrupted = samples && ns > before + HALF_TIMESLICE_NS;
+    int32_t were = (int32_t)atomic_load_explicit(&cost->interrupted, memory_order_relaxed);
+    were += ((is_interrupted ? 2 * HALF_OF_THEM : 0) - were) / OF_THE_LAST;
+    atomic_store_explicit(&cost->interrupted, (uint32_t)were, memory_order_relaxed);
+    return is_interrupted && samples >= FEW && before <= HALF_TIMESLICE_NS && were < HALF_OF_THEM;
+}
+
 static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kind)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
     uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
     uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
-    uint32_t weight = samples < 48 ? samples + 1 : 48;
+    double square = atomic_load_explicit(&cost->square, memory_order_relaxed);
+    uint32_t most = averaged(before, square), weight = samples < most ? samples + 1 : most;
     switch (kind) {
     case VGPU_ITS_OWN:
         break;
@@ -101,6 +125,8 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kin
     case VGPU_WITH_OTHERS:
         if (watched && ns > before / 2 && (before > 2 * HALF_TIMESLICE_NS || ns > before + HALF_TIMESLICE_NS)) {
             ns = before; /* it is known better */
+        } else if (is_left_out(cost, samples, before, ns)) {
+            return;
         } else if (samples && ns > before + HALF_TIMESLICE_NS) {
             ns = ns > before * MOST ? before * MOST : ns; /* others' timeslices, and perhaps more */
             weight = 64;
@@ -115,7 +141,9 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kin
         break;
     }
     uint64_t after = samples ? before + (uint64_t)(((int64_t)ns - (int64_t)before) / (int64_t)weight) : ns;
+    square += ((double)ns * (double)ns - square) / (samples ? weight : 1);
     atomic_store_explicit(&cost->ns, after, memory_order_relaxed);
+    atomic_store_explicit(&cost->square, square, memory_order_relaxed);
     atomic_store_explicit(&cost->samples, samples < UINT32_MAX ? samples + 1 : samples, memory_order_release);
 }
 

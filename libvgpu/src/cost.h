@@ -16,6 +16,8 @@ enum { VGPU_COSTS = 4096 };
 struct vgpu_cost {
     _Atomic uint64_t key;        /* 0: free */
     _Atomic uint64_t ns;
+    _Atomic double square;       /* mean of the squares */
+    _Atomic uint32_t interrupted; /* how many of the last hold others' timeslices, parts of 65536 */
     _Atomic uint32_t samples;    /* 0: not learned */
     _Atomic uint32_t watched;    /* of them those that were watched: others' timeslices are taken out */
     _Atomic uint32_t pending;    /* measurements on their way */

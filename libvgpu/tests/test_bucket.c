@@ -195,6 +195,40 @@ TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
     CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) < 150000);
 }
 
+TEST(a_kernel_that_others_interrupted_shows_nothing_unless_most_are)
+{
+    struct vgpu_geometry what = grid(5, 800);
+    int learned;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+    for (int i = 0; i < 1000; i++) {
+        vgpu_cost_learn(&costs, cost, &what, i % 10 == 9 ? 8 * MS : 200000, VGPU_WITH_OTHERS);
+    }
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned), 200000);
+    for (int i = 0; i < 1000; i++) {
+        vgpu_cost_learn(&costs, cost, &what, 8 * MS, VGPU_WITH_OTHERS); /* it takes so long by now */
+    }
+    CHECK(vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned) > 7 * MS);
+}
+
+/* One in 32 takes ten times as long. */
+TEST(the_more_measurements_differ_the_more_of_them_are_averaged)
+{
+    struct vgpu_geometry what = grid(6, 800);
+    int learned;
+    uint64_t state = 7, least = UINT64_MAX, most = 0;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+    for (int i = 0; i < 20000; i++) {
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        vgpu_cost_learn(&costs, cost, &what, state >> 59 ? 100000 : 1000000, VGPU_ITS_OWN);
+        uint64_t ns = vgpu_cost_ns(&costs, cost, &what, vgpu_at(0), &learned);
+        least = i > 2000 && ns < least ? ns : least;
+        most = i > 2000 && ns > most ? ns : most;
+    }
+    CHECK(least > 100000 && most < 160000); /* 128 us on average; 100 to 210 of 48 measurements */
+}
+
 TEST(of_the_first_measurements_in_company_the_low_one_counts)
 {
     struct vgpu_geometry what = grid(4, 800);
