@@ -15,14 +15,16 @@ static int has_limited_peer(const struct vgpu_throttle *throttle, int ordinal, s
     return 0;
 }
 
-int vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns, struct vgpu_instant now)
+enum vgpu_lockstep vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns,
+                                     struct vgpu_instant now)
 {
     uint64_t least = atomic_load_explicit(&probe->cost->least_ns, memory_order_relaxed);
     atomic_store_explicit(&probe->cost->least_ns, !least || ns < least ? ns : least + least / 64, memory_order_relaxed);
-    if (least && ns > 2 * least + LEAST_NS && has_limited_peer(throttle, probe->ordinal, now)) {
+    int is_longer = least && ns > 2 * least + LEAST_NS;
+    if (is_longer && has_limited_peer(throttle, probe->ordinal, now)) {
         atomic_store_explicit(&throttle->waited, now, memory_order_relaxed);
     }
-    return vgpu_lockstep_waits(throttle, now);
+    return !vgpu_lockstep_waits(throttle, now) ? VGPU_NO_LOCKSTEP : is_longer ? VGPU_WAITED : VGPU_PERHAPS_WAITED;
 }
 
 int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, struct vgpu_instant now)

@@ -11,8 +11,10 @@
 
 #include "throttle_state.h"
 
-/* A launch took `ns`. 1: the program's kernels wait for each other, and this may be in it. */
-int vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns, struct vgpu_instant now);
+/* A launch took `ns`: kernels of the program do not wait for each other, or they do, and this one perhaps did or surely did. */
+enum vgpu_lockstep { VGPU_NO_LOCKSTEP, VGPU_PERHAPS_WAITED, VGPU_WAITED };
+enum vgpu_lockstep vgpu_lockstep_ran(struct vgpu_throttle *throttle, const struct vgpu_probe *probe, uint64_t ns,
+                                     struct vgpu_instant now);
 int vgpu_lockstep_waits(const struct vgpu_throttle *throttle, struct vgpu_instant now);
 
 /* Instead of a comparison: what spinning was taken for is forgotten. */

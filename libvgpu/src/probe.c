@@ -307,11 +307,14 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     enum vgpu_sample_kind kind = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = kind == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
     caught_up(device, probe->launched);
-    if (vgpu_lockstep_ran(throttle, probe, took, now)) {
+    enum vgpu_lockstep lockstep = vgpu_lockstep_ran(throttle, probe, took, now);
+    if (lockstep != VGPU_NO_LOCKSTEP) {
         kind = VGPU_WITH_WAITS;
         ns = took;
     }
-    vgpu_cost_learn(&throttle->costs, probe->cost, &probe->what, ns, kind);
+    if (lockstep != VGPU_WAITED) {
+        vgpu_cost_learn(&throttle->costs, probe->cost, &probe->what, ns, kind);
+    }
     if (kind == VGPU_WITH_OTHERS || kind == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
