@@ -12,6 +12,7 @@
 #define SURE 8                             /* measurements that were watched */
 #define AGAIN 16                           /* after so many one is watched again */
 #define MOST_PENDING 8                       /* without an answer, at a time */
+#define MOST_COMPARED 16                     /* others that may have kept one waiting */
 #define PAIR_NS UINT64_C(2000000)          /* launches that follow each other do so as soon as this */
 #define LOOK_NS UINT64_C(200000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
@@ -35,20 +36,25 @@ static int is_awaited(const struct vgpu_throttle *throttle, const struct vgpu_pr
     return 0;
 }
 
-/* Under the lock: a pair of events of the current context, but not those of `first`. */
+/* Under the lock: a pair of events of the current context, but not those of `first`. The one that has been free for longest: what
+ * ended last may have kept waiting what ends next (own_time). */
 static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, const struct vgpu_probe *first)
 {
     CUcontext context = NULL;
-    struct vgpu_probe *unused = NULL;
+    struct vgpu_probe *unused = NULL, *oldest = NULL;
     if (cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
         return NULL;
     }
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &throttle->probes[i];
-        if (probe->state == VGPU_PROBE_FREE && probe->context == context && probe != first && !is_awaited(throttle, probe)) {
-            return probe;
+        if (probe->state == VGPU_PROBE_FREE && probe->context == context && probe != first &&
+            (!oldest || vgpu_is_before(probe->launched, oldest->launched)) && !is_awaited(throttle, probe)) {
+            oldest = probe;
         }
         unused = !unused && probe->state == VGPU_PROBE_FREE && !probe->context ? probe : unused;
+    }
+    if (oldest) {
+        return oldest;
     }
     if (unused && cuda->cuEventCreate(&unused->start, 0) == CUDA_SUCCESS) {
         if (cuda->cuEventCreate(&unused->end, 0) == CUDA_SUCCESS) {
@@ -299,10 +305,51 @@ static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu
     compare_times(device, cuda, probe);
 }
 
-static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, struct vgpu_instant now)
+/* For how long one that has ended kept another one waiting, which took as long as it did because of that; 0: it did not. */
+static vgpu_duration kept_waiting(const struct vgpu_cuda *cuda, const struct vgpu_probe *other, const struct vgpu_probe *probe)
+{
+    float ms = 0;
+    if (other->context != probe->context || other->ordinal != probe->ordinal || other->stream == probe->stream ||
+        vgpu_cost_fit(&other->what) > 1 || cuda->cuEventElapsedTime(&ms, other->end, probe->end) != CUDA_SUCCESS || ms <= 0) {
+        return 0;
+    }
+    vgpu_duration since = (vgpu_duration)((double)ms * 1e6), ran = other->own_ns ? other->own_ns : atomic_load(&other->cost->ns);
+    vgpu_duration both = since < probe->took_ns ? probe->took_ns - since : 0;
+    return ran < both ? ran : both;
+}
+
+/* Under the lock: what a launch took of the device. An event gets its time when its stream has come so far, and kernels that fill the
+ * device do not run side by side: while one in another stream of the process ran, this one waited. `ended` have just been seen to
+ * have ended, as it has; of the others those count that were so since shortly before it began. */
+static vgpu_duration own_time(const struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe,
+                              struct vgpu_probe *const *ended, unsigned count)
+{
+    vgpu_duration waited = 0;
+    struct vgpu_instant since = vgpu_earlier(throttle->passed, probe->took_ns);
+    unsigned compared = 0;
+    if (vgpu_cost_fit(&probe->what) > 1) {
+        return probe->took_ns;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (ended[i] != probe && ended[i]->stream != probe->stream && compared++ < MOST_COMPARED) {
+            waited += kept_waiting(cuda, ended[i], probe);
+        }
+    }
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        const struct vgpu_probe *other = &throttle->probes[i];
+        if ((other->state == VGPU_PROBE_FREE || other->state == VGPU_PROBE_KEPT) && other->stream != probe->stream &&
+            !vgpu_is_before(other->came, since) && vgpu_is_before(other->came, probe->came) && compared++ < MOST_COMPARED) {
+            waited += kept_waiting(cuda, other, probe);
+        }
+    }
+    return waited < probe->took_ns ? probe->took_ns - waited : 1;
+}
+
+static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
-    vgpu_duration took = ns;
+    vgpu_duration took = probe->took_ns;
+    uint64_t ns = probe->own_ns;
     double part = probe->runs.ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
     enum vgpu_sample_kind kind = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = kind == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
@@ -367,42 +414,57 @@ static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struc
     return next;
 }
 
-/* 1: it has come, or never will. */
-static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
-                       struct vgpu_instant now)
+/* What has come of one that is on its way. */
+enum arrival { STILL_OUT, ENDED, LOST };
+
+static enum arrival arrival_of(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
+                               struct vgpu_instant now)
 {
-    struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     float ms = 0;
     CUresult result = cuda->cuEventQuery(probe->end);
     if (result == CUDA_ERROR_NOT_READY && vgpu_between(probe->launched, now) <= LOST_NS) {
-        note_start(device, cuda, probe, now);
-        return 0;
+        note_start(&throttle->devices[probe->ordinal], cuda, probe, now);
+        return STILL_OUT;
     }
-    int timed = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
-    if (timed) {
-        probe->took_ns = (uint64_t)((double)ms * 1e6);
-        resolve_probe(throttle, probe, probe->took_ns, now);
-        drop(probe);
-        learn_overlap(device, cuda, probe, now);
-    } else {
-        probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
-        lose(throttle, probe);
+    if (result != CUDA_SUCCESS || cuda->cuEventElapsedTime(&ms, probe->start, probe->end) != CUDA_SUCCESS || ms < 0) {
+        return LOST;
     }
-    return 1;
+    probe->took_ns = (uint64_t)((double)ms * 1e6);
+    probe->own_ns = 0;
+    probe->came = now;
+    return ENDED;
 }
 
+/* What ended in one pass is looked at together: any of it may have kept any other waiting. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now)
 {
     const struct vgpu_cuda *cuda = l->cuda;
     struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
-    struct vgpu_probe *probe = next_probe(throttle, NULL);
+    struct vgpu_probe *probe = next_probe(throttle, NULL), *ended[VGPU_PROBES];
     int mode = vgpu_capture_relax(cuda), missing = 0, watched = 0;
+    unsigned count = 0;
     for (; probe && missing < MOST_PENDING; probe = next_probe(throttle, probe)) {
-        if (!harvest_one(throttle, cuda, probe, now)) {
+        switch (arrival_of(throttle, cuda, probe, now)) {
+        case STILL_OUT:
             missing++;
             watched |= probe->ordinal == l->ordinal && is_worth_watching(device, probe->cost);
+            break;
+        case ENDED:
+            ended[count++] = probe;
+            break;
+        case LOST:
+            probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
+            lose(throttle, probe);
+            break;
         }
     }
+    for (unsigned i = 0; i < count; i++) {
+        ended[i]->own_ns = own_time(throttle, cuda, ended[i], ended, count);
+        resolve_probe(throttle, ended[i], now);
+        drop(ended[i]);
+        learn_overlap(&throttle->devices[ended[i]->ordinal], cuda, ended[i], now);
+    }
+    throttle->passed = now;
     watched = watched && vgpu_timeslice_can(cuda);
     atomic_store_explicit(&device->watched, watched, memory_order_relaxed);
     if (watched && vgpu_between(device->timeslice.looked, now) >= LOOK_NS) {

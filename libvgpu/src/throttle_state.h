@@ -48,6 +48,8 @@ struct vgpu_probe {
     uint32_t looks, ours; /* of timeslice.h, then */
     uint32_t generation;  /* which use of the pair this is */
     vgpu_duration took_ns;     /* the last time, by its events */
+    vgpu_duration own_ns;      /* of it what other streams of the process left it; 0: not known yet */
+    struct vgpu_instant came;  /* when it was seen to have ended */
     uintptr_t stream;
     int is_second;             /* of a pair of overlap.h */
     struct vgpu_probe *before; /* the first of that pair */
@@ -85,6 +87,7 @@ struct vgpu_throttle {
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic struct vgpu_instant probed, harvested;
     struct vgpu_probe *single; /* newest that is no second of a pair */
+    struct vgpu_instant passed; /* last harvest */
     _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
     _Atomic struct vgpu_instant waited; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;
