@@ -12,6 +12,7 @@
 #define SURE 8                             /* measurements that were watched */
 #define AGAIN 16                           /* after so many one is watched again */
 #define MOST_PENDING 8                       /* without an answer, at a time */
+#define AT_ONCE 4                          /* times what the device runs meanwhile */
 #define MOST_COMPARED 16                     /* others that may have kept one waiting */
 #define PAIR_NS UINT64_C(2000000)          /* launches that follow each other do so as soon as this */
 #define LOOK_NS UINT64_C(200000)
@@ -109,7 +110,8 @@ static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, st
     atomic_store_explicit(&throttle->single_stream, wants_second ? (uintptr_t)l->stream + 1 : 0, memory_order_relaxed);
 }
 
-/* A pair of events for this launch; NULL: it does not get measured. */
+/* A pair of events for this launch; NULL: it does not get measured. One a millisecond does, and where a thread that waited for room in
+ * its queue launches much at once, one of what the device runs in four; as long as nothing but events is known, in one. */
 static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now, int learned)
 {
     const struct vgpu_cuda *cuda = l->cuda;
@@ -118,10 +120,14 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
     struct vgpu_probe *probe = NULL;
     uintptr_t single = atomic_load_explicit(&throttle->single_stream, memory_order_relaxed);
     int is_second = single && single != (uintptr_t)l->stream + 1 && vgpu_between(last, now) < PAIR_NS;
-    if (!vgpu_probe_can(cuda) || (learned && !is_second && vgpu_between(last, now) < pause) || !vgpu_calm_try(&throttle->lock)) {
+    struct vgpu_throttle_device *device = &throttle->devices[l->ordinal];
+    vgpu_duration much = is_blind(device, now) ? pause : AT_ONCE * pause;
+    int is_due = vgpu_between(last, now) >= pause || atomic_load_explicit(&device->unprobed_ns, memory_order_relaxed) >= much;
+    if (!vgpu_probe_can(cuda) || (learned && !is_second && !is_due) || !vgpu_calm_try(&throttle->lock)) {
         return NULL;
     }
     if (atomic_compare_exchange_strong(&throttle->probed, &last, now)) {
+        atomic_store_explicit(&device->unprobed_ns, 0, memory_order_relaxed);
         int mode = vgpu_capture_relax(cuda);
         probe = free_probe(throttle, cuda, is_second ? throttle->single : NULL);
         vgpu_capture_restore(cuda, mode);
@@ -165,6 +171,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             release(throttle, probe);
         }
     }
+    atomic_fetch_add_explicit(&throttle->devices[l->ordinal].unprobed_ns, (uint64_t)charge->raw_ns, memory_order_relaxed);
     vgpu_overlap_charged(&throttle->devices[l->ordinal].overlap, (uint64_t)charge->raw_ns);
     if (!ticket->probe || !charge->alone) {
         vgpu_bucket_count(throttle->devices[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);

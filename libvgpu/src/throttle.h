@@ -7,7 +7,7 @@
  *
  * Threads take 200 us of the budget (bucket.h) at a time, so most launches only subtract what their kernel costs
  * (cost.h) from what the thread has in hand; vgpu_throttle_fast is that subtraction. Costs come from pairs of events around
- * some launches, at most one a millisecond, asked after without waiting. A kernel of its own right (more than 200 us) is
+ * some launches, about one a millisecond, asked after without waiting. A kernel of its own right (more than 200 us) is
  * charged before it is launched and corrected when its events have come. Every 100 ms one process of the container
  * compares what was charged with what NVML measured over the same time (calibrate.h).
  *

@@ -70,6 +70,7 @@ struct vgpu_throttle_device {
     struct vgpu_timeslice timeslice;
     struct vgpu_overlap overlap;
     struct vgpu_probe *origin; /* at its start the clock of `overlap` began; NULL: it has not */
+    _Atomic uint64_t unprobed_ns; /* of what was launched since something was measured */
     _Atomic int watched; /* something runs of which it is to be known how much of its time is its own */
 };
 
@@ -86,8 +87,8 @@ struct vgpu_throttle {
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic struct vgpu_instant probed, harvested;
-    struct vgpu_probe *single; /* newest that is no second of a pair */
     struct vgpu_instant passed; /* last harvest */
+    struct vgpu_probe *single; /* newest that is no second of a pair */
     _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
     _Atomic struct vgpu_instant waited; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;

@@ -1,5 +1,5 @@
-/* Kernels that fill the device, in two streams of a process: an event is there when its stream has come so far, and then the kernel
- * waits for the other stream's. What is in its time of that costs nothing. */
+/* Which launches are measured, and what of their time is not their own. Of kernels that fill the device, in two streams of a process,
+ * an event is there when its stream has come so far, and then the kernel waits for the other stream's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +120,28 @@ TEST(what_a_kernel_waits_for_another_stream_of_its_process_costs_nothing)
     }
     uint64_t ns = vgpu_cost_ns(&throttle.costs, vgpu_cost_of(&throttle.costs, &what), &what, vgpu_at(0), &learned);
     CHECK(ns > 190 * US && ns < 220 * US);
+}
+
+TEST(of_what_is_launched_at_once_as_much_is_measured_as_of_what_comes_in_time)
+{
+    static struct vgpu_hand hand;
+    struct vgpu_geometry what = {.function = 7, .blocks = UINT64_C(8) * 100, .threads = 256, .sms = 100};
+    throttle = (struct vgpu_throttle){.share = share_of, .bucket = bucket_of, .sms = sms_of};
+    bucket = (struct vgpu_region_bucket){0};
+    for (uint64_t from_ns = now_ns; now_ns < from_ns + 3 * S; now_ns += MS) {
+        launch(&hand, 1, 100 * US);
+    }
+    struct vgpu_cost *cost = vgpu_cost_of(&throttle.costs, &what);
+    now_ns += S;
+    uint32_t before = cost->samples;
+    for (int i = 0; i < 600; i++) { /* 60 ms of the device: one of each five */
+        launch(&hand, 1, 100 * US);
+    }
+    for (int i = 0; i < 20; i++) {
+        now_ns += 50 * MS;
+        launch(&hand, 1, 100 * US);
+    }
+    CHECK(cost->samples - before > 12);
 }
 
 int main(void)
