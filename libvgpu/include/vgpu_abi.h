@@ -100,7 +100,9 @@ struct vgpu_region_bucket {
     uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
     uint64_t others_ns;     /* when others were last seen active on the device */
     uint64_t waited_ns;     /* launches were held up for so long, all together */
-    uint32_t used_percent;  /* of the device, by the last comparison */
+    /* Former libraries write a percentage over the next two, up to 100: a wait of 3 ms, and nothing known. */
+    uint16_t queued;        /* how long launches wait in queues, parts of 32768 ns */
+    uint16_t neighbours;    /* 1: others have a context on the device; 2: none has; else that is not known */
     uint32_t blind;         /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
 };
 
@@ -212,7 +214,8 @@ VGPU_AT(vgpu_region_bucket, debt_ns, 48);
 VGPU_AT(vgpu_region_bucket, tick_ns, 56);
 VGPU_AT(vgpu_region_bucket, others_ns, 64);
 VGPU_AT(vgpu_region_bucket, waited_ns, 72);
-VGPU_AT(vgpu_region_bucket, used_percent, 80);
+VGPU_AT(vgpu_region_bucket, queued, 80);
+VGPU_AT(vgpu_region_bucket, neighbours, 82);
 VGPU_AT(vgpu_region_bucket, blind, 84);
 VGPU_SIZE(vgpu_region_bucket, 88);
 

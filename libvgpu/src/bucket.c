@@ -5,7 +5,14 @@
 #define LATELY_NS UINT64_C(1000000000)
 #define OTHERS_NS UINT64_C(2000000000) /* others seen so lately are still active */
 
+#define QUEUED_UNIT_NS UINT64_C(32768)
+#define OF_THE_LAST 64 /* launches */
+
+/* `neighbours` of a bucket. */
+enum { SOME = 1, NONE = 2 };
+
 typedef _Atomic uint64_t word;
+typedef _Atomic uint16_t small_word;
 
 /* For how long a share pays for so much of the device. */
 static vgpu_duration worth(uint64_t gpu_ns, uint32_t percent)
@@ -83,6 +90,30 @@ int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu
         return seen.ns == UINT64_MAX || vgpu_between(now, seen) <= VGPU_OTHERS_AHEAD_NS;
     }
     return seen.ns && vgpu_between(seen, now) < OTHERS_NS;
+}
+
+int vgpu_bucket_is_crowded(const struct vgpu_region_bucket *bucket, int otherwise)
+{
+    uint16_t seen = atomic_load_explicit((const small_word *)&bucket->neighbours, memory_order_relaxed);
+    return seen == SOME ? 1 : seen == NONE ? 0 : otherwise;
+}
+
+void vgpu_bucket_set_crowded(struct vgpu_region_bucket *bucket, int is_crowded)
+{
+    atomic_store_explicit((small_word *)&bucket->neighbours, is_crowded ? SOME : NONE, memory_order_relaxed);
+}
+
+vgpu_duration vgpu_bucket_queued(const struct vgpu_region_bucket *bucket)
+{
+    return atomic_load_explicit((const small_word *)&bucket->queued, memory_order_relaxed) * QUEUED_UNIT_NS;
+}
+
+void vgpu_bucket_learn_queued(struct vgpu_region_bucket *bucket, vgpu_duration ns)
+{
+    uint64_t most = UINT16_MAX * QUEUED_UNIT_NS;
+    int64_t before = (int64_t)vgpu_bucket_queued(bucket),
+            after = before + ((int64_t)(ns < most ? ns : most) - before) / OF_THE_LAST;
+    atomic_store_explicit((small_word *)&bucket->queued, (uint16_t)((uint64_t)after / QUEUED_UNIT_NS), memory_order_relaxed);
 }
 
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns)

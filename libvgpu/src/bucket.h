@@ -45,6 +45,16 @@ void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant 
 #define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
 int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
+/* Others have a context on the device: who reads NVML writes it down for all processes of the container. `otherwise`: where
+ * nothing was written. */
+int vgpu_bucket_is_crowded(const struct vgpu_region_bucket *bucket, int otherwise);
+void vgpu_bucket_set_crowded(struct vgpu_region_bucket *bucket, int is_crowded);
+
+/* How long launches wait in queues until they run: the mean of the last 64 that were measured, of all processes of the container,
+ * two seconds at most. */
+vgpu_duration vgpu_bucket_queued(const struct vgpu_region_bucket *bucket);
+void vgpu_bucket_learn_queued(struct vgpu_region_bucket *bucket, vgpu_duration ns);
+
 /* Write down that so much was charged: by estimate, and as multiplied with the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
 

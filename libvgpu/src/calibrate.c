@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #define NOTE_NS UINT64_C(10000000)
+#define LEFT_NS (VGPU_TICK_NS / 2)       /* a comparison that is so late is anyone's */
 #define LONGEST_NS UINT64_C(40000000000) /* between two comparisons */
 #define GAP_NS UINT64_C(3000000000)
 #define SPACING_NS UINT64_C(10000000) /* samples are further apart than this */
@@ -13,6 +14,7 @@
 #define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed (decision 109) */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
+#define SURE_WITH_OTHERS 2         /* gaps, where those of neighbours are the same */
 #define MEMORY_NS 2e9 /* of the factor */
 #define DOUBT_NS 5e7 /* of GPU time */
 #define PAY_NS 1e9 /* over which a debt is paid off */
@@ -42,6 +44,9 @@ void vgpu_calibrate_note(struct vgpu_calibration *s, const struct vgpu_region_bu
     s->history[s->next].at = now;
     s->history[s->next].raw_ns = read_word(&bucket->raw_ns);
     s->history[s->next].charged_ns = read_word(&bucket->charged_ns);
+    s->history[s->next].placed_raw_ns = s->placed_raw_ns;
+    s->history[s->next].placed_charged_ns = s->placed_charged_ns;
+    s->history[s->next].queued_ns = vgpu_bucket_queued(bucket);
     s->next = (s->next + 1) % VGPU_HISTORY;
     s->count += s->count < VGPU_HISTORY;
 }
@@ -49,6 +54,8 @@ void vgpu_calibrate_note(struct vgpu_calibration *s, const struct vgpu_region_bu
 void vgpu_calibrate_ran(struct vgpu_calibration *s, struct vgpu_instant from, struct vgpu_instant to, int64_t raw_ns,
                         int64_t charged_ns)
 {
+    s->placed_raw_ns += (uint64_t)raw_ns;
+    s->placed_charged_ns += (uint64_t)charged_ns;
     for (uint32_t back = 1; back <= s->count; back++) {
         uint32_t i = (s->next + VGPU_HISTORY - back) % VGPU_HISTORY;
         struct vgpu_instant at = s->history[i].at;
@@ -56,8 +63,11 @@ void vgpu_calibrate_ran(struct vgpu_calibration *s, struct vgpu_instant from, st
             return;
         }
         double part = vgpu_is_before(at, to) ? (double)vgpu_between(from, at) / (double)vgpu_between(from, to) : 1;
-        s->history[i].raw_ns += (uint64_t)(int64_t)((double)raw_ns * part);
-        s->history[i].charged_ns += (uint64_t)(int64_t)((double)charged_ns * part);
+        uint64_t raw = (uint64_t)(int64_t)((double)raw_ns * part), charged = (uint64_t)(int64_t)((double)charged_ns * part);
+        s->history[i].raw_ns += raw;
+        s->history[i].charged_ns += charged;
+        s->history[i].placed_raw_ns += raw;
+        s->history[i].placed_charged_ns += charged;
     }
 }
 
@@ -66,16 +76,21 @@ void vgpu_calibrate_lump(struct vgpu_calibration *s, uint64_t raw_ns)
     s->lump_ns = raw_ns > s->lump_ns ? raw_ns : s->lump_ns;
 }
 
-int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, struct vgpu_instant now, vgpu_duration *since_ns)
+int vgpu_calibrate_due(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
+                       vgpu_duration *since_ns)
 {
-    uint64_t word_seen = read_word(&bucket->tick_ns);
+    uint64_t word_seen = read_word(&bucket->tick_ns), next = vgpu_later(now, VGPU_TICK_NS).ns;
     struct vgpu_instant due = vgpu_at(word_seen);
     int is_ahead = vgpu_is_before(now, due);
-    if (is_ahead && vgpu_between(now, due) <= LONGEST_NS) {
+    if (is_ahead ? vgpu_between(now, due) <= LONGEST_NS : word_seen != s->tick_ns && vgpu_between(due, now) < LEFT_NS) {
         return 0;
     }
     *since_ns = is_ahead ? UINT64_MAX : vgpu_between(due, now) + VGPU_TICK_NS;
-    return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &word_seen, vgpu_later(now, VGPU_TICK_NS).ns);
+    if (!atomic_compare_exchange_strong((word *)&bucket->tick_ns, &word_seen, next)) {
+        return 0;
+    }
+    s->tick_ns = next;
+    return 1;
 }
 
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
@@ -83,14 +98,24 @@ void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
     atomic_store_explicit((halfword *)&bucket->blind, NOT_COMPARED, memory_order_relaxed);
 }
 
-void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, struct vgpu_instant until)
+void vgpu_calibrate_pause(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant until)
 {
+    s->tick_ns = until.ns;
     write_word(&bucket->tick_ns, until.ns);
     vgpu_calibrate_miss(bucket);
 }
 
-/* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
-static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, double *raw, double *charged)
+static double between(uint64_t from, uint64_t to, double part)
+{
+    return (double)(int64_t)from + part * (double)(int64_t)(to - from);
+}
+
+struct totals {
+    double raw, charged, placed_raw, placed_charged, queued_ns;
+};
+
+/* What was noted at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
+static int noted_at(const struct vgpu_calibration *s, struct vgpu_instant at, struct totals *out)
 {
     for (uint32_t back = 1; back < s->count; back++) {
         uint32_t i = (s->next + 2 * VGPU_HISTORY - 1 - back) % VGPU_HISTORY, j = (i + 1) % VGPU_HISTORY;
@@ -100,12 +125,27 @@ static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, d
         double span = (double)vgpu_between(s->history[i].at, s->history[j].at);
         double part = span > 0 ? (double)vgpu_between(s->history[i].at, at) / span : 0;
         part = part > 1 ? 1 : part;
-        *raw = (double)(int64_t)s->history[i].raw_ns + part * (double)(int64_t)(s->history[j].raw_ns - s->history[i].raw_ns);
-        *charged = (double)(int64_t)s->history[i].charged_ns +
-                   part * (double)(int64_t)(s->history[j].charged_ns - s->history[i].charged_ns);
+        out->raw = between(s->history[i].raw_ns, s->history[j].raw_ns, part);
+        out->charged = between(s->history[i].charged_ns, s->history[j].charged_ns, part);
+        out->placed_raw = between(s->history[i].placed_raw_ns, s->history[j].placed_raw_ns, part);
+        out->placed_charged = between(s->history[i].placed_charged_ns, s->history[j].placed_charged_ns, part);
+        out->queued_ns = between(s->history[i].queued_ns, s->history[j].queued_ns, part);
         return 1;
     }
     return 0;
+}
+
+/* What had run at a moment of the past, as far as is known: what is counted where it ran, and of the rest what was launched so long
+ * before as launches waited in queues then. 0 when the notes do not reach there. */
+static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, double *raw, double *charged)
+{
+    struct totals ran, launched;
+    if (!noted_at(s, at, &ran) || !noted_at(s, vgpu_earlier(at, (vgpu_duration)ran.queued_ns), &launched)) {
+        return 0;
+    }
+    *raw = launched.raw - launched.placed_raw + ran.placed_raw;
+    *charged = launched.charged - launched.placed_charged + ran.placed_charged;
+    return 1;
 }
 
 static void owe(struct vgpu_region_bucket *bucket, double more)
@@ -209,6 +249,13 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
     return measured - (to - from);
 }
 
+/* How long samples are is known: from many gaps, or from two where those between a neighbour's are as long. */
+static int is_sure(const struct vgpu_calibration *s)
+{
+    vgpu_duration off = s->cadence_ns > s->period_ns ? s->cadence_ns - s->period_ns : s->period_ns - s->cadence_ns;
+    return s->gaps >= SURE || (s->gaps >= SURE_WITH_OTHERS && s->cadence_ns && off < s->cadence_ns / 8);
+}
+
 static void keep(struct vgpu_calibration *s, vgpu_duration window, int follows_missed, const struct vgpu_measurement *seen)
 {
     uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
@@ -285,7 +332,6 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
         return;
     }
     write_word(&bucket->calibrated_us, seen->stamp_us);
-    atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, SEEN_ALL, memory_order_relaxed);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
     if (blind == SEEN_ALL) {
@@ -310,7 +356,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
             study(s, s->held[at].window_ns, &s->held[at].seen);
         }
     }
-    for (; s->studied && s->gaps >= SURE; let_go(s)) {
+    for (; s->studied && is_sure(s); let_go(s)) {
         owe(bucket, compare(s, bucket, now, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
     }
     if (s->held_count == VGPU_HELD) {

@@ -34,8 +34,12 @@ struct vgpu_calibration {
     uint32_t next, count;
     struct {
         struct vgpu_instant at;
-        uint64_t raw_ns, charged_ns;
+        uint64_t raw_ns, charged_ns;               /* of all */
+        uint64_t placed_raw_ns, placed_charged_ns; /* of what this process counts where it ran */
+        vgpu_duration queued_ns;                   /* how long the rest waits in queues */
     } history[VGPU_HISTORY];
+    uint64_t tick_ns;           /* the bucket's, as this process last wrote it */
+    uint64_t placed_raw_ns, placed_charged_ns; /* ever */
     vgpu_duration lump_ns;      /* largest single charge of late */
     vgpu_duration gap_ns;       /* between the last two samples */
     vgpu_duration period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
@@ -65,11 +69,13 @@ void vgpu_calibrate_ran(struct vgpu_calibration *calibration, struct vgpu_instan
 /* A single charge so large that it takes a while to run. */
 void vgpu_calibrate_lump(struct vgpu_calibration *calibration, uint64_t raw_ns);
 
-/* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
-int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, struct vgpu_instant now, vgpu_duration *since_ns);
+/* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. One process of a container makes all as
+ * long as it launches: it has to see some samples before it compares any. Another one does when it is half a tick late. */
+int vgpu_calibrate_due(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
+                       vgpu_duration *since_ns);
 
 /* No comparison before then, by any process; what NVML shows meanwhile is missed. */
-void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, struct vgpu_instant until);
+void vgpu_calibrate_pause(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant until);
 
 /* What NVML shows next is not to be compared. */
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);

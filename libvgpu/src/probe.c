@@ -357,6 +357,8 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     struct vgpu_throttle_device *device = &throttle->devices[probe->ordinal];
     vgpu_duration took = probe->took_ns;
     uint64_t ns = probe->own_ns;
+    vgpu_duration age = vgpu_between(probe->launched, now);
+    vgpu_bucket_learn_queued(device->bucket, age > ns ? age - ns : 0);
     double part = probe->runs.ns ? vgpu_timeslice_part(&device->timeslice, probe->looks, probe->ours) : 0;
     enum vgpu_sample_kind kind = !device->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = kind == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;

@@ -56,13 +56,14 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     vgpu_duration took = vgpu_between(now, end), pause = took > SLOW_NS ? took * SLOW_TIMES : 0;
     pause = pause > VGPU_OTHERS_AHEAD_NS ? VGPU_OTHERS_AHEAD_NS : pause;
     if (pause) {
-        vgpu_calibrate_pause(device->bucket, vgpu_later(end, pause));
+        vgpu_calibrate_pause(&device->calibration, device->bucket, vgpu_later(end, pause));
     }
     if (!throttle->measure) {
         seen.others = seen.neighbours = seen.others_known = 1; /* neighbours that cannot be observed are assumed */
     }
     if (seen.others_known) {
         device->crowded = seen.neighbours;
+        vgpu_bucket_set_crowded(device->bucket, seen.neighbours);
         if (seen.others) {
             uint64_t until_ns = vgpu_later(end, pause).ns;
             atomic_store_explicit((_Atomic uint64_t *)&device->bucket->others_ns, until_ns, memory_order_relaxed);
@@ -90,6 +91,7 @@ static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device
                      uint32_t percent, struct vgpu_instant now, int eager)
 {
     vgpu_duration since_ns;
+    device->crowded = vgpu_bucket_is_crowded(device->bucket, device->crowded);
     if (!vgpu_calm_try(&throttle->lock)) {
         return;
     }
@@ -102,7 +104,7 @@ static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device
     }
     vgpu_calm_drop(&throttle->lock);
     if (!atomic_exchange(&throttle->comparing, 1)) {
-        if (vgpu_calibrate_due(device->bucket, now, &since_ns)) {
+        if (vgpu_calibrate_due(&device->calibration, device->bucket, now, &since_ns)) {
             compare(throttle, device, l->ordinal, percent, now, since_ns);
         }
         atomic_store(&throttle->comparing, 0);

@@ -331,6 +331,90 @@ TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
     CHECK(debt < -(int64_t)(1400 * MS) && debt > -(int64_t)(1700 * MS)); /* 50 ms for each of 31 or 32 samples */
 }
 
+TEST(one_process_makes_all_comparisons_and_another_when_it_does_not)
+{
+    static struct vgpu_calibration one, other;
+    struct vgpu_region_bucket b = {0};
+    vgpu_duration since_ns;
+    uint64_t at = 100 * S;
+    memset(&one, 0, sizeof one);
+    memset(&other, 0, sizeof other);
+    CHECK(vgpu_calibrate_due(&one, &b, vgpu_at(at), &since_ns));
+    for (int i = 0; i < 100; i++) {
+        at += VGPU_TICK_NS;
+        CHECK(!vgpu_calibrate_due(&other, &b, vgpu_at(at), &since_ns));
+        CHECK(vgpu_calibrate_due(&one, &b, vgpu_at(at + 10 * MS), &since_ns) && since_ns == VGPU_TICK_NS + 10 * MS);
+        at += 10 * MS;
+    }
+    at += VGPU_TICK_NS + VGPU_TICK_NS / 2;
+    CHECK(vgpu_calibrate_due(&other, &b, vgpu_at(at), &since_ns));
+    at += VGPU_TICK_NS;
+    CHECK(!vgpu_calibrate_due(&one, &b, vgpu_at(at), &since_ns) && vgpu_calibrate_due(&other, &b, vgpu_at(at), &since_ns));
+    vgpu_calibrate_pause(&other, &b, vgpu_at(at + S));
+    CHECK(!vgpu_calibrate_due(&other, &b, vgpu_at(at + S - 1), &since_ns));
+    CHECK(!vgpu_calibrate_due(&one, &b, vgpu_at(at + S), &since_ns) &&
+          vgpu_calibrate_due(&other, &b, vgpu_at(at + S), &since_ns));
+}
+
+/* Launched at all of the device for half a second of each, and at none for the other half; run half a second later. */
+static int64_t swing_of_what_is_owed_where_launches_wait(int is_known)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    int64_t most = INT64_MIN, least = INT64_MAX;
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+        if (is_known) {
+            vgpu_bucket_learn_queued(&b, 500 * MS);
+        }
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
+        vgpu_bucket_count(&b, at / (500 * MS) % 2 ? 0 : 10 * MS, at / (500 * MS) % 2 ? 0 : 10 * MS);
+        if (at % (100 * MS) == 0 && at > 103 * S) {
+            int ran = (at - 100 * MS) / (500 * MS) % 2;
+            struct vgpu_measurement seen = {
+                .stamp_us = at / 1000, .end = vgpu_at(at), .percent = ran ? 100 : 0, .neighbours = 1, .others_known = 1};
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
+        }
+        int64_t debt = (int64_t)b.debt_ns;
+        most = at > 106 * S && debt > most ? debt : most;
+        least = at > 106 * S && debt < least ? debt : least;
+    }
+    return most - least;
+}
+
+TEST(a_sample_is_compared_with_launches_of_as_long_ago_as_they_wait_in_queues)
+{
+    CHECK(swing_of_what_is_owed_where_launches_wait(0) > (int64_t)(200 * MS));
+    CHECK(swing_of_what_is_owed_where_launches_wait(1) < (int64_t)(30 * MS));
+}
+
+TEST(how_long_launches_wait_is_the_mean_of_many_and_two_seconds_at_most)
+{
+    struct vgpu_region_bucket b = {.queued = 100}; /* what a former library left there: a percentage */
+    CHECK(vgpu_bucket_queued(&b) < 4 * MS && vgpu_bucket_is_crowded(&b, 1) == 1 && vgpu_bucket_is_crowded(&b, 0) == 0);
+    for (int i = 0; i < 1000; i++) {
+        vgpu_bucket_learn_queued(&b, i % 2 ? 100 * MS : 300 * MS);
+    }
+    CHECK(vgpu_bucket_queued(&b) > 190 * MS && vgpu_bucket_queued(&b) < 210 * MS);
+    for (int i = 0; i < 1000; i++) {
+        vgpu_bucket_learn_queued(&b, UINT64_MAX);
+    }
+    CHECK(vgpu_bucket_queued(&b) > 2 * S && vgpu_bucket_queued(&b) < 2200 * MS);
+    for (int i = 0; i < 1000; i++) {
+        vgpu_bucket_learn_queued(&b, 0);
+    }
+    CHECK(vgpu_bucket_queued(&b) < 3 * MS);
+}
+
+TEST(that_others_are_on_the_device_is_known_to_all_processes)
+{
+    struct vgpu_region_bucket b = {0};
+    vgpu_bucket_set_crowded(&b, 1);
+    CHECK_EQ(vgpu_bucket_is_crowded(&b, 0), 1);
+    vgpu_bucket_set_crowded(&b, 0);
+    CHECK_EQ(vgpu_bucket_is_crowded(&b, 1), 0);
+}
+
 TEST(what_is_not_to_be_compared_is_not)
 {
     static struct vgpu_calibration calibration;
@@ -401,6 +485,36 @@ TEST(neighbours_show_how_long_samples_are_to_a_program_in_step_with_them)
 {
     CHECK(factor_of_a_program_in_step_with_samples(0) > 2 * VGPU_FACTOR_ONE);
     CHECK_EQ(factor_of_a_program_in_step_with_samples(1), VGPU_FACTOR_ONE);
+}
+
+/* A third more is charged than is used. */
+static uint64_t samples_until_it_is_known(int others)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+        vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
+        vgpu_bucket_count(&b, 4 * MS, 4 * MS);
+        if (at % (100 * MS) == 0) {
+            struct vgpu_measurement seen = {
+                .stamp_us = at / 1000, .end = vgpu_at(at), .percent = 30, .neighbours = 1, .others_known = 1};
+            seen.other = others ? 7 : 0;
+            seen.other_us = at / 1000 - 40000;
+            vgpu_calibrate_others(&calibration, &seen);
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 40, vgpu_at(at), &seen);
+        }
+        if (b.debt_ns) {
+            return (at - 100 * S) / (100 * MS);
+        }
+    }
+    return 0;
+}
+
+TEST(samples_are_believed_earlier_where_those_of_neighbours_are_as_long)
+{
+    CHECK_EQ(samples_until_it_is_known(0), 6);
+    CHECK_EQ(samples_until_it_is_known(1), 2);
 }
 
 /* 5.7 % of the device, shown as 9 for two seconds, and then as 6. */

@@ -194,6 +194,37 @@ TEST(streams_that_begin_together_at_their_turn_are_charged_for_the_rest_too_befo
     }
 }
 
+/* An event is there when its stream has come so far, and then the kernel waits for those of the other stream. */
+TEST(streams_of_kernels_that_fill_the_device_start_at_their_share_in_each_process_of_a_container)
+{
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct simulation s = scene(5, 1000 * MS);
+        s.scene.seed = seed;
+        add(&s, "processes", 60);
+        add(&s, "50ms", 25);
+        add(&s, "graph_large", 15);
+        simulate(&s);
+        CHECK(near(use(&s, 0, 0, 5), 60, 2.5));
+    }
+}
+
+/* A device that is given away in full: whose launches wait in its queues is not owed anything for that. */
+TEST(no_queue_fills_at_the_cost_of_a_neighbour)
+{
+    struct simulation s = scene(60, 1000 * MS);
+    add(&s, "waves", 11);
+    add(&s, "processes", 60);
+    add(&s, "2ms_sync", 13);
+    add(&s, "50us", 5);
+    add(&s, "2ms_sync", 6);
+    add(&s, "small_grids", 5);
+    simulate(&s);
+    for (double from_s = 0; from_s < 60; from_s += 5) {
+        CHECK(near(use(&s, 1, from_s, from_s + 5), 60, 2.5));
+    }
+    CHECK(use(&s, 2, 0, 60) > 0.97 * 12.9);
+}
+
 TEST(bursts_beside_busy_neighbours_get_no_more_than_their_share)
 {
     struct simulation s = scene(30, 0);
