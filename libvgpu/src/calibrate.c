@@ -148,10 +148,11 @@ static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, d
     return 1;
 }
 
-static void owe(struct vgpu_region_bucket *bucket, double more)
+static void owe(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, double more)
 {
     double debt = (double)(int64_t)read_word(&bucket->debt_ns) + more, most = (double)VGPU_DEBT_NS;
-    write_word(&bucket->debt_ns, (uint64_t)(int64_t)(debt > most ? most : debt < -most ? -most : debt));
+    double credit = (double)(s->lump_ns > VGPU_BURST_GPU_NS ? s->lump_ns : VGPU_BURST_GPU_NS);
+    write_word(&bucket->debt_ns, (uint64_t)(int64_t)(debt > most ? most : debt < -credit ? -credit : debt));
 }
 
 void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
@@ -165,7 +166,7 @@ void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     double part = (double)since_ns / (PAY_NS + (double)s->lump_ns * 100 / percent),
            debt = (double)(int64_t)read_word(&bucket->debt_ns);
     int64_t paid = (int64_t)(debt * (part > 0.5 ? 0.5 : part));
-    owe(bucket, -(double)paid);
+    owe(s, bucket, -(double)paid);
     vgpu_bucket_correct(bucket, now, percent, paid);
 }
 
@@ -357,7 +358,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
         }
     }
     for (; s->studied && is_sure(s); let_go(s)) {
-        owe(bucket, compare(s, bucket, now, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
+        owe(s, bucket, compare(s, bucket, now, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
     }
     if (s->held_count == VGPU_HELD) {
         let_go(s); /* too long to wait for */

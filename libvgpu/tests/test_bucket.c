@@ -309,7 +309,7 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     CHECK_EQ(calibration.held_count, 0);
 }
 
-/* Half of the device, charged as twice that; NVML is asked each 100 ms at first, then each 250. */
+/* All of the device, charged as half of that; NVML is asked each 100 ms at first, then each 250. */
 TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
 {
     static struct vgpu_calibration calibration;
@@ -317,10 +317,10 @@ TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
     memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S, last = at; at < 110 * S; at += 10 * MS) {
         vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
-        vgpu_bucket_count(&b, 10 * MS, 10 * MS);
+        vgpu_bucket_count(&b, 5 * MS, 5 * MS);
         uint64_t since = at - last, end = at / (100 * MS) * 100 * MS;
         if (since >= (at < 102 * S ? 100 * MS : 250 * MS)) {
-            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 50, .others_known = 1};
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end = vgpu_at(end), .percent = 100, .others_known = 1};
             last = at;
             vgpu_calibrate_read(&calibration, &b, since);
             vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
@@ -328,7 +328,7 @@ TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
         }
     }
     int64_t debt = (int64_t)b.debt_ns;
-    CHECK(debt < -(int64_t)(1400 * MS) && debt > -(int64_t)(1700 * MS)); /* 50 ms for each of 31 or 32 samples */
+    CHECK(debt > (int64_t)(1400 * MS) && debt < (int64_t)(1700 * MS)); /* 50 ms for each of 31 or 32 samples */
 }
 
 TEST(one_process_makes_all_comparisons_and_another_when_it_does_not)
@@ -413,6 +413,26 @@ TEST(that_others_are_on_the_device_is_known_to_all_processes)
     CHECK_EQ(vgpu_bucket_is_crowded(&b, 0), 1);
     vgpu_bucket_set_crowded(&b, 0);
     CHECK_EQ(vgpu_bucket_is_crowded(&b, 1), 0);
+}
+
+/* A quarter of the device, charged as half of it. */
+TEST(no_more_is_given_back_than_a_burst_or_one_kernel)
+{
+    static struct vgpu_calibration calibration;
+    for (uint64_t lump_ns = 0; lump_ns <= 200 * MS; lump_ns += 200 * MS) {
+        struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+        memset(&calibration, 0, sizeof calibration);
+        for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+            vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
+            vgpu_bucket_count(&b, 5 * MS, 5 * MS);
+            vgpu_calibrate_lump(&calibration, lump_ns);
+            if (at % (100 * MS) == 0) {
+                struct vgpu_measurement seen = {.stamp_us = at / 1000, .end = vgpu_at(at), .percent = 25, .others_known = 1};
+                vgpu_calibrate(&calibration, &b, vgpu_at(at), 50, vgpu_at(at), &seen);
+            }
+        }
+        CHECK_EQ((int64_t)b.debt_ns, -(int64_t)(lump_ns ? lump_ns : VGPU_BURST_GPU_NS));
+    }
 }
 
 TEST(what_is_not_to_be_compared_is_not)
