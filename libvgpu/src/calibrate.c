@@ -12,9 +12,9 @@
 #define FAR_BETTER 2               /* times */
 #define FAR_OFF 15                 /* percent, of a sample */
 #define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed (decision 109) */
+#define STEADY 0.25                /* of a sample that waits in queues may change by, for the factor */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
-#define SURE_WITH_OTHERS 2         /* gaps, where those of neighbours are the same */
 #define MEMORY_NS 2e9 /* of the factor */
 #define DOUBT_NS 5e7 /* of GPU time */
 #define PAY_NS 1e9 /* over which a debt is paid off */
@@ -219,24 +219,30 @@ static double used_in(const struct vgpu_calibration *s, uint32_t percent, vgpu_d
     return (double)(window < length ? window : length) * seen->percent / 100;
 }
 
-/* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
- * reach there. */
-static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
-                      vgpu_duration window, const struct vgpu_measurement *seen)
+/* Do launches wait in queues for about as long at the end of a sample as at its beginning? Else it is not known well enough which of
+ * them ran in it: what is owed adds up to the same all the same, but the factor would follow each queue that fills or empties. */
+static int is_steady(const struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
-    double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
-    if (vgpu_is_before(now, seen->end) || seen->end.ns < window ||
-        !totals_at(s, vgpu_earlier(seen->end, window), &raw_from, &from) || !totals_at(s, seen->end, &raw_to, &to)) {
+    struct totals first, last;
+    if (!noted_at(s, vgpu_earlier(seen->end, window), &first) || !noted_at(s, seen->end, &last)) {
         return 0;
     }
+    double longer = last.queued_ns - first.queued_ns, most = (double)window * STEADY;
+    return longer < most && longer > -most;
+}
+
+/* The factor, from what one sample shows and what was charged for its time by estimates. */
+static void learn_factor(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint32_t percent, vgpu_duration window,
+                         double measured, double raw, int neighbours)
+{
     double lump = (double)s->lump_ns * 100 / (percent ? percent : 100);
     double fade = (double)window / (MEMORY_NS + 8 * lump);
     fade = fade > 0.5 ? 0.5 : fade;
     s->measured += measured - s->measured * fade;
-    s->raw += raw_to - raw_from - s->raw * fade;
+    s->raw += raw - s->raw * fade;
     if (s->raw > 0) {
         /* Few or large charges prove little against the times of events: one. In company events are wrong anyway. */
-        double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
+        double doubt = neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
         double factor = (s->measured + doubt) / (s->raw + doubt),
                is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
         double share = percent ? percent : 100, points = (factor / is - 1) * share, from_one = (factor - 1) * share;
@@ -247,14 +253,22 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
             vgpu_bucket_set_factor(bucket, (uint64_t)(factor * (double)VGPU_FACTOR_ONE));
         }
     }
-    return measured - (to - from);
 }
 
-/* How long samples are is known: from many gaps, or from two where those between a neighbour's are as long. */
-static int is_sure(const struct vgpu_calibration *s)
+/* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
+ * reach there. */
+static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
+                      vgpu_duration window, const struct vgpu_measurement *seen)
 {
-    vgpu_duration off = s->cadence_ns > s->period_ns ? s->cadence_ns - s->period_ns : s->period_ns - s->cadence_ns;
-    return s->gaps >= SURE || (s->gaps >= SURE_WITH_OTHERS && s->cadence_ns && off < s->cadence_ns / 8);
+    double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
+    if (vgpu_is_before(now, seen->end) || seen->end.ns < window ||
+        !totals_at(s, vgpu_earlier(seen->end, window), &raw_from, &from) || !totals_at(s, seen->end, &raw_to, &to)) {
+        return 0;
+    }
+    if (is_steady(s, window, seen)) {
+        learn_factor(s, bucket, percent, window, measured, raw_to - raw_from, seen->neighbours);
+    }
+    return measured - (to - from);
 }
 
 static void keep(struct vgpu_calibration *s, vgpu_duration window, int follows_missed, const struct vgpu_measurement *seen)
@@ -357,7 +371,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
             study(s, s->held[at].window_ns, &s->held[at].seen);
         }
     }
-    for (; s->studied && is_sure(s); let_go(s)) {
+    for (; s->studied && s->gaps >= SURE; let_go(s)) {
         owe(s, bucket, compare(s, bucket, now, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
     }
     if (s->held_count == VGPU_HELD) {

@@ -444,7 +444,7 @@ static enum arrival arrival_of(struct vgpu_throttle *throttle, const struct vgpu
     return ENDED;
 }
 
-/* What ended in one pass is looked at together: any of it may have kept any other waiting. */
+/* What ended in one pass is compared together: any of it may have kept any other waiting. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now)
 {
     const struct vgpu_cuda *cuda = l->cuda;

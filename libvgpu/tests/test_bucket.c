@@ -507,34 +507,31 @@ TEST(neighbours_show_how_long_samples_are_to_a_program_in_step_with_them)
     CHECK_EQ(factor_of_a_program_in_step_with_samples(1), VGPU_FACTOR_ONE);
 }
 
-/* A third more is charged than is used. */
-static uint64_t samples_until_it_is_known(int others)
+/* What is charged is what is used; `changes`: launches seem to wait for longer and longer, while more and more are made. */
+static uint64_t factor_where_queues_fill(int changes)
 {
     static struct vgpu_calibration calibration;
     struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
     memset(&calibration, 0, sizeof calibration);
-    for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+    for (uint64_t at = 100 * S; at < 102 * S; at += 10 * MS) {
+        for (int i = 0; changes && i < 4; i++) {
+            vgpu_bucket_learn_queued(&b, (at - 100 * S) * 9 / 10);
+        }
         vgpu_calibrate_note(&calibration, &b, vgpu_at(at));
-        vgpu_bucket_count(&b, 4 * MS, 4 * MS);
+        vgpu_bucket_count(&b, 6 * MS, 6 * MS);
         if (at % (100 * MS) == 0) {
             struct vgpu_measurement seen = {
-                .stamp_us = at / 1000, .end = vgpu_at(at), .percent = 30, .neighbours = 1, .others_known = 1};
-            seen.other = others ? 7 : 0;
-            seen.other_us = at / 1000 - 40000;
-            vgpu_calibrate_others(&calibration, &seen);
-            vgpu_calibrate(&calibration, &b, vgpu_at(at), 40, vgpu_at(at), &seen);
-        }
-        if (b.debt_ns) {
-            return (at - 100 * S) / (100 * MS);
+                .stamp_us = at / 1000, .end = vgpu_at(at), .percent = 60, .neighbours = 1, .others_known = 1};
+            vgpu_calibrate(&calibration, &b, vgpu_at(at), 60, vgpu_at(at), &seen);
         }
     }
-    return 0;
+    return vgpu_bucket_factor(&b);
 }
 
-TEST(samples_are_believed_earlier_where_those_of_neighbours_are_as_long)
+TEST(the_factor_follows_no_queue_that_fills)
 {
-    CHECK_EQ(samples_until_it_is_known(0), 6);
-    CHECK_EQ(samples_until_it_is_known(1), 2);
+    CHECK_EQ(factor_where_queues_fill(0), VGPU_FACTOR_ONE);
+    CHECK(factor_where_queues_fill(1) < VGPU_FACTOR_ONE * 5 / 4); /* more than five times as much, if it did */
 }
 
 /* 5.7 % of the device, shown as 9 for two seconds, and then as 6. */
