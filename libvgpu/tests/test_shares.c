@@ -219,7 +219,7 @@ TEST(no_queue_fills_at_the_cost_of_a_neighbour)
     add(&s, "2ms_sync", 6);
     add(&s, "small_grids", 5);
     simulate(&s);
-    for (double from_s = 0; from_s < 60; from_s += 5) {
+    for (unsigned from_s = 0; from_s < 60; from_s += 5) {
         CHECK(near(use(&s, 1, from_s, from_s + 5), 60, 2.5));
     }
     CHECK(use(&s, 2, 0, 60) > 0.97 * 12.9);
