@@ -1,7 +1,6 @@
 /* Which launches are measured, and what of their time is not their own. Of kernels that fill the device, in two streams of a process,
  * an event is there when its stream has come so far, and then the kernel waits for the other stream's. */
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include "throttle.h"
 #include "t.h"
@@ -33,8 +32,13 @@ const struct vgpu_world *vgpu_world = &world;
 
 static CUresult make_event(CUevent *out, unsigned flags)
 {
+    static struct CUevent_st events[2 * 2 * VGPU_PROBES]; /* a pair for each probe, in two tests */
+    static size_t made;
     (void)flags;
-    *out = calloc(1, sizeof **out);
+    if (made == sizeof events / sizeof *events) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = &events[made++];
     return CUDA_SUCCESS;
 }
 
