@@ -2,9 +2,10 @@
 
 A replica has one loop. What the watches bring and the engine's rounds may keep it at work for as
 long as a burst lasts, and kube-scheduler's calls come meanwhile: a Filter takes several turns of
-the loop, from its connection to its answer. So whatever can wait gives the loop up after
-half a millisecond, for as many turns as a call takes, and only one of all that wait goes on then:
-a call waits for one slice, not for one of each.
+the loop, from its connection to its answer. So whatever can wait gives the loop up after half
+a millisecond, for as many turns as a call takes, and only one of all that wait goes on then: a call
+waits for one slice, not for one of each. Where calls keep the loop busy a slice lasts longer, so
+that what waits has a fifth of the loop: a watch that is not read is ended by its server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 SLICE_S = 0.0005
 _TURNS = 5
 """Of the loop, between two slices. A turn in which nothing is to be done takes some 10 µs."""
+_PART = 0.25
+"""Of what these took, a slice lasts at least."""
 
 
 class Slices:
@@ -23,11 +26,17 @@ class Slices:
     def __init__(self) -> None:
         self._queue = asyncio.Lock()
 
-    async def next(self) -> None:
-        """Return when calls have been answered, and no other task began a slice after they were."""
+    async def next(self) -> float:
+        """Return when calls have been answered, and no other task began a slice after they were.
+
+        Returns:
+            How long the slice may last, in seconds.
+        """
         async with self._queue:
+            began = time.perf_counter()
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
+            return max(SLICE_S, _PART * (time.perf_counter() - began))
 
 
 class Slice:
@@ -50,11 +59,10 @@ class Slice:
 
     async def next(self) -> None:
         """Give the loop up to calls; returns when the task may go on."""
-        await self._slices.next()
-        self._begin()
+        self._begin(await self._slices.next())
 
-    def _begin(self) -> None:
-        self._ends = time.perf_counter() + SLICE_S
+    def _begin(self, lasts_s: float = SLICE_S) -> None:
+        self._ends = time.perf_counter() + lasts_s
         self._had_turn = False
         self._loop.call_soon(self._note_turn)
 

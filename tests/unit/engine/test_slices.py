@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -77,6 +79,12 @@ async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_w
     assert max(sizes) == 1
 
 
+def every_look_ends_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(0.0, 1e6)
+    monkeypatch.setattr(slices, "_PART", 0.0)
+    monkeypatch.setattr(slices, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+
+
 class Calls:
     """Calls that take as many turns of the loop as an HTTP request by TLS has been seen to take.
 
@@ -118,7 +126,7 @@ async def test_a_call_is_answered_between_two_slices(
             yield ()
         done.set()
 
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    every_look_ends_a_slice(monkeypatch)
     monkeypatch.setattr(replica.engine, "round", long_round)
     loop = asyncio.create_task(replica.engine.run())
     replica.news.node_changed(a_node("node-1"))  # something to do
@@ -132,7 +140,7 @@ async def test_a_call_is_answered_between_two_slices(
 async def test_a_call_waits_for_one_of_the_tasks_that_can_wait_not_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    every_look_ends_a_slice(monkeypatch)
     calls, turns = Calls(), slices.Slices()
 
     async def work() -> None:
@@ -152,7 +160,7 @@ async def test_a_call_waits_for_one_of_the_tasks_that_can_wait_not_for_each(
 
 
 async def test_a_burst_of_events_lets_calls_go_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+    every_look_ends_a_slice(monkeypatch)
     calls = Calls()
 
     class Burst:
@@ -179,7 +187,7 @@ async def test_who_waited_for_something_else_has_a_whole_slice_again(
 ) -> None:
     """Events that come one by one cost no turns of the loop besides."""
     now = [0.0]
-    monkeypatch.setattr(slices.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(slices, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     mine = slices.Slice(slices.Slices())
     now[0] += 2 * slices.SLICE_S
     assert mine.is_over()
@@ -187,3 +195,26 @@ async def test_who_waited_for_something_else_has_a_whole_slice_again(
     assert not mine.is_over()
     now[0] += 2 * slices.SLICE_S
     assert mine.is_over()
+
+
+async def test_who_waits_has_a_fifth_of_a_loop_that_calls_keep_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(slices, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    async def answer() -> None:
+        while True:
+            now[0] += 0.010
+            await asyncio.sleep(0)
+
+    answering = asyncio.create_task(answer())
+    mine = slices.Slice(slices.Slices())
+    before = now[0]
+    await mine.next()
+    calls_s = now[0] - before
+    now[0] += 0.2 * calls_s
+    assert not mine.is_over()
+    now[0] += 0.1 * calls_s
+    assert mine.is_over()
+    answering.cancel()
