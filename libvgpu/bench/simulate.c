@@ -138,7 +138,7 @@ static CUresult event_query(CUevent event)
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)
 {
     const struct engine_event *all = sim.engine->contexts[start->process->context].events;
-    *out = (float)((double)(all[end->slot].at_ns - all[start->slot].at_ns) / 1e6);
+    *out = (float)((double)(int64_t)(all[end->slot].at_ns - all[start->slot].at_ns) / 1e6);
     return CUDA_SUCCESS;
 }
 

@@ -44,11 +44,12 @@ static double waited(const struct vgpu_overlap_run *r)
     return r->to_ns - r->from_ns - r->cost_ns;
 }
 
-/* For how long both ran: in part of the time that is common to them one may have waited for the other. */
+/* For how long both ran: in part of the time that is common to them one may have waited for the other. What both waited for, they
+ * waited for together: a neighbour's timeslice interrupts all kernels of the process. */
 static double common(const struct vgpu_overlap_run *a, const struct vgpu_overlap_run *b)
 {
     double from = a->from_ns > b->from_ns ? a->from_ns : b->from_ns, to = a->to_ns < b->to_ns ? a->to_ns : b->to_ns;
-    double both = to - from - waited(a) - waited(b);
+    double longest = waited(a) > waited(b) ? waited(a) : waited(b), both = to - from - longest;
     return both > 0 ? both : 0;
 }
 

@@ -166,6 +166,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             probe->launched = now;
             probe->raw_ns = charge->raw_ns;
             probe->charged_ns = charge->charged_ns;
+            probe->launches = charge->launches;
             ticket->probe = probe;
         } else {
             release(throttle, probe);
@@ -260,10 +261,12 @@ double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct
                : factor;
 }
 
+/* A launch, and those behind it: two streams that meet in the middle of their chunks run side by side, too. */
 static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
 {
     double usual = (double)atomic_load(&probe->cost->ns), took = (double)probe->took_ns, from = (double)from_ms * 1e6;
-    return (struct vgpu_overlap_run){probe->stream, from, from + took, usual < took ? usual : took};
+    double cost = usual < took ? usual : took, behind = cost * (probe->launches - 1);
+    return (struct vgpu_overlap_run){probe->stream, from, from + took + behind, cost + behind};
 }
 
 /* What has run beside what. */

@@ -15,6 +15,7 @@ struct vgpu_charge {
     int64_t raw_ns, charged_ns;
     int alone; /* by itself, not out of a chunk */
     int learned;
+    int launches; /* that it pays for, one after the other */
 };
 
 /* Is it to be learned by events how many of these kernels run side by side? Where chunks are `apart_ns` from each other, which is

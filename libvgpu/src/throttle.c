@@ -261,7 +261,8 @@ static int pay(struct attempt *a, struct vgpu_instant now)
     struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),
                                  .charged_ns = (int64_t)want,
                                  .alone = alone,
-                                 .learned = learned};
+                                 .learned = learned,
+                                 .launches = alone ? 1 : (int)((int64_t)want / price)};
     vgpu_probe_start(a->throttle, a->launch, &a->what, a->probing ? a->cost : NULL, now, &charge, a->ticket);
     return 1;
 }
@@ -307,7 +308,7 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         hand->left_ns += hand->later_ns;
         hand->later_ns = 0;
         if (renew(throttle, a.device, hand, l, &a.what, began)) {
-            struct vgpu_charge paid = {.learned = 1};
+            struct vgpu_charge paid = {.learned = 1, .launches = 1};
             vgpu_probe_start(throttle, l, &a.what, a.probing ? a.cost : NULL, began, &paid, ticket);
             return;
         }

@@ -51,6 +51,7 @@ struct vgpu_probe {
     vgpu_duration own_ns;      /* of it what other streams of the process left it; 0: not known yet */
     struct vgpu_instant came;  /* when it was seen to have ended */
     uintptr_t stream;
+    int launches;              /* with those that follow it at once, paid by the same chunk */
     int is_second;             /* of a pair of overlap.h */
     struct vgpu_probe *before; /* the first of that pair */
     uint32_t before_generation;

@@ -100,9 +100,8 @@ static CUresult event_query(CUevent event)
 
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)
 {
-    *out =
-        (float)((double)(event_of((unsigned)end->card, end->slot)->at_ns - event_of((unsigned)start->card, start->slot)->at_ns) /
-                1e6);
+    uint64_t from = event_of((unsigned)start->card, start->slot)->at_ns, to = event_of((unsigned)end->card, end->slot)->at_ns;
+    *out = (float)((double)(int64_t)(to - from) / 1e6);
     return CUDA_SUCCESS;
 }
 

@@ -78,6 +78,17 @@ TEST(a_kernel_that_waits_for_the_other_to_leave_the_device_is_not_beside_it)
     CHECK(factor() < 1.001);
 }
 
+TEST(kernels_that_wait_for_a_neighbour_wait_together)
+{
+    memset(&overlap, 0, sizeof overlap);
+    for (unsigned i = 0; i < 100; i++) {
+        struct vgpu_overlap_run first = {i % 2 + 1, 0, 3 * MS, MS}, second = {2 - i % 2, 0, 3 * MS, MS};
+        vgpu_overlap_launched(&overlap, first.stream);
+        vgpu_overlap_pair(&overlap, &first, &second);
+    }
+    CHECK(fabs(factor() - 2) < 0.1);
+}
+
 TEST(no_more_run_side_by_side_than_the_device_has_room_for)
 {
     run_pairs(100, 3, 0, MS);
