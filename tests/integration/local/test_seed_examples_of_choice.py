@@ -26,6 +26,7 @@ from vgpu_local.steps import (
     empty,
     record,
     running,
+    until,
 )
 from vgpu_local.typed import typed
 
@@ -180,6 +181,8 @@ def models(cluster: LocalCluster) -> dict[str, list[str]]:
 
 
 def test_example_6_the_nodes_list_their_models(cluster: LocalCluster) -> None:
+    # An agent writes its node's annotation once its devices are there.
+    until(cluster, lambda: typed(cluster, DEVICES_OF_NODES).count("\t[") == 5)
     assert models(cluster) == {
         "t4": ["NVIDIA-Tesla T4"],
         "p100": ["NVIDIA-Tesla P100-PCIE-16GB"],
