@@ -158,6 +158,17 @@ class Replica:
         self.news.node_changed(a_node(device.spec.node_name))
         self.news.device_changed(device)
 
+    def fleet(self, nodes: int, *, devices: int, memory_mib: int) -> None:
+        """Nodes `node-00000` …, each with devices `GPU-0-0` … alike."""
+        for node in range(nodes):
+            name = f"node-{node:05d}"
+            self.news.node_changed(a_node(name))
+            for index in range(devices):
+                uuid = f"GPU-{node}-{index}"
+                self.news.device_changed(
+                    a_device(uuid=uuid, node=name, index=index, memory_mib=memory_mib)
+                )
+
     def pod(self, name: str = "pod-1", **fields: Any) -> Pod:
         """A pod as HAMi's users write it, seen by the engine and stored in the API."""
         limits = fields.pop("limits", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192})

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
 import itertools
 import json
 import os
@@ -38,8 +37,8 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from builders import a_container, a_device, a_node, a_pod
-from perf.waiting_bench import TimedEngine, serving, spread
+from builders import a_container, a_pod
+from perf.waiting_bench import TimedEngine, connection_to, serving, spread
 from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -142,13 +141,7 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Figures by events a second."""
     replica = Replica(clock=Clock(), engine_type=CountingEngine)
     assert isinstance(replica.engine, CountingEngine)
-    for node in range(options.nodes):
-        replica.news.node_changed(a_node(f"node-{node:05d}"))
-        for index in range(DEVICES_PER_NODE):
-            replica.news.device_changed(
-                a_device(uuid=f"GPU-{node:05d}-{index}", node=f"node-{node:05d}", index=index,
-                         memory_mib=DEVICE_MIB)
-            )  # fmt: skip
+    replica.fleet(options.nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
     found: dict[str, dict[str, Any]] = {}
     at_rest = 0.0
     async with AsyncExitStack() as stack:
@@ -215,9 +208,9 @@ async def objects(claims: int, nodes: int) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {PODS.plural: [], VGPU_CLAIMS.plural: []}
     texts = [json.dumps(wire) for wire in (holder, claim, plain)]
     for number in range(claims):
-        node, index = f"{number % nodes:05d}", number // nodes % DEVICES_PER_NODE
+        node, index = number % nodes, number // nodes % DEVICES_PER_NODE
         words = {
-            "holder-00000": f"holder-{number:05d}", "node-00000": f"node-{node}",
+            "holder-00000": f"holder-{number:05d}", "node-00000": f"node-{node:05d}",
             "GPU-00000-0": f"GPU-{node}-{index}", "gpu-00000-0": f"gpu-{node}-{index}",
             allocation: f"a110c000-0000-4000-8000-{number:012d}",
             known_uid: f"uid-of-claim-{number:05d}", "plain-00000": f"plain-{number:05d}",
@@ -352,9 +345,7 @@ def ask(
     folder: Path, port: int, *, nodes: int, prefix: str, seconds: float
 ) -> dict[str, list[float]]:
     """kube-scheduler's side: what its calls took, in ms; the first Filters are not counted."""
-    context = ssl.create_default_context(cafile=folder / "ca.crt")
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    connection = http.client.HTTPSConnection("localhost", port, context=context)
+    connection = connection_to(folder, port)
     connection.connect()
     names = [f"node-{number:05d}" for number in range(nodes)]
     chance, times = random.Random(11), {"filter_ms": list[float](), "empty_ms": list[float]()}

@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import http.client
 import json
 import random
-import ssl
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from builders import a_container, a_device, a_node, a_pod
+from builders import a_container, a_pod
+from perf.waiting_bench import connection_to, serving
 from replica import Replica
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_local.pki import Authority
-from vgpu_local.ports import free_ports
-from vgpu_operator.config import Address
-from vgpu_operator.extender.server import ExtenderServer
 
 DEVICES_PER_NODE = 8
 DEVICE_MIB = 40_960
@@ -67,46 +61,28 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
         claims: What is held of them.
     """
     replica = Replica()
-    for node in range(nodes):
-        replica.news.node_changed(a_node(f"node-{node:05d}"))
-        for index in range(DEVICES_PER_NODE):
-            replica.news.device_changed(
-                a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
-                         memory_mib=DEVICE_MIB)
-            )  # fmt: skip
+    replica.fleet(nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
     for claim in claims:
         replica.news.claim_changed(claim)
     gc.collect()
     gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
-    port = free_ports(1)[0]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        authority = Authority()
-        (folder / "ca.crt").write_bytes(authority.certificate)
-        certificate, key = authority.leaf().write(folder)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(certificate, key)
-        address = Address("127.0.0.1", port)
-        async with ExtenderServer(replica.engine, replica.binder, lambda: True, address, context):
-            found = {}
-            for candidates in (min(500, nodes), nodes):
-                client = await asyncio.create_subprocess_exec(
-                    *(sys.executable, __file__, str(folder), str(port), str(nodes)),
-                    *(str(candidates),),
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                said, _ = await client.communicate()
-                found[str(candidates)] = json.loads(said)
+    async with serving(replica) as (folder, port):
+        found = {}
+        for candidates in (min(500, nodes), nodes):
+            client = await asyncio.create_subprocess_exec(
+                *(sys.executable, __file__, str(folder), str(port), str(nodes)),
+                *(str(candidates),),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            said, _ = await client.communicate()
+            found[str(candidates)] = json.loads(said)
     gc.unfreeze()
     return found
 
 
 def ask(folder: Path, port: int, *, nodes: int, candidates: int) -> dict[str, float]:
     """The client's side: p50 and p99 in ms of each kind of answer, which is checked."""
-    context = ssl.create_default_context(cafile=folder / "ca.crt")
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    connection = http.client.HTTPSConnection("localhost", port, context=context)
+    connection = connection_to(folder, port)
     times: dict[str, list[float]] = {}
     for kind, body in requests(nodes, candidates):
         raw = json.dumps(body).encode()

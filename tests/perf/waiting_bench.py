@@ -261,13 +261,7 @@ class Scene:
         self.engine = replica.engine
         at_first = self._chance.sample(range(nodes), min(CANDIDATES_AT_FIRST, nodes))
         self._at_first = frozenset(f"node-{number:05d}" for number in at_first)
-        for node in range(nodes):
-            replica.news.node_changed(a_node(f"node-{node:05d}"))
-            for index in range(DEVICES_PER_NODE):
-                replica.news.device_changed(
-                    a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
-                             memory_mib=DEVICE_MIB)
-                )  # fmt: skip
+        replica.fleet(nodes, devices=DEVICES_PER_NODE, memory_mib=DEVICE_MIB)
         for number in range(nodes * DEVICES_PER_NODE):
             replica.news.claim_changed(self._holder(number, LARGE_MIB))
             replica.news.claim_changed(self._holder(number, SMALL_MIB))
@@ -461,6 +455,13 @@ async def serving(replica: Replica) -> AsyncIterator[tuple[Path, int]]:
             yield folder, port
 
 
+def connection_to(folder: Path, port: int) -> http.client.HTTPSConnection:
+    """The client's side of `serving`, not connected yet."""
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return http.client.HTTPSConnection("localhost", port, context=context)
+
+
 @asynccontextmanager
 async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
     """How long the loop is held, in ms: as a task that wants a turn every one sees it, and as CPU.
@@ -496,9 +497,7 @@ def waiting_pod(number: int, classes: int) -> Pod:
 
 def repeat_filters(folder: Path, port: int, *, nodes: int) -> None:
     """The client's side: 50 Filters a second of pods that ask for a whole device, until a line."""
-    context = ssl.create_default_context(cafile=folder / "ca.crt")
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    connection = http.client.HTTPSConnection("localhost", port, context=context)
+    connection = connection_to(folder, port)
     connection.connect()
     print("connected", flush=True)
     chance, times = random.Random(11), []
