@@ -315,12 +315,12 @@ static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu
     compare_times(device, cuda, probe);
 }
 
-/* For how long one that has ended kept another one waiting, which took as long as it did because of that; 0: it did not. */
+/* For how long one that has ended kept one of another stream waiting, which took as long as it did because of that; 0: did not. */
 static vgpu_duration kept_waiting(const struct vgpu_cuda *cuda, const struct vgpu_probe *other, const struct vgpu_probe *probe)
 {
     float ms = 0;
-    if (other->context != probe->context || other->ordinal != probe->ordinal || other->stream == probe->stream ||
-        vgpu_cost_fit(&other->what) > 1 || cuda->cuEventElapsedTime(&ms, other->end, probe->end) != CUDA_SUCCESS || ms <= 0) {
+    if (other->context != probe->context || other->ordinal != probe->ordinal || vgpu_cost_fit(&other->what) > 1 ||
+        cuda->cuEventElapsedTime(&ms, other->end, probe->end) != CUDA_SUCCESS || ms <= 0) {
         return 0;
     }
     vgpu_duration since = (vgpu_duration)((double)ms * 1e6), ran = other->own_ns ? other->own_ns : atomic_load(&other->cost->ns);
@@ -341,7 +341,7 @@ static vgpu_duration own_time(const struct vgpu_throttle *throttle, const struct
         return probe->took_ns;
     }
     for (unsigned i = 0; i < count; i++) {
-        if (ended[i] != probe && ended[i]->stream != probe->stream && compared++ < MOST_COMPARED) {
+        if (ended[i]->stream != probe->stream && compared++ < MOST_COMPARED) {
             waited += kept_waiting(cuda, ended[i], probe);
         }
     }

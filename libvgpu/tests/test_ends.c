@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "throttle.h"
+#include "one_bucket.h"
 #include "t.h"
 #include "virtual_time.h"
 
@@ -24,7 +25,6 @@ struct CUctx_st {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the driver */
 static _Thread_local struct CUctx_st *current;
 static struct vgpu_throttle throttle;
-static struct vgpu_region_bucket bucket;
 static _Atomic unsigned events_made;
 
 static struct vgpu_instant clock_now(void)
@@ -124,25 +124,6 @@ static struct vgpu_share share_of(void *owner, int ordinal)
 {
     (void)owner, (void)ordinal;
     return (struct vgpu_share){.percent = 90, .always = 1};
-}
-
-static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return &bucket;
-}
-
-static uint32_t sms_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return 100;
-}
-
-static int nothing_measured(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
-{
-    (void)owner, (void)ordinal, (void)since_us;
-    *out = (struct vgpu_measurement){.others_known = 1};
-    return 0;
 }
 
 /* Each thread has one context after the other, at the same address, as a primary one. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "throttle.h"
+#include "one_bucket.h"
 #include "t.h"
 #include "virtual_time.h"
 
@@ -11,7 +12,6 @@
 enum { THREADS = 4 };
 
 static struct vgpu_throttle throttle;
-static struct vgpu_region_bucket bucket;
 static _Atomic uint64_t work_ns;
 static _Atomic uint32_t percent = 50;
 static char events[2];
@@ -66,25 +66,6 @@ static struct vgpu_share share_of(void *owner, int ordinal)
 {
     (void)owner, (void)ordinal;
     return (struct vgpu_share){.percent = atomic_load(&percent), .always = 1};
-}
-
-static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return &bucket;
-}
-
-static uint32_t sms_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return 100;
-}
-
-static int nothing_measured(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
-{
-    (void)owner, (void)ordinal, (void)since_us;
-    *out = (struct vgpu_measurement){.others_known = 1};
-    return 0;
 }
 
 static uint64_t end_ns;

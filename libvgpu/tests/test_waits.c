@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "throttle.h"
+#include "one_bucket.h"
 #include "t.h"
 
 #define US UINT64_C(1000)
@@ -15,7 +16,6 @@ struct CUevent_st {
 
 static uint64_t now_ns, device_ns, stream_ns[3]; /* until when the device, and each stream, has something to run */
 static struct vgpu_throttle throttle;
-static struct vgpu_region_bucket bucket;
 
 static struct vgpu_instant clock_now(void)
 {
@@ -79,18 +79,6 @@ static struct vgpu_share share_of(void *owner, int ordinal)
 {
     (void)owner, (void)ordinal;
     return (struct vgpu_share){.percent = 60, .always = 1};
-}
-
-static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return &bucket;
-}
-
-static uint32_t sms_of(void *owner, int ordinal)
-{
-    (void)owner, (void)ordinal;
-    return 100;
 }
 
 static const struct vgpu_launch a_launch = {
