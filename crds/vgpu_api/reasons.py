@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cache
+from types import MappingProxyType
 
 
 class Reason(StrEnum):
@@ -68,6 +69,85 @@ class Reason(StrEnum):
     GATED = "Gated"  # behind our scheduling gate, in a cluster that lifts none
 
 
+class Cure(IntEnum):
+    """What can end a refusal. The lower one stops a claim first.
+
+    A claim in a mixed cluster is refused by most devices for ever, because they are not of the kind
+    that it asks for. The reason to report is the one without which it would run: first what time
+    can cure, last what the request excludes itself.
+    """
+
+    QUOTA = 1
+    """The end of others of the namespace, or a larger quota. It comes before room: a device is only
+    counted under the quota when it passed every check before it."""
+    ROOM = 2
+    """The end of others on the device."""
+    OTHERS = 3
+    """The end of others, in a way that neither preemption nor earmarks count on."""
+    REPAIR = 4
+    """Someone has to repair or reopen the device or the node."""
+    COUNT = 5
+    """More devices that fit. The other devices of the node have their own reasons, which tell more,
+    unless the request excludes them."""
+    REQUEST = 6
+    """Another request, device or label: time alone cures nothing."""
+
+
+CURES: Mapping[Reason, Cure] = MappingProxyType(
+    {
+        Reason.RESOURCE_QUOTA_NOT_FIT: Cure.QUOTA,
+        Reason.CARD_TIME_SLICING_EXHAUSTED: Cure.ROOM,
+        Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT: Cure.ROOM,
+        Reason.CARD_INSUFFICIENT_MEMORY: Cure.ROOM,
+        Reason.CARD_INSUFFICIENT_CORE: Cure.ROOM,
+        Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
+        Reason.NUMA_NOT_FIT: Cure.ROOM,
+        # Others of one class or policy hold the device; it takes any once it is empty.
+        Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
+        Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
+        # Other instances may lie in the way, or the device offers none of the size.
+        Reason.CARD_MIG_TOPOLOGY_INFEASIBLE: Cure.OTHERS,
+        Reason.MODE_NOT_FIT: Cure.OTHERS,
+        Reason.NODE_INSUFFICIENT_RESOURCES: Cure.OTHERS,
+        Reason.NODE_POD_RULES_MISMATCH: Cure.OTHERS,
+        Reason.NODE_VOLUME_LIMIT: Cure.OTHERS,
+        Reason.RESERVED_ELSEWHERE: Cure.OTHERS,
+        Reason.CARD_NOT_HEALTHY: Cure.REPAIR,
+        Reason.CARD_CORDONED: Cure.REPAIR,
+        Reason.CARD_UUID_DUPLICATE: Cure.REPAIR,
+        Reason.NODE_NOT_READY: Cure.REPAIR,
+        Reason.NODE_UNSCHEDULABLE: Cure.REPAIR,
+        Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: Cure.COUNT,
+        Reason.CARD_TYPE_MISMATCH: Cure.REQUEST,
+        Reason.CARD_UUID_MISMATCH: Cure.REQUEST,
+        Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: Cure.REQUEST,
+        Reason.NODE_INSUFFICIENT_DEVICE: Cure.REQUEST,
+        Reason.NODE_SELECTOR_MISMATCH: Cure.REQUEST,
+        Reason.NODE_AFFINITY_MISMATCH: Cure.REQUEST,
+        Reason.NODE_TAINTED: Cure.REQUEST,
+        Reason.NODE_VOLUME_MISMATCH: Cure.REQUEST,
+    }
+)
+"""Every reason that a device or a node can have; docs/reference/reasons.md shows it."""
+
+OF_A_NODE = frozenset(
+    {
+        Reason.NODE_INSUFFICIENT_DEVICE,
+        Reason.NODE_NOT_READY,
+        Reason.NODE_UNSCHEDULABLE,
+        Reason.NODE_SELECTOR_MISMATCH,
+        Reason.NODE_AFFINITY_MISMATCH,
+        Reason.NODE_TAINTED,
+        Reason.NODE_INSUFFICIENT_RESOURCES,
+        Reason.NODE_POD_RULES_MISMATCH,
+        Reason.NODE_VOLUME_MISMATCH,
+        Reason.NODE_VOLUME_LIMIT,
+        Reason.RESERVED_ELSEWHERE,
+    }
+)
+"""Reasons that are counted in nodes, not in devices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """How often each reason applied, out of how many devices (or nodes)."""
@@ -90,11 +170,6 @@ class Tally:
     def __bool__(self) -> bool:
         return any(self.counts.values())
 
-    def leading(self) -> Reason | None:
-        """The reason that applied most often; the first by name on a tie."""
-        ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0].value))
-        return ranked[0][0] if ranked and ranked[0][1] else None
-
 
 def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
     """Several tallies, each as often as given, as one: for instance of all nodes of a cluster."""
@@ -105,3 +180,18 @@ def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
         for reason, count in tally.counts.items():
             counts[reason] = counts.get(reason, 0) + times * count
     return Tally(counts, total)
+
+
+def stopping(*tallies: Tally) -> Reason | None:
+    """Return the reason that stops a claim now, or None if there is none.
+
+    The lowest cure decides, then the order of the tallies (devices are told before nodes), then how
+    often a reason applies, then its name.
+    """
+    found = (
+        (CURES[reason], place, -count, reason.value, reason)
+        for place, tally in enumerate(tallies)
+        for reason, count in tally.counts.items()
+        if count
+    )
+    return min(found, default=(None,))[-1]

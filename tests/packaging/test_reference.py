@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from manual import generate, words
 from manual.pages import DOCS, differences, rows
+from vgpu_api.reasons import CURES, Cure
 
 REFERENCE = DOCS / "reference"
 REASONS, CONDITIONS = REFERENCE / "reasons.md", REFERENCE / "conditions-and-events.md"
@@ -32,6 +34,14 @@ def test_a_table_and_the_code_have_the_same_words(
     page: Path, section: str, of_code: Callable[[], words.Words]
 ) -> None:
     assert differences(page, section, of_code()) == []
+
+
+def test_the_page_groups_reasons_by_their_cures_in_the_order_in_which_they_are_told() -> None:
+    section = REASONS.read_text().split("What cures it", 1)[1].split("\n\n", 1)[0]
+    groups = [set(re.findall(r"`(\w+)`", line)) for line in section.splitlines() if "`" in line]
+    assert groups == [
+        {reason.value for reason, of in CURES.items() if of is cure} for cure in sorted(Cure)
+    ]
 
 
 def test_every_type_of_condition_is_listed_once() -> None:

@@ -8,27 +8,10 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from vgpu_api.quantity import format_mib
-from vgpu_api.reasons import Reason, Tally, sum_up
+from vgpu_api.reasons import OF_A_NODE, Reason, Tally, stopping, sum_up
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_operator.placement.geometry import Instance, bits_of
-
-_OF_A_NODE = frozenset(
-    {
-        Reason.NODE_INSUFFICIENT_DEVICE,
-        Reason.NODE_NOT_READY,
-        Reason.NODE_UNSCHEDULABLE,
-        Reason.NODE_SELECTOR_MISMATCH,
-        Reason.NODE_AFFINITY_MISMATCH,
-        Reason.NODE_TAINTED,
-        Reason.NODE_INSUFFICIENT_RESOURCES,
-        Reason.NODE_POD_RULES_MISMATCH,
-        Reason.NODE_VOLUME_MISMATCH,
-        Reason.NODE_VOLUME_LIMIT,
-        Reason.RESERVED_ELSEWHERE,
-    }
-)
-"""Reasons that are counted in nodes, not in devices."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -135,9 +118,8 @@ class Plan:
 
     @property
     def reason(self) -> Reason:
-        """The reason that stands for a refusal: the most frequent, of devices before of nodes."""
-        devices, nodes = _summed(self.groups)
-        return devices.leading() or nodes.leading() or Reason.NO_GPU_NODES
+        """Return the reason that stops the claim now (`vgpu_api.reasons.CURES`)."""
+        return stopping(*_summed(self.groups)) or Reason.NO_GPU_NODES
 
     @property
     def text(self) -> str:
@@ -204,7 +186,7 @@ def _summed(groups: Sequence[Refused]) -> tuple[Tally, Tally]:
     of_devices: list[tuple[Tally, int]] = []
     of_nodes: list[tuple[Tally, int]] = []
     for tally, nodes in groups:
-        into = of_nodes if _OF_A_NODE.issuperset(tally.counts) else of_devices
+        into = of_nodes if OF_A_NODE.issuperset(tally.counts) else of_devices
         into.append((tally, len(nodes)))
     total = sum(len(nodes) for _, nodes in groups)
     return sum_up(of_devices), Tally(sum_up(of_nodes).counts, total)

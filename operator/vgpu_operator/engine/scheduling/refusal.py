@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from vgpu_api.reasons import Reason
+from vgpu_api.reasons import CURES, Cure, Reason
 from vgpu_operator.placement import Plan
 
-OF_ROOM = frozenset(
-    {
-        Reason.CARD_TIME_SLICING_EXHAUSTED,
-        Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
-        Reason.CARD_INSUFFICIENT_MEMORY,
-        Reason.CARD_INSUFFICIENT_CORE,
-        Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
-        Reason.NUMA_NOT_FIT,
-        Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,
-    }
-)
-"""Reasons that the end of others can cure."""
+OF_ROOM = frozenset(reason for reason, cure in CURES.items() if cure is Cure.ROOM)
+"""Reasons that the end of others on a device can cure."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
