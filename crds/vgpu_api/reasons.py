@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from types import MappingProxyType
 
 
 class Reason(StrEnum):
@@ -93,41 +92,39 @@ class Cure(IntEnum):
     """Another request, device or label: time alone cures nothing."""
 
 
-CURES: Mapping[Reason, Cure] = MappingProxyType(
-    {
-        Reason.RESOURCE_QUOTA_NOT_FIT: Cure.QUOTA,
-        Reason.CARD_TIME_SLICING_EXHAUSTED: Cure.ROOM,
-        Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT: Cure.ROOM,
-        Reason.CARD_INSUFFICIENT_MEMORY: Cure.ROOM,
-        Reason.CARD_INSUFFICIENT_CORE: Cure.ROOM,
-        Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
-        Reason.NUMA_NOT_FIT: Cure.ROOM,
-        # Others of one class or policy hold the device; it takes any once it is empty.
-        Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
-        Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
-        # Other instances may lie in the way, or the device offers none of the size.
-        Reason.CARD_MIG_TOPOLOGY_INFEASIBLE: Cure.OTHERS,
-        Reason.MODE_NOT_FIT: Cure.OTHERS,
-        Reason.NODE_INSUFFICIENT_RESOURCES: Cure.OTHERS,
-        Reason.NODE_POD_RULES_MISMATCH: Cure.OTHERS,
-        Reason.NODE_VOLUME_LIMIT: Cure.OTHERS,
-        Reason.RESERVED_ELSEWHERE: Cure.OTHERS,
-        Reason.CARD_NOT_HEALTHY: Cure.REPAIR,
-        Reason.CARD_CORDONED: Cure.REPAIR,
-        Reason.CARD_UUID_DUPLICATE: Cure.REPAIR,
-        Reason.NODE_NOT_READY: Cure.REPAIR,
-        Reason.NODE_UNSCHEDULABLE: Cure.REPAIR,
-        Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: Cure.COUNT,
-        Reason.CARD_TYPE_MISMATCH: Cure.REQUEST,
-        Reason.CARD_UUID_MISMATCH: Cure.REQUEST,
-        Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: Cure.REQUEST,
-        Reason.NODE_INSUFFICIENT_DEVICE: Cure.REQUEST,
-        Reason.NODE_SELECTOR_MISMATCH: Cure.REQUEST,
-        Reason.NODE_AFFINITY_MISMATCH: Cure.REQUEST,
-        Reason.NODE_TAINTED: Cure.REQUEST,
-        Reason.NODE_VOLUME_MISMATCH: Cure.REQUEST,
-    }
-)
+CURES: Mapping[Reason, Cure] = {
+    Reason.RESOURCE_QUOTA_NOT_FIT: Cure.QUOTA,
+    Reason.CARD_TIME_SLICING_EXHAUSTED: Cure.ROOM,
+    Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT: Cure.ROOM,
+    Reason.CARD_INSUFFICIENT_MEMORY: Cure.ROOM,
+    Reason.CARD_INSUFFICIENT_CORE: Cure.ROOM,
+    Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
+    Reason.NUMA_NOT_FIT: Cure.ROOM,
+    # Others of one class or policy hold the device; it takes any once it is empty.
+    Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
+    Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
+    # Other instances may lie in the way, or the device offers none of the size.
+    Reason.CARD_MIG_TOPOLOGY_INFEASIBLE: Cure.OTHERS,
+    Reason.MODE_NOT_FIT: Cure.OTHERS,
+    Reason.NODE_INSUFFICIENT_RESOURCES: Cure.OTHERS,
+    Reason.NODE_POD_RULES_MISMATCH: Cure.OTHERS,
+    Reason.NODE_VOLUME_LIMIT: Cure.OTHERS,
+    Reason.RESERVED_ELSEWHERE: Cure.OTHERS,
+    Reason.CARD_NOT_HEALTHY: Cure.REPAIR,
+    Reason.CARD_CORDONED: Cure.REPAIR,
+    Reason.CARD_UUID_DUPLICATE: Cure.REPAIR,
+    Reason.NODE_NOT_READY: Cure.REPAIR,
+    Reason.NODE_UNSCHEDULABLE: Cure.REPAIR,
+    Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: Cure.COUNT,
+    Reason.CARD_TYPE_MISMATCH: Cure.REQUEST,
+    Reason.CARD_UUID_MISMATCH: Cure.REQUEST,
+    Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: Cure.REQUEST,
+    Reason.NODE_INSUFFICIENT_DEVICE: Cure.REQUEST,
+    Reason.NODE_SELECTOR_MISMATCH: Cure.REQUEST,
+    Reason.NODE_AFFINITY_MISMATCH: Cure.REQUEST,
+    Reason.NODE_TAINTED: Cure.REQUEST,
+    Reason.NODE_VOLUME_MISMATCH: Cure.REQUEST,
+}
 """Every reason that a device or a node can have; docs/reference/reasons.md shows it."""
 
 OF_A_NODE = frozenset(
