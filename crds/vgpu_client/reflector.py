@@ -10,7 +10,9 @@ the handler keeps.
 
 Versions of a kind only grow. When they do not, a backup of etcd was restored under us: objects
 that we know never were, and ledgers and caches that ignore old versions would keep them for ever.
-So that ends the reflector, and with it the process, which starts from what there is.
+So that ends the reflector, and with it the process, which starts from what there is. etcd's guide
+raises the version of the server at a restore (`etcdutl snapshot restore --bump-revision`), so that
+lists never go back; objects keep the versions that they had, and show it.
 """
 
 from __future__ import annotations
@@ -267,6 +269,7 @@ class Reflector(Generic[T]):
         listing = await self._read(None if quorum else str(self._position), each)
         self._must_not_go_back(int(listing.resource_version))
         items: list[_Item] = list(listing.items)
+        self._must_not_contradict(items)
         present = {item.place for item in items}
         for place in [place for place in self._known if place not in present]:
             self._deliver_deleted(place)
@@ -334,6 +337,31 @@ class Reflector(Generic[T]):
             raise DataRestored(
                 f"{self.resource.plural}: the API server is at version {version}, and was at "
                 f"{self._position}: a backup of its data was restored"
+            )
+
+    def _must_not_contradict(self, items: Iterable[_Item]) -> None:
+        """Compare a list that is no older than what was delivered with what was.
+
+        Everything up to `_position` has been delivered. So an object whose version is no newer was
+        delivered in exactly this version; another version of it, or an object that is not known
+        (any more), is from a history that we have not seen. This raises no false alarm, because a
+        version stands for one content and a selector depends on the content alone.
+
+        An object that is missing proves nothing. What was created after the backup looks as if it
+        had been deleted since the last event, and is delivered as that: a process that starts
+        anew would not find it either. The size of the step between two versions was rejected as a
+        sign: on a busy cluster it only shows how long the stream was broken.
+        """
+        for item in items:
+            if not item.read or int(item.version.resource_version) > self._position:
+                continue
+            known = self._known.get(item.place)
+            is_same = known is not None and known.uid == item.version.uid
+            raise DataRestored(
+                f"{self.resource.plural}: {'/'.join(filter(None, item.place))} is at version "
+                f"{item.version.resource_version}, and was "
+                + (f"at {known.resource_version}" if known and is_same else "deleted")
+                + f" by version {self._position}: a backup of the API server's data was restored"
             )
 
     async def _follow(self) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
+from vgpu_client.errors import ApiError, DataRestored, Gone, ServerError, StreamBroken, Unreachable
 from vgpu_client.reads import Each, Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 
@@ -35,6 +35,8 @@ class ModelApi:
         self.uids = 0
         self.lag = 0  # how many versions the server's cache is behind, at most
         self.quorum_reads = 0
+        self.backup: tuple[int, dict[str, dict[str, Any]]] = (self.version, {})
+        self.restores = 0
 
     def write(self, verb: str, name: str, *, readable: bool = True) -> None:
         if (verb == "create") == (name in self.truth):
@@ -63,6 +65,24 @@ class ModelApi:
 
     def forget_history(self) -> None:
         self.compacted = self.version
+
+    def back_up(self) -> None:
+        self.backup = self.version, dict(self.truth)
+
+    def restore(self, bump: int) -> None:
+        """`etcdutl snapshot restore --bump-revision BUMP --mark-compacted`, by its guide: the
+        objects of the backup with their versions, the server's version raised beyond all that
+        clients have seen, and no history."""
+        version, truth = self.backup
+        self.version = max(self.version, version) + bump
+        self.truth = dict(truth)
+        self.history = [
+            (int(obj["metadata"]["resourceVersion"]), "ADDED", obj) for obj in truth.values()
+        ]
+        self.forget_history()
+        self.restores += 1
+        self.cut = "gone"
+        self.changed.set()
 
     async def list(
         self,
@@ -103,8 +123,10 @@ class ModelApi:
         version = max(self.version - self.lag, least, 100)
         if version > self.version:
             raise ServerError("model: too large resource version", status=504)
+        if version < self.compacted and self.restores:
+            version = self.version  # the server's cache begins with what was restored
         known: dict[str, dict[str, Any]] = {}
-        for at, kind, obj in self.history:
+        for at, kind, obj in sorted(self.history, key=lambda each: each[0]):
             if at > version:
                 break
             name = obj["metadata"]["name"]
@@ -224,6 +246,8 @@ steps = st.lists(
         st.tuples(st.just("relist")),
         st.tuples(st.just("reach")),
         st.tuples(st.just("run"), st.integers(1, 30)),
+        st.tuples(st.just("back up")),
+        st.tuples(st.just("restore"), st.integers(1, 1_000)),
     ),
     max_size=40,
 )
@@ -233,9 +257,12 @@ def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[N
     """What was written before is known, once the reflector has caught up with that."""
     version = api.version
     there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
+    restores = api.restores
 
     async def look() -> None:
         await reaching
+        if api.restores > restores:
+            return  # what was written before may never have been
         later = [(kind, obj) for at, kind, obj in api.history if at > version]
         deleted = {obj["metadata"]["name"] for kind, obj in later if kind == "DELETED"}
         for name in NAMES:
@@ -281,6 +308,10 @@ async def watched_through(
                 api.lag = behind
             case ("relist",):
                 relists.append(asyncio.ensure_future(reflector.relist()))
+            case ("back up",):
+                api.back_up()
+            case ("restore", bump):
+                api.restore(bump)
             case ("reach",):
                 reaching = reflector.reach(api.version)
                 relists.append(asyncio.ensure_future(reached(reaching, api, view)))
@@ -299,12 +330,18 @@ async def watched_through(
         await asyncio.sleep(0)
     if relists:
         async with asyncio.timeout(5):
-            await asyncio.gather(*relists)
+            await asyncio.wait({running, asyncio.gather(*relists)}, return_when="FIRST_COMPLETED")
+    if running.done():
+        for each in relists:
+            each.cancel()
+        await running  # raises
+    await asyncio.gather(*relists)
     api.write("modify", LAST, readable=False)
     for _ in range(300):
         if view.objects.get(LAST, "").endswith("unreadable") or running.done():
             break
         await asyncio.sleep(0)
+    assert not running.done()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -359,12 +396,41 @@ def test_who_wants_a_list_now_gets_it_from_etcd() -> None:
     assert api.quorum_reads == 1
 
 
+@pytest.mark.parametrize("from_cache", [False, True])
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(("modify", "a", True), id="a known object has an earlier version"),
+        pytest.param(("delete", "a", True), id="a deleted object is there again"),
+    ],
+)
+def test_a_restore_whose_versions_were_raised_ends_it_where_the_objects_contradict_it(
+    later: tuple[Any, ...], from_cache: bool
+) -> None:
+    script = [("create", "a", True), ("back up",), later, ("run", 30), ("restore", 1_000)]
+    with pytest.raises(DataRestored, match="ns/a is at version 101, and was"):
+        asyncio.run(watched_through(script, from_cache=from_cache))
+
+
+def test_what_a_restore_lost_is_told_as_deleted() -> None:
+    """No list distinguishes it from what was deleted, and either way it is not there."""
+    script = [("back up",), ("create", "a", True), ("run", 30), ("restore", 1_000), ("run", 30)]
+    api, view = asyncio.run(watched_through(script))
+    assert view.objects == the_truth(api)
+    assert view.ends == [False]
+
+
 @settings(max_examples=200)
 @given(script=steps, from_cache=st.booleans())
 def test_once_faults_stop_the_view_equals_the_truth(
     script: list[tuple[Any, ...]], from_cache: bool
 ) -> None:
     """Whatever streams and lists do: no object lost, none too many, nothing delivered that makes no
-    sense (an addition of what is known, a deletion of what is not, a version that goes back)."""
-    api, view = asyncio.run(watched_through(script, from_cache=from_cache))
-    assert view.objects == the_truth(api)
+    sense (an addition of what is known, a deletion of what is not, a version that goes back). Only
+    a restore may end the reflector."""
+    try:
+        api, view = asyncio.run(watched_through(script, from_cache=from_cache))
+    except DataRestored:
+        assert any(verb == "restore" for verb, *_ in script)
+    else:
+        assert view.objects == the_truth(api)

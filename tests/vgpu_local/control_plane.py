@@ -70,6 +70,7 @@ class ControlPlane(Started):
     def __init__(self, options: Options = Options()) -> None:
         self._options = options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._port = 0
         self._folder = Path()  # until it is started: nothing of ours, so nothing to remove
         self._undo = contextlib.ExitStack()
         self._authority = Authority(name="vgpu-control-plane")
@@ -93,13 +94,11 @@ class ControlPlane(Started):
             raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
         self._folder = Path(tempfile.mkdtemp(prefix="vgpu-control-plane-"))
         self._undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        port = free_ports(1)[0]
-        self.url = f"https://127.0.0.1:{port}"
+        self._port = free_ports(1)[0]
+        self.url = f"https://127.0.0.1:{self._port}"
         try:
             self._write_credentials()
-            self._start_etcd()
-            self._start_apiserver(port)
-            self._await_ready()
+            self._start_storage()
             if self._options.controllers:
                 self._start_controllers()
             if self._options.scheduler:
@@ -107,6 +106,19 @@ class ControlPlane(Started):
         except BaseException:
             self.stop()
             raise
+
+    def back_up(self) -> None:
+        """Keep a copy of etcd's data; etcd and the API server are restarted for it."""
+        self._end("kube-apiserver", "etcd")
+        shutil.copytree(self._folder / "etcd", self._folder / "backup")
+        self._start_storage()
+
+    def restore(self) -> None:
+        """Begin anew with the data of `back_up`, as the API server and etcd alone notice."""
+        self._end("kube-apiserver", "etcd")
+        shutil.rmtree(self._folder / "etcd")
+        shutil.copytree(self._folder / "backup", self._folder / "etcd")
+        self._start_storage()
 
     def start_scheduler(self, config: Mapping[str, Any]) -> None:
         """Start kube-scheduler.
@@ -143,9 +155,7 @@ class ControlPlane(Started):
 
     def stop_scheduler(self) -> None:
         """End kube-scheduler; another one, configured otherwise, may be started after it."""
-        process = self._processes.pop("kube-scheduler")
-        process.kill()
-        process.wait()
+        self._end("kube-scheduler")
 
     def get(self, path: str, *, timeout_s: float) -> bytes:
         """What the API server answers an administrator who asks for a path."""
@@ -193,6 +203,17 @@ class ControlPlane(Started):
             process.wait()
         self._processes.clear()
         self._undo.close()
+
+    def _end(self, *programs: str) -> None:
+        for program in programs:
+            process = self._processes.pop(program)
+            process.kill()
+            process.wait()
+
+    def _start_storage(self) -> None:
+        self._start_etcd()
+        self._start_apiserver(self._port)
+        self._await_ready()
 
     def _write_credentials(self) -> None:
         folder = self._folder

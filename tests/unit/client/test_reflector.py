@@ -215,6 +215,50 @@ async def test_a_list_of_an_earlier_version_ends_it_for_data_were_restored() -> 
     assert run.told.lines == ["added a at 8"]
 
 
+@pytest.mark.parametrize(
+    ("restored", "found"),
+    [
+        pytest.param(
+            an_object("a", 6), "ns/a is at version 6, and was at 8", id="an earlier version"
+        ),
+        pytest.param(
+            an_object("b", 9, uid="v"), "ns/b is at version 9, and was deleted", id="a deleted one"
+        ),
+        pytest.param(
+            an_object("a", 7, uid="former"), "ns/a is at version 7, and was", id="a former namesake"
+        ),
+    ],
+)
+async def test_an_object_older_than_what_was_delivered_ends_it_though_the_list_is_newer(
+    restored: dict[str, Any], found: str
+) -> None:
+    """`etcdutl snapshot restore --bump-revision`: lists go on, objects have their old versions."""
+    lists = [a_list(an_object("a", 8)), a_list(restored, version=1_000_000_006)]
+    run = Run(Script(lists, [[an_event("DELETED", "b", 10, uid="v"), Gone("", status=410)]]))
+    with pytest.raises(DataRestored, match=f"vgpuclaims: {found}.*: a backup"):
+        async with asyncio.timeout(5):
+            await run.reflector.run()
+    assert run.told.lines == ["added a at 8"]
+
+
+async def test_objects_written_after_the_last_event_are_no_sign_of_a_restore() -> None:
+    after = a_list(an_object("a", 11), an_object("b", 12, uid="v"), version=1_000_000_006)
+    run = await Run(
+        Script([a_list(an_object("a", 8)), after], [[Gone("", status=410)]])
+    ).to_the_end()
+    assert run.told.lines == ["added a at 8", "modified a at 11", "added b at 12"]
+
+
+async def test_old_versions_in_the_list_of_a_cache_that_is_behind_are_no_sign_of_a_restore() -> (
+    None
+):
+    behind, now = a_list(an_object("a", 5), version=9), a_list(an_object("a", 10), version=10)
+    streams = [[an_event("MODIFIED", "a", 10), Unreachable("")]]
+    script = Script([a_list(an_object("a", 5), version=9), behind, now], streams)
+    run = await Run(script, scope=Scope(from_cache=True)).to_the_end()
+    assert run.told.lines == ["added a at 5", "modified a at 10"]
+
+
 async def test_of_a_list_only_what_is_new_is_decoded() -> None:
     decoded: list[str] = []
 
@@ -335,7 +379,7 @@ async def test_a_list_that_had_begun_before_it_was_wanted_does_not_do() -> None:
 
 
 async def test_a_long_list_lets_others_have_their_turn() -> None:
-    many = a_list(*(an_object(f"o-{number}", number + 1) for number in range(1000)), version=1000)
+    many = a_list(*(an_object(f"o-{number}", number + 11) for number in range(1000)), version=1010)
     run = Run(Script([a_list(), many], [[Gone("", status=410)]]))
     progress: list[int] = []
 
