@@ -178,6 +178,7 @@ class Agent:
             PluginServer(self._plugin, config.plugin_socket),
             kubelet=config.kubelet_socket,
             resource=config.resource,
+            pod_resources=self._node.pod_resources,
             metrics=self._metrics,
         )
         self._publisher = Publisher(
@@ -225,6 +226,7 @@ class Agent:
                 parts.create_task(self._releases.run())
                 parts.create_task(self._resizing.run())
                 parts.create_task(self._registration.run())
+                parts.create_task(self._follow_registration())
                 parts.create_task(self._audit.run())
                 parts.create_task(self._look_at_devices())
                 parts.create_task(self._hear_events())
@@ -376,6 +378,11 @@ class Agent:
             if self._health.note(event, devices=self._inventory.devices, now=time.monotonic()):
                 self._health_changed()
                 self._inventory.look_soon()  # NVML may report by now what the device needs
+
+    async def _follow_registration(self) -> None:
+        while True:
+            self._publisher.plugin_problem = await self._registration.problem_changed()
+            self._publisher.wake()
 
     def _health_changed(self) -> None:
         self._devices_changed()

@@ -20,6 +20,7 @@ from vgpu_api.v1alpha1 import (
     MigStatus,
 )
 from vgpu_api.v1alpha1.gpudevice import MigPlacement, MigProfile
+from vgpu_nodeagent.deviceplugin.standing import PluginProblem
 from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.toolkit import Exposure
 from vgpu_nodeagent.health import HealthProblem
@@ -69,15 +70,23 @@ def said_by(device: GPUDevice) -> dict[str, Any]:
     return _own_part(device.status.to_wire())
 
 
-def present(problem: HealthProblem | None) -> list[Condition]:
-    """The conditions of a device that the driver shows."""
+def present(problem: HealthProblem | None, plugin: PluginProblem | None = None) -> list[Condition]:
+    """The conditions of a device that the driver shows.
+
+    Args:
+        problem: Why it cannot be relied on.
+        plugin: Why the kubelet does not offer it. The device itself is healthy all the same.
+    """
     if problem is not None:
         return [
             _condition(conditions.READY, "False", problem.reason, problem.message),
             _condition(conditions.HEALTHY, "False", problem.reason, problem.message),
         ]
+    ready = _condition(conditions.READY, "True", "Present", "the driver shows the GPU")
+    if plugin is not None:
+        ready = _condition(conditions.READY, "False", plugin.reason, plugin.message)
     return [
-        _condition(conditions.READY, "True", "Present", "the driver shows the GPU"),
+        ready,
         _condition(conditions.HEALTHY, "True", "NoErrors", "no fatal error was reported"),
     ]
 

@@ -20,6 +20,8 @@ class Metrics:
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     registrations: Counter = field(init=False)
+    plugin_connected: Gauge = field(init=False)
+    plugin_losses: Counter = field(init=False)
     prestart_seconds: Histogram = field(init=False)
     prestart_failures: Counter = field(init=False)
     slots: Gauge = field(init=False)
@@ -35,6 +37,17 @@ class Metrics:
         r = self.registry
         self.registrations = Counter(
             "vgpu_agent_registrations_total", "Registrations with the kubelet.", registry=r
+        )
+        self.plugin_connected = Gauge(
+            "vgpu_agent_plugin_connected",
+            "1 while the kubelet offers the slots of this agent.",
+            registry=r,
+        )
+        self.plugin_losses = Counter(
+            "vgpu_agent_plugin_losses_total",
+            "Times that the kubelet stopped offering the slots of this agent.",
+            ["state"],
+            registry=r,
         )
         self.prestart_seconds = Histogram(
             "vgpu_agent_prestart_duration_seconds", "Time to answer PreStartContainer.", registry=r

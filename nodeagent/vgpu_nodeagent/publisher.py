@@ -29,6 +29,7 @@ from vgpu_nodeagent.device_status import (
     said_of,
     unclaimed,
 )
+from vgpu_nodeagent.deviceplugin.standing import PluginProblem
 from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.toolkit import Exposure
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
@@ -87,6 +88,8 @@ class Publisher:
         self._now = now
         self._sleep = sleep
         self._desired = asyncio.Event()
+        self.plugin_problem: PluginProblem | None = None
+        """Why the kubelet does not offer the node's slots; None while it does."""
         inventory.on_change(self.wake)
         view.on_device(self._device_changed)
 
@@ -244,7 +247,7 @@ class Publisher:
     def _conditions(self, uuid: str) -> list[Condition]:
         if not self._inventory.is_present(uuid):
             return absent(self._inventory.driver_error)
-        return present(self._health.problem(uuid))
+        return present(self._health.problem(uuid), self.plugin_problem)
 
     def _stamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

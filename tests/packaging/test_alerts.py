@@ -167,6 +167,13 @@ CASES: Mapping[str, Case] = {
         {STARTS + '"1"}': "0x60", STARTS + '"30"}': "0+60x60", STARTS + '"+Inf"}': "0+60x60"},
         {STARTS + '"1"}': "0+60x60", STARTS + '"30"}': "0+60x60", STARTS + '"+Inf"}': "0+60x60"},
     ),
+    "VGPUPluginLost": Case(
+        {'vgpu_agent_plugin_connected{instance="i"}': "1x5 0x55"},
+        {
+            'vgpu_agent_plugin_connected{instance="i"}': "1x20 0 1x40",
+            'vgpu_agent_plugin_losses_total{instance="i",state="Replaced"}': "0x20 1x41",
+        },
+    ),
     "VGPUReregistrations": Case(
         {'vgpu_agent_registrations_total{instance="i"}': "0+1x60"},
         {'vgpu_agent_registrations_total{instance="i"}': "1x40 2x20"},

@@ -93,6 +93,29 @@ class PodResources:
             requested = self._next = asyncio.ensure_future(self._query_after(self._running))
         return await asyncio.shield(requested)  # others may be waiting for it too
 
+    async def allocatable(self) -> frozenset[str]:
+        """Return the healthy devices of our resource that the kubelet has, in use or not.
+
+        Raises:
+            KubeletUnavailable: The kubelet does not answer.
+        """
+        try:
+            async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
+                stub = pr_grpc.PodResourcesListerStub(channel)
+                answer = await stub.GetAllocatableResources(
+                    pr.AllocatableResourcesRequest(), timeout=_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as error:
+            raise KubeletUnavailable(
+                f"PodResources: {error.code().name}: {error.details()}"
+            ) from error
+        return frozenset(
+            device
+            for devices in answer.devices
+            if devices.resource_name == self._resource
+            for device in devices.device_ids
+        )
+
     async def _query_after(self, previous: asyncio.Task[PodListing]) -> PodListing:
         await asyncio.wait({previous})
         self._running, self._next = self._next, None

@@ -44,6 +44,23 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._round = 0
+        self._newest: object | None = None
+        self.offered: frozenset[str] = frozenset()
+        """The healthy slots that were sent last."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the kubelet has opened a ListAndWatch since `expect_stream`, and reads it."""
+        return self._newest is not None
+
+    def expect_stream(self) -> None:
+        """Send nothing on the streams there are now: the kubelet opens another one.
+
+        A kubelet that is registered with again goes on reading the stream of the first
+        registration. Ending it would make the kubelet disconnect the new one, and a list on it
+        would hide that the new one has ended.
+        """
+        self._newest = None
 
     def end_streams(self) -> None:
         """End every ListAndWatch there is now: a server that stops need not wait for them."""
@@ -67,18 +84,24 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         """The slots, now and whenever they change."""
         shown: Sequence[tuple[str, bool]] | None = None
         served_in = self._round
-        while served_in == self._round:
-            changed = self._changed
-            current = self._offer()
-            if current != shown:
-                shown = current
-                yield dp.ListAndWatchResponse(
-                    devices=[
-                        dp.Device(ID=slot, health="Healthy" if healthy else "Unhealthy")
-                        for slot, healthy in current
-                    ]
-                )
-            await changed.wait()
+        self._newest = stream = object()
+        try:
+            while served_in == self._round:
+                changed = self._changed
+                current = self._offer()
+                if current != shown and self._newest is stream:
+                    shown = current
+                    self.offered = frozenset(slot for slot, healthy in current if healthy)
+                    yield dp.ListAndWatchResponse(
+                        devices=[
+                            dp.Device(ID=slot, health="Healthy" if healthy else "Unhealthy")
+                            for slot, healthy in current
+                        ]
+                    )
+                await changed.wait()
+        finally:
+            if self._newest is stream:
+                self._newest = None
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: dp.PreferredAllocationRequest, context: _Context
@@ -140,7 +163,7 @@ class PluginServer:
     """The gRPC server of the plugin, on a unix socket that can be served again when it is lost."""
 
     def __init__(self, plugin: DevicePlugin, socket: Path) -> None:
-        self._plugin = plugin
+        self.plugin = plugin
         self.socket = socket
         self._server: grpc.aio.Server | None = None
 
@@ -153,7 +176,7 @@ class PluginServer:
         await self.stop()
         self.socket.unlink(missing_ok=True)
         server = grpc.aio.server()
-        dp_grpc.add_DevicePluginServicer_to_server(self._plugin, server)
+        dp_grpc.add_DevicePluginServicer_to_server(self.plugin, server)
         try:
             server.add_insecure_port(f"unix://{self.socket}")
         except RuntimeError as error:
@@ -165,5 +188,5 @@ class PluginServer:
         """Serve no more; calls under way get a moment."""
         if self._server is not None:
             server, self._server = self._server, None
-            self._plugin.end_streams()
+            self.plugin.end_streams()
             await server.stop(_STOP_S)

@@ -39,6 +39,11 @@ class PodResourcesListerStub:
                 request_serializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
                 response_deserializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
                 _registered_method=True)
+        self.GetAllocatableResources = channel.unary_unary(
+                '/v1.PodResourcesLister/GetAllocatableResources',
+                request_serializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+                response_deserializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/v1.PodResourcesLister/Get',
                 request_serializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.GetPodResourcesRequest.SerializeToString,
@@ -51,6 +56,13 @@ class PodResourcesListerServicer:
 
     def List(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAllocatableResources(self, request, context):
+        """Every healthy device of every plugin, in use or not.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -68,6 +80,11 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesRequest.FromString,
                     response_serializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
+            ),
+            'GetAllocatableResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAllocatableResources,
+                    request_deserializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesRequest.FromString,
+                    response_serializer=vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -102,6 +119,33 @@ class PodResourcesLister:
             '/v1.PodResourcesLister/List',
             vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
             vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAllocatableResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/v1.PodResourcesLister/GetAllocatableResources',
+            vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesRequest.SerializeToString,
+            vgpu__nodeagent_dot_kubelet__api_dot_podresources__pb2.AllocatableResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

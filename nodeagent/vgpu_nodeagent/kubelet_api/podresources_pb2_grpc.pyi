@@ -34,12 +34,16 @@ class PodResourcesListerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PodResourcesListerAsyncStub: ...
     List: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.ListPodResourcesRequest, _podresources_pb2.ListPodResourcesResponse]
+    GetAllocatableResources: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.AllocatableResourcesRequest, _podresources_pb2.AllocatableResourcesResponse]
+    """Every healthy device of every plugin, in use or not."""
     Get: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.GetPodResourcesRequest, _podresources_pb2.GetPodResourcesResponse]
 
 @_typing.type_check_only
 class PodResourcesListerAsyncStub(PodResourcesListerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     List: _aio.UnaryUnaryMultiCallable[_podresources_pb2.ListPodResourcesRequest, _podresources_pb2.ListPodResourcesResponse]  # type: ignore[assignment]
+    GetAllocatableResources: _aio.UnaryUnaryMultiCallable[_podresources_pb2.AllocatableResourcesRequest, _podresources_pb2.AllocatableResourcesResponse]  # type: ignore[assignment]
+    """Every healthy device of every plugin, in use or not."""
     Get: _aio.UnaryUnaryMultiCallable[_podresources_pb2.GetPodResourcesRequest, _podresources_pb2.GetPodResourcesResponse]  # type: ignore[assignment]
 
 class PodResourcesListerServicer(metaclass=_abc_1.ABCMeta):
@@ -49,6 +53,14 @@ class PodResourcesListerServicer(metaclass=_abc_1.ABCMeta):
         request: _podresources_pb2.ListPodResourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_podresources_pb2.ListPodResourcesResponse, _abc.Awaitable[_podresources_pb2.ListPodResourcesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetAllocatableResources(
+        self,
+        request: _podresources_pb2.AllocatableResourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_podresources_pb2.AllocatableResourcesResponse, _abc.Awaitable[_podresources_pb2.AllocatableResourcesResponse]]:
+        """Every healthy device of every plugin, in use or not."""
 
     @_abc_1.abstractmethod
     def Get(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 from vgpu_api import names
+from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE
 from vgpu_api.resources import (
@@ -34,6 +36,7 @@ from vgpu_api.resources import (
     Resource,
 )
 from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, ClientError, Forbidden, NotFound
 from vgpu_client.transport import Object
@@ -399,13 +402,33 @@ def _agents(seen: Snapshot) -> Iterator[CheckResult]:
     )
     yield _ok("agents", f"{alive} of {len(nodes)} report")
     resource = seen.config.nvidia.resource_count_name
+    offered = _slots_offered(seen)
     for node in _gpu_nodes(seen):
+        name = node["metadata"]["name"]
         given = ((node.get("status") or {}).get("allocatable") or {}).get(resource, "0")
-        if str(given) == "0":
-            text = f"node {node['metadata']['name']}: the kubelet offers no {resource}"
-            yield CheckResult(
-                "error", "agents", text, "is the agent's device plugin registered? " + logs
+        number = int(given) if str(given).isdigit() else 0
+        if number == 0:
+            text = f"node {name}: the kubelet offers no {resource}"
+            yield _error("agents", text, "is the agent's device plugin registered? " + logs)
+        elif number < offered.get(name, 0):
+            text = (
+                f"node {name}: the kubelet offers {number} of {offered[name]} {resource} of its "
+                f"healthy GPUs"
             )
+            remedy = "does another device plugin register the name? kubectl describe gpudevice"
+            yield _error("agents", text, remedy)
+
+
+def _slots_offered(seen: Snapshot) -> Mapping[str, int]:
+    """By node, the slots of its healthy GPUs: the kubelet offers at least as many."""
+    total: Counter[str] = Counter()
+    for raw in seen.of(GPU_DEVICES):
+        device = GPUDevice.model_validate(raw)
+        amount = device.status.allocatable
+        is_ours = kind_of(device.status.vendor) is None
+        if is_ours and amount is not None and is_true(device.status.conditions, HEALTHY):
+            total[device.spec.node_name] += amount.slots or 0
+    return total
 
 
 def _devices(seen: Snapshot) -> Iterator[CheckResult]:

@@ -196,6 +196,13 @@ def no_plugin(o: Objects) -> None:
     change(o, NODES)[0]["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
 
 
+def another_plugin(o: Objects) -> None:
+    """Two GPUs of ten slots each, and another plugin's one whole device offered for them."""
+    devices = [a_device(uuid=f"GPU-{n}", node="n", slots=10) for n in range(2)]
+    o[GPU_DEVICES.plural, ""] = [device.to_wire() for device in devices]
+    change(o, NODES)[0]["status"]["allocatable"] = {"nvidia.com/gpu": "1"}
+
+
 def sick_device(o: Objects) -> None:
     o[GPU_DEVICES.plural, ""] = [a_device(node="n", healthy=False).to_wire()]
 
@@ -262,6 +269,7 @@ def hami_is_there(o: Objects) -> None:
         (webhook_away, "webhooks", "error", "no ready pod"),
         (silent_agent, "agents", "error", "silent for 60m"),
         (no_plugin, "agents", "error", "offers no nvidia.com/gpu"),
+        (another_plugin, "agents", "error", "offers 1 of 20 nvidia.com/gpu"),
         (sick_device, "devices", "error", "is Unhealthy"),
         (violation, "claims", "error", "1 violate their limits: d/c"),
         (long_wait, "claims", "warning", "have waited"),

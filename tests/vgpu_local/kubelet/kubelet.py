@@ -124,6 +124,10 @@ class Kubelet:
                 path.unlink()
         await self._serve()
 
+    async def lose_plugin(self, resource: str) -> None:
+        """End ListAndWatch and keep the kubelet's socket, as after a message it cannot read."""
+        await self._registry.disconnect(resource)
+
     async def restart_runtime(self, away_s: float) -> None:
         """Restart the container runtime: nothing starts until it is back, what runs stays.
 
@@ -255,7 +259,7 @@ class Kubelet:
         registration, resources = grpc.aio.server(), grpc.aio.server()
         dp_grpc.add_RegistrationServicer_to_server(self._registry, registration)
         pr_grpc.add_PodResourcesListerServicer_to_server(
-            PodResources(self._holdings, self._active_pods), resources
+            PodResources(self._holdings, self._active_pods, self._registry.resources), resources
         )
         for server, folder in (
             (registration, self.folders.device_plugins),

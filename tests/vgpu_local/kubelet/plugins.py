@@ -4,6 +4,15 @@ One `Resource` is kept for each name ever registered, also when its plugin is go
 shows the capacity with nothing allocatable and everything that needs the plugin fails closed. Only
 after a restart of the kubelet are the plugin's options unknown until it registers again, and
 containers start without PreStartContainer meanwhile.
+
+The rules are those of pkg/kubelet/cm/devicemanager at v1.36.3, also where they surprise:
+
+* A second registration of a name replaces the endpoint that is called (`PluginConnected`), but
+  the ListAndWatch of the first goes on, and each list of either replaces all devices
+  (`genericDeviceUpdateCallback`).
+* Whichever ListAndWatch ends, the plugin that is registered now is disconnected (`runClient`), and
+  nothing of the resource is healthy from then on (`markResourceUnhealthy`). The kubelet does not
+  dial again.
 """
 
 from __future__ import annotations
@@ -55,17 +64,17 @@ class Resource:
     """The kubelet's view of one resource.
 
     Attributes:
-        endpoint: None from a restart of the kubelet until the plugin registers again.
+        devices: The last list, of whichever plugin.
+        healthy: Ids that may be handed out: none once the plugin is disconnected, whatever health
+            its devices had last.
+        endpoint: Who is called; None from a restart of the kubelet until the plugin registers
+            again.
     """
 
     name: str
     devices: dict[str, Device] = field(default_factory=dict)
+    healthy: set[str] = field(default_factory=set)
     endpoint: Endpoint | None = None
-
-    @property
-    def healthy(self) -> set[str]:
-        """Ids that may be handed out."""
-        return {device.id for device in self.devices.values() if device.healthy}
 
 
 class PluginRegistry(dp_grpc.RegistrationServicer):
@@ -79,6 +88,8 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
             on_change: called when a device list changed.
         """
         self.resources: dict[str, Resource] = {}
+        self._registered: dict[str, Endpoint] = {}
+        self._open: list[Endpoint] = []
         self._folder = folder
         self._on_change = on_change
 
@@ -143,13 +154,20 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
                 f"device plugin PreStartContainer rpc failed with err: {error}"
             ) from error
 
+    async def disconnect(self, name: str) -> None:
+        """End the plugin's ListAndWatch, as when a message of it could not be read."""
+        await self._disconnect(self.resources[name], self._registered[name])
+
     async def forget(self) -> None:
         """Drop every connection, as the end of the kubelet's process does."""
         for resource in self.resources.values():
-            endpoint, resource.endpoint = resource.endpoint, None
+            resource.endpoint = None
             resource.devices.clear()
-            if endpoint is not None:
-                await _close(endpoint)
+            resource.healthy.clear()
+        self._registered.clear()
+        endpoints, self._open = self._open, []
+        for endpoint in endpoints:
+            await _close(endpoint)
         self._on_change()
 
     async def _connect(self, name: str, socket: Path) -> None:
@@ -158,31 +176,39 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
         try:
             options = await stub.GetDevicePluginOptions(dp.Empty(), timeout=DIAL_TIMEOUT)
         except BaseException:
+            self._registered.pop(name, None)
             await channel.close()
             raise
         resource = self.get_or_add(name)
-        before = resource.endpoint
         endpoint = Endpoint(socket, channel, stub, options)
-        resource.endpoint = endpoint
+        self._registered[name] = resource.endpoint = endpoint
+        self._open.append(endpoint)
         endpoint.watch = asyncio.create_task(self._watch(resource, endpoint))
-        if before is not None:
-            await _close(before)
 
     async def _watch(self, resource: Resource, endpoint: Endpoint) -> None:
         try:
             async for message in endpoint.stub.ListAndWatch(dp.Empty()):
-                if resource.endpoint is not endpoint:
-                    return
                 resource.devices = {d.ID: _device(d) for d in message.devices}
+                resource.healthy = {d.id for d in resource.devices.values() if d.healthy}
                 self._on_change()
         except grpc.aio.AioRpcError as error:
             log.info("ListAndWatch of %s ended: %s", resource.name, error.details())
-        endpoint.stopped = True
-        if resource.endpoint is endpoint:
-            resource.devices = {
-                d.id: Device(d.id, healthy=False, numa=d.numa) for d in resource.devices.values()
-            }
-            self._on_change()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not a cancellation: the connection was closed under the call.
+        registered = self._registered.get(resource.name)
+        if registered is not None:
+            await self._disconnect(resource, registered)
+
+    async def _disconnect(self, resource: Resource, registered: Endpoint) -> None:
+        """Disconnect the plugin that is registered now, whose stream need not be what ended."""
+        del self._registered[resource.name]
+        registered.stopped = True
+        resource.healthy.clear()
+        self._on_change()
+        await registered.channel.close()
 
     @staticmethod
     def _live(resource: Resource) -> Endpoint:

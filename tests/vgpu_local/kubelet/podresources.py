@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import grpc
 
 from vgpu_local.kubelet.holdings import Holding, Holdings
+from vgpu_local.kubelet.plugins import Resource
 from vgpu_local.kubelet.podspec import Container, Pod
 from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
 from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
@@ -19,8 +20,14 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
     each device. Asking is also what makes the kubelet forget the devices of ended pods.
     """
 
-    def __init__(self, holdings: Holdings, active_pods: Callable[[], Iterable[Pod]]) -> None:
-        """Serve what `holdings` has of the pods that `active_pods` returns."""
+    def __init__(
+        self,
+        holdings: Holdings,
+        active_pods: Callable[[], Iterable[Pod]],
+        resources: Mapping[str, Resource],
+    ) -> None:
+        """Serve what `holdings` has of the pods that `active_pods` returns, and the resources."""
+        self._resources = resources
         self._holdings = holdings
         self._active_pods = active_pods
 
@@ -31,6 +38,20 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
         pods = list(self._active_pods())
         self._holdings.keep_only({pod.uid for pod in pods})
         return pr.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
+
+    async def GetAllocatableResources(  # noqa: N802
+        self,
+        request: pr.AllocatableResourcesRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> pr.AllocatableResourcesResponse:
+        """List every healthy device, in use or not."""
+        return pr.AllocatableResourcesResponse(
+            devices=[
+                pr.ContainerDevices(resource_name=resource.name, device_ids=[device])
+                for resource in self._resources.values()
+                for device in sorted(resource.healthy)
+            ]
+        )
 
     async def Get(  # noqa: N802
         self, request: pr.GetPodResourcesRequest, context: grpc.aio.ServicerContext[object, object]
