@@ -17,9 +17,9 @@ from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
-from vgpu_operator.demand import Demand, RequestDemand
+from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.shares import ClaimShares
-from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_requested
+from vgpu_operator.placement.bounds import UNLIMITED, Budget, together
 
 _PREFIXES = ("requests", "limits")
 
@@ -127,9 +127,9 @@ class Quotas:
         """Each limit in words, and whether it is exceeded on any device."""
         held = self._held.get(namespace, _QuotaUse())
         requested = {
-            "devices": devices_requested(demand),
-            "memory_mib": _sum_of(demand, [_memory_of(request) for request in demand.requests]),
-            "cores": _sum_of(demand, [request.cores for request in demand.requests]),
+            "devices": together(demand, lambda _: 1),
+            "memory_mib": _memory_of(demand),
+            "cores": together(demand, lambda request: request.cores),
         }
         for name, limits in sorted(self._limits.get(namespace, {}).items()):
             for limit in limits:
@@ -179,23 +179,12 @@ class Quotas:
         return Fraction(self._nvidia.memory_factor)
 
 
-def _memory_of(request: RequestDemand) -> int | None:
-    """MiB of each device, where that is the same on every one."""
-    is_unknown = request.mode == "Exclusive" or request.part is not None
-    return None if is_unknown else request.memory_mib
-
-
-def _sum_of(demand: Demand, amounts: list[int | None]) -> int | None:
-    """What app containers ask for together, or the largest init container; None: unknown."""
-    app = init = 0
-    for request, amount in zip(demand.requests, amounts, strict=True):
-        if amount is None:
+def _memory_of(demand: Demand) -> int | None:
+    """MiB of the claim; None: it depends on the devices that it gets."""
+    for request in demand.requests:
+        if request.mode == "Exclusive" or request.part is not None or request.memory_mib is None:
             return None
-        if request.phase == "App":
-            app += request.count * amount
-        else:
-            init = max(init, request.count * amount)
-    return max(app, init)
+    return together(demand, lambda request: request.memory_mib or 0)
 
 
 def _number(text: str | int) -> Fraction:

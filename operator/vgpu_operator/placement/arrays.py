@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
+from vgpu_operator.placement.bounds import UNLIMITED, Budget, together
 from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.parts import on_facts
 from vgpu_operator.placement.score import node_score
@@ -30,6 +31,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 _NOWHERE = -1
 _MORE_THAN_ANY = 1 << 62
 """MiB."""
+_MEMORY = 4
+"""The row of a device's memory."""
 _IN_USE = 5
 """The first row of a device's amounts in use; those before describe it."""
 _QUESTIONS_KEPT = 1_024
@@ -45,6 +48,7 @@ REASONS: tuple[Reason | None, ...] = (
     Reason.CARD_INSUFFICIENT_MEMORY,
     Reason.CARD_INSUFFICIENT_CORE,
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+    Reason.RESOURCE_QUOTA_NOT_FIT,
 )
 """Why a device does not serve, by the number that `NodeRefusals.counts` has for it; 0: it would."""
 _NUMBER_OF = {reason: number for number, reason in enumerate(REASONS)}
@@ -121,18 +125,23 @@ class Arrays:
         take = there & self._willing[:count] & _flags(within, count)[:count]
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
-    def may_serve(self, columns: Columns, demand: Demand) -> Numbers:
+    def may_serve(self, columns: Columns, demand: Demand, budget: Budget = UNLIMITED) -> Numbers:
         """The nodes where each request alone finds enough devices that pass the checks.
 
         None is missing that serves the claim; some of them may not, since requests take devices
-        from each other, and NUMA nodes, policies and quotas are not looked at.
+        from each other, and NUMA nodes and policies are not looked at.
         """
         self._refresh(columns)
         serving = self._willing.copy()
         if not columns.conditions.facts:  # no device has ever been there
             return np.flatnonzero(serving)
+        # Of several requests one may use a device that another is charged for already.
+        is_alone = len(demand.requests) == 1
         for request in demand.requests:
             fitting = self._fitting(columns, request)
+            if budget.is_limited:
+                times = request.count if is_alone else 1
+                fitting = fitting[~self._over(columns, request, fitting, budget, times)]
             of_node = np.bincount(self._devices[0][fitting], minlength=len(serving))
             # A device in MIG mode may serve one request several times.
             serving &= (of_node >= request.count) | (self._in_mig_mode & (of_node > 0))
@@ -183,6 +192,42 @@ class Arrays:
         if request.cores >= ALL_CORES:
             fits &= slots_used == 0
         return np.flatnonzero(fits)
+
+    def _over(
+        self,
+        columns: Columns,
+        request: RequestDemand,
+        devices: Numbers,
+        budget: Budget,
+        times: int,
+    ) -> Flags:
+        """The devices of which so many would be charged more than the namespace may take."""
+        node, facts, _, _, memory, _, _, _ = self._known(columns)[:, devices]
+        requested, own_cores = _requested(columns, request, facts, memory)
+        # An instance has as much memory as is asked for, or more, but perhaps less compute.
+        own_cores = np.where(self._in_mig_mode[node], 0, own_cores)
+        return np.broadcast_to(_over(budget, times, requested, own_cores), devices.shape)
+
+    def exceeds_everywhere(self, columns: Columns, demand: Demand, budget: Budget) -> bool:
+        """True if the claim would take more than its namespace may, whatever devices it got.
+
+        Asked before any node is looked at, or a quota that is used up would have every node
+        planned.
+        """
+        self._refresh(columns)
+        if budget.devices is not None and together(demand, lambda _: 1) > budget.devices:
+            return True
+        if budget.memory_mib is not None:
+            memory = self._there(columns)[_MEMORY]
+            smallest = int(memory.min()) if len(memory) else 0
+            least = together(demand, lambda each: 0 if each.part else each.memory_on(smallest))
+            if least > max(budget.memory_mib, 0):  # what takes nothing exceeds nothing
+                return True
+        # An instance or a part may have less compute than is asked for.
+        if budget.cores is None or self._in_mig_mode.any():
+            return False
+        least = together(demand, lambda each: 0 if each.part else each.cores)
+        return least > max(budget.cores, 0)
 
     def closest(
         self, columns: Columns, demand: Demand, count: int, *, within: int
@@ -285,14 +330,22 @@ class Arrays:
 
     # Reasons.
 
-    def refused(self, columns: Columns, request: RequestDemand, *, mutex: bool) -> NodeRefusals:
+    def refused(
+        self,
+        columns: Columns,
+        request: RequestDemand,
+        budget: Budget = UNLIMITED,
+        *,
+        mutex: bool,
+    ) -> NodeRefusals:
         """Why each device does not serve a request, counted by node.
 
-        For a request without UUIDs, parts and quota, on devices that are not in MIG mode.
+        For a request without UUIDs and parts, on devices that are not in MIG mode.
 
         Args:
             columns: The state of all devices.
             request: What is asked of each device.
+            budget: What its claim may be charged, if this is all that the claim asks for.
             mutex: A device in use serves no other claim.
         """
         self._refresh(columns)
@@ -301,11 +354,13 @@ class Arrays:
         )
         of_facts = self._refusal_of_facts(columns, request)[facts]
         requested, cores_free = _memory_requested(request, memory), cores - cores_used
+        over = _over(budget, request.count, requested, np.int64(request.cores))
         used = slots_used > 0
         # In the order of the checks: the first that holds is the reason.
-        tests: list[tuple[Flags, Reason]] = [
+        tests: list[tuple[Flags | np.bool_, Reason]] = [
             (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
             (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
+            (over, Reason.RESOURCE_QUOTA_NOT_FIT),
             (
                 (requested < request.least_mib) | (requested > memory - memory_used),
                 Reason.CARD_INSUFFICIENT_MEMORY,
@@ -393,6 +448,17 @@ def _flags(mask: int, count: int) -> Flags:
     return np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
 
 
+def _over(
+    budget: Budget, times: int, memory: Numbers | np.int64, cores: Numbers | np.int64
+) -> Flags | np.bool_:
+    """Whether so many devices, each charged these amounts, are more than may be taken."""
+    over: Flags | np.bool_ = np.bool_(budget.devices is not None and times > budget.devices)
+    for left, amount in ((budget.memory_mib, memory), (budget.cores, cores)):
+        if left is not None:
+            over = over | ((amount > 0) & (amount > left // times))
+    return over
+
+
 def _requested(
     columns: Columns, request: RequestDemand, facts: Numbers, memory: Numbers
 ) -> tuple[Numbers | np.int64, Numbers | np.int64]:
@@ -413,6 +479,8 @@ def _requested(
 
 def _memory_requested(request: RequestDemand, memory: Numbers) -> Numbers | np.int64:
     """MiB that a request means on each device."""
+    if request.mode == "Exclusive":
+        return np.maximum(memory, request.memory_mib or 0)
     if request.memory_mib is not None:
         return np.int64(request.memory_mib)
     return memory * (request.memory_percent or 100) // 100

@@ -14,7 +14,7 @@ one node at hand for the length of its plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -119,10 +119,18 @@ class Budget:
 UNLIMITED = Budget()
 
 
-def devices_requested(demand: Demand) -> int:
-    """How many devices a claim counts for when it is served."""
-    app = sum(request.count for request in demand.requests if request.phase == "App")
-    return max(app, *(request.count for request in demand.requests if request.phase == "Init"), 0)
+def together(demand: Demand, each: Callable[[RequestDemand], int]) -> int:
+    """Return what a claim counts for, given what one device counts for.
+
+    The sum of its app containers, or its largest init container.
+    """
+    app = init = 0
+    for request in demand.requests:
+        if request.phase == "App":
+            app += request.count * each(request)
+        else:
+            init = max(init, request.count * each(request))
+    return max(app, init)
 
 
 class DeviceCount:

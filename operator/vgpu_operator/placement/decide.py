@@ -247,12 +247,12 @@ class _Space:
         """Why no candidate serves."""
         columns, kept = self.columns, frozenset(self.kept.nodes)
         willing, refused = self.split()
-        apart = frozenset(willing) if self.budget.is_limited else kept.intersection(willing)
+        apart = kept.intersection(willing)
         together = [node for node in willing if node not in apart] if apart else willing
         name_of = columns.node_name.__getitem__
         refused.update((name_of(node), self.tally(node)) for node in sorted(apart))
         found = alike(refused)
-        for tally, nodes in why_none_serve(columns, self.demand, together):
+        for tally, nodes in why_none_serve(columns, self.demand, together, self.budget):
             found.append((tally, list(map(name_of, nodes))))
         return found
 
@@ -274,6 +274,8 @@ def _place(space: _Space) -> Found | None:
         return space.first_that_serves([node for node in few if space.is_willing(node)])
     if not space.budget.is_limited:
         return _by_rankings(space)
+    if space.columns.arrays.exceeds_everywhere(space.columns, space.demand, space.budget):
+        return None
     unlimited = _Space(
         space.columns, space.demand, space.candidates, space.nodes, UNLIMITED, space.kept
     )
@@ -282,7 +284,11 @@ def _place(space: _Space) -> Found | None:
         space.columns, space.demand, Plan(None, found[1]), space.budget
     ):
         return found  # the quota only takes away other choices
-    return space.first_that_serves(space.split()[0])
+    for numa in _passes(space.demand):
+        within = _among(numa, space)
+        if within is not None:
+            return within
+    return None
 
 
 def _by_rankings(space: _Space) -> Found | None:
@@ -384,19 +390,19 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
 
 def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     """The best of the candidates that serves, without the ranking, which stays as it is."""
-    columns, demand = space.columns, space.demand
+    columns, demand, budget = space.columns, space.demand, space.budget
     names = columns.node_name
     nodes = [
         node
-        for node in columns.arrays.may_serve(columns, demand).tolist()
+        for node in columns.arrays.may_serve(columns, demand, budget).tolist()
         if space.has(node, names[node])
     ]
     numbers = np.array(nodes, dtype=np.int64)
-    keys = _keys(columns, numbers, demand, numa)
+    keys = _keys(columns, numbers, demand, numa, budget)
     if keys is not None:
         ordered = [nodes[at] for at in columns.arrays.best(numbers, keys, len(nodes))]
     else:
-        entries = sorted(_entries(columns, nodes, keys_for(columns, demand, numa, UNLIMITED)))
+        entries = sorted(_entries(columns, nodes, keys_for(columns, demand, numa, budget)))
         ordered = [node for _, _, node, _ in entries]
     for node in ordered:
         grants = space.grants(node, numa)
@@ -405,14 +411,20 @@ def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     return None
 
 
-def _keys(columns: Columns, nodes: Numbers, demand: Demand, numa: NumaPolicy) -> Scores | None:
+def _keys(
+    columns: Columns,
+    nodes: Numbers,
+    demand: Demand,
+    numa: NumaPolicy,
+    budget: Budget = UNLIMITED,
+) -> Scores | None:
     """The keys of many nodes; None where each node has to be looked at for its own."""
     sign = follows_score(demand)
     if not sign:
         return None
     keys = sign * columns.arrays.scores(nodes)
     if demand.node_may_choose:
-        key_of = keys_for(columns, demand, numa, UNLIMITED)
+        key_of = keys_for(columns, demand, numa, budget)
         for position in columns.arrays.choosing(nodes):
             keys[position] = key_of(int(nodes[position]))
     return keys

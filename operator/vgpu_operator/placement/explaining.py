@@ -8,13 +8,15 @@ import numpy as np
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
-from vgpu_operator.demand import Demand
+from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement.arrays import REASONS, Numbers
+from vgpu_operator.placement.bounds import UNLIMITED, Budget
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.planning import policies_on, why_not
+from vgpu_operator.placement.planning import in_turn, policies_on, why_not
 
 _FEW = 16
 """So few nodes are checked one by one."""
+_NOTHING_LEFT = Budget(devices=0)
 _LARGEST = int(np.iinfo(np.int64).max)
 _COUNTED_AS: tuple[Reason, ...] = (
     Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,
@@ -23,34 +25,48 @@ _COUNTED_AS: tuple[Reason, ...] = (
 
 
 def why_none_serve(
-    columns: Columns, demand: Demand, nodes: Sequence[int]
+    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget = UNLIMITED
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that take the pod and are known not to serve the claim.
 
     Args:
         columns: The state of all devices.
-        demand: What was asked for, and no quota.
+        demand: What was asked for.
         nodes: Their numbers.
+        budget: What the claim's namespace may still take.
 
     Yields:
         Reasons, and the nodes that have just these.
     """
-    if len(nodes) <= _FEW or not _is_plain(demand):
-        yield from ((why_not(columns, node, demand, demand.numa), (node,)) for node in nodes)
+    judged = set[int]()
+    if len(nodes) > _FEW and demand.numa != "Require":
+        if len(demand.requests) > 1 and columns.arrays.exceeds_everywhere(columns, demand, budget):
+            # Which of the requests would be one too many differs by node, and planning them all
+            # on each costs a hundred times as much: every device is one too many.
+            budget = _NOTHING_LEFT
+        for tally, alike in _of_first(columns, demand, nodes, budget):
+            judged.update(alike)
+            yield tally, alike
+    for node in nodes:
+        if node not in judged:
+            yield why_not(columns, node, demand, demand.numa, budget), (node,)
+
+
+def _of_first(
+    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget
+) -> Iterator[tuple[Tally, Sequence[int]]]:
+    """The reasons of nodes that do not serve the request that is planned first."""
+    if not _is_plain(in_turn(demand)[0]):
         return
     plain = nodes
     if any(columns.node_in_mig_mode):
         plain = [node for node in nodes if not columns.node_in_mig_mode[node]]
-        nodes_in_mig_mode = (node for node in nodes if columns.node_in_mig_mode[node])
-        yield from (
-            (why_not(columns, node, demand, demand.numa), (node,)) for node in nodes_in_mig_mode
-        )
     if not any("Mutex" in policies for policies in _policies(columns, demand, plain)):
-        yield from _together(columns, demand, plain, mutex=False)
+        yield from _together(columns, demand, plain, budget, mutex=False)
         return
     for mutex in (False, True):
         alike = [n for n in plain if ("Mutex" in policies_on(columns, n, demand)) == mutex]
-        yield from _together(columns, demand, alike, mutex=mutex)
+        yield from _together(columns, demand, alike, budget, mutex=mutex)
 
 
 def _policies(
@@ -63,28 +79,27 @@ def _policies(
     return set(map(of.__getitem__, nodes))
 
 
-def _is_plain(demand: Demand) -> bool:
-    """One request whose devices are judged each on its own.
+def _is_plain(request: RequestDemand) -> bool:
+    """A request whose devices are judged each on its own.
 
-    Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
-    others, sizes, numbered cores and neighbours about what is on the device, and later requests are
-    about earlier ones.
+    UUIDs are about one device, a group's mutex is about its others, and sizes, numbered cores and
+    neighbours are about what is on the device.
     """
-    request = demand.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex
-    special = named or request.one_size or request.is_marked
-    return len(demand.requests) == 1 and demand.numa != "Require" and not special
+    return not (named or request.one_size or request.is_marked)
 
 
 def _together(
-    columns: Columns, demand: Demand, nodes: Sequence[int], *, mutex: bool
+    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget, *, mutex: bool
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    request = demand.requests[0]
-    refused = columns.arrays.refused(columns, request, mutex=mutex)
+    request = in_turn(demand)[0]
+    refused = columns.arrays.refused(columns, request, budget, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)
     enough = at[~too_few[at]] if too_few.any() else at
-    if len(enough) < len(at):
+    if len(demand.requests) > 1:  # else it is known that no node serves it
+        enough = enough[counts[enough, 0] < request.count]
+    if too_few[at].any():
         yield Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE), at[too_few[at]].tolist()
     if not len(enough):
         return

@@ -9,7 +9,7 @@ so that its requests see each other, and given back before anything else looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -284,11 +284,15 @@ def grants_on(
     return grants
 
 
-def why_not(columns: Columns, node: int, demand: Demand, numa: NumaPolicy) -> Tally:
+def why_not(
+    columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
+) -> Tally:
     """The reasons of a node that is known not to serve; none if it would serve by now."""
     if len(demand.requests) == 1:
-        return refusal(columns, node, demand.requests[0], _preferences(columns, node, demand, numa))
-    outcome = plan_on(columns, node, demand, numa)
+        preferences = _preferences(columns, node, demand, numa)
+        charge = Charge(budget) if budget.is_limited else None
+        return refusal(columns, node, demand.requests[0], preferences, charge)
+    outcome = plan_on(columns, node, demand, numa, budget)
     return outcome if isinstance(outcome, Tally) else _UNSAID
 
 
@@ -421,7 +425,7 @@ def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> boo
     by_request: dict[str, list[Grant]] = {}
     for grant in plan.grants:
         by_request.setdefault(grant.request, []).append(grant)
-    for request in _in_turn(demand):
+    for request in in_turn(demand):
         grants = by_request[request.name]
         devices = [columns.number_of(grant.device) for grant in grants]
         for device, grant in zip(devices, grants, strict=True):
@@ -432,7 +436,7 @@ def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> boo
     return False
 
 
-def _in_turn(demand: Demand) -> Iterable[RequestDemand]:
+def in_turn(demand: Demand) -> Sequence[RequestDemand]:
     """Init containers run alone before the others: each is fitted on the state before the pod."""
     if len(demand.requests) == 1:
         return demand.requests
@@ -458,7 +462,7 @@ def _plan(
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
-    turns = _in_turn(demand)
+    turns = in_turn(demand)
     alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
     for requested in turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 
 import numpy as np
@@ -112,6 +113,76 @@ def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(demand: De
     assert len(alone) > 500
     assert place(FLEET, demand, alone).refusals == alone
     assert place(FLEET, demand, alone).refusals == alone  # by what was remembered
+
+
+TIGHT = (Budget(0), Budget(1023), Budget(cores=5), Budget(devices=0), Budget(-1), Budget(20_000))
+
+
+@pytest.mark.parametrize("budget", TIGHT, ids=range(len(TIGHT)))
+@pytest.mark.parametrize(
+    "demand",
+    [
+        an_ask(a_request(memory="1Gi", cores=10)),
+        an_ask(a_request(memory="1Gi", cores=10, count=2)),
+        an_ask(a_request()),
+        an_ask(a_request(memory="1Gi", mode="Exclusive")),
+        an_ask(a_request(memory="1Gi", count=2), device=["Mutex"]),
+    ],
+    ids=range(5),
+)
+def test_a_fleet_refused_by_quota_hears_what_each_node_alone_would_say(
+    demand: Demand, budget: Budget
+):
+    names = [FLEET.node_name[node] for node in FLEET.nodes_with_devices()]
+    alone = refusals_on(FLEET, demand, names, budget=budget)
+    plan = place(FLEET, demand, names, budget=budget)
+    assert plan.refused == (len(alone) == len(names))
+    assert plan.node not in alone
+    assert plan.refusals == (alone if plan.refused else {})
+
+
+def calls_of(columns: Columns, demand: Demand, budget: Budget) -> int:
+    """How many Python functions a refusal with its reasons calls."""
+    names = [columns.node_name[node] for node in columns.nodes_with_devices()]
+    place(columns, demand, names, budget=budget).text  # noqa: B018 what is remembered is not counted
+    called = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal called
+        called += event == "call"
+
+    sys.setprofile(count)
+    try:
+        plan = place(columns, demand, names, budget=budget)
+        groups = plan.groups
+    finally:
+        sys.setprofile(None)
+    assert plan.refused
+    assert groups
+    return called
+
+
+@pytest.mark.parametrize(
+    ("demand", "budget"),
+    [
+        (an_ask(a_request(memory="1Gi")), Budget(0)),
+        (an_ask(a_request()), Budget(100)),
+        (an_ask(a_request(memory="1Gi")), Budget(devices=0)),
+        (an_ask(a_request(memory="1Gi", cores=10)), Budget(cores=5)),
+        (
+            an_ask(a_request(name="a", memory="1Gi"), a_request(name="b", memory="1Gi")),
+            Budget(1500),
+        ),
+    ],
+    ids=("memory", "whole", "devices", "cores", "two containers"),
+)
+def test_a_refusal_by_quota_looks_at_no_node_on_its_own(demand: Demand, budget: Budget):
+    """Else a quota that is used up holds the loop for as long as there are nodes."""
+    few, many = (
+        some_columns(*(device_facts(f"GPU-{n}", node=f"node-{n:03}") for n in range(nodes)))
+        for nodes in (20, 200)
+    )
+    assert calls_of(many, demand, budget) - calls_of(few, demand, budget) < 180
 
 
 @given(
