@@ -190,7 +190,7 @@ KINDS = (
             Column("MODEL", ".status.model"),
             Column("MODE", ".spec.mode"),
             Column("MEM-USED", ".status.allocated.memory"),
-            Column("MEM-TOTAL", ".status.capacity.memory"),
+            Column("MEM-TOTAL", ".status.allocatable.memory"),
             Column("CORES", ".status.allocated.cores", "integer"),
             Column("CLAIMS", ".status.allocated.slots", "integer"),
             Column("READY", '.status.conditions[?(@.type=="Ready")].status'),

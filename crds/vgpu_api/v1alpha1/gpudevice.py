@@ -232,7 +232,7 @@ class GPUDeviceStatus(ApiModel):
     observed_time: Annotated[Word, Field(max_length=64)] = ""
     """When the agent looked last and something had changed (RFC 3339)."""
     allocated: SharedAmount | None = None
-    """What claims hold: a view of the claims, written by the operator."""
+    """What claims hold: a view of the claims, written by the operator within five seconds."""
     claims: Annotated[
         list[DeviceClaim],
         Field(

@@ -369,6 +369,7 @@ def _(event: events.DeviceDeleted, state: State) -> None:
     state.ledger.remove_device(event.name)
     state.device_views.pop(event.name, None)
     state.device_writes.pop(event.name, None)
+    state.device_looks.zeros.discard(event.name)
     if state.register_writes.pop(event.name, None) is not None and node is not None:
         state.registers[node] = None
     state.out_of_service.pop(event.name, None)
@@ -501,6 +502,7 @@ def _(event: events.DeviceWritten, state: State) -> None:
         writes, due = state.register_writes, state.registers
     else:
         writes, due = state.device_writes, state.devices
+        state.device_looks.zeros.discard(name)
     if event.why:
         writes.pop(name, None)
     elif name in writes:

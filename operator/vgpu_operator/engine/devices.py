@@ -25,8 +25,15 @@ from vgpu_operator.ledger.device_facts import is_healthy
 LINKS_DISAGREE = "AsymmetricLinks"
 OUT_OF_SERVICE = "OutOfService"
 BACK_IN_SERVICE = "BackInService"
-REWRITTEN_AFTER_S = 5.0
-"""A device that fills is written so often, whatever number of pods it gets meanwhile."""
+SHOWN_WITHIN_S = 5.0
+"""The write begins so soon after a device first differs from its status, whatever comes meanwhile.
+This one clock is also what bounds the writes of a device that fills: one in about so long."""
+LOOKS_EVERY_S = 1.0
+_LAST_LOOK_S = SHOWN_WITHIN_S - 1.5 * LOOKS_EVERY_S
+"""The look after one at this age may come too late."""
+_ZEROS_AT_ONCE = 32
+"""First writes, of zeros, that one look begins. A fleet of 40,000 new devices has them all to
+write, and the writes of claims pass through the same lanes."""
 _PAIRS_NAMED = 3
 """In one event."""
 _NODES_AT_ONCE = 64
@@ -38,6 +45,12 @@ def describe_due(state: State) -> Iterator[Iterator[Effect]]:
 
     Of a leader that begins these are all nodes: 40,000 devices take a third of a second.
     """
+    looks = state.device_looks
+    # A difference that this look finds began after the look before.
+    looks.before, looks.last = state.now if looks.last is None else looks.last, state.now
+    for node in list(looks.unwritten)[: _ZEROS_AT_ONCE - len(looks.zeros)]:
+        del looks.unwritten[node]
+        state.devices[node] = None
     nodes, state.devices = list(state.devices), {}
     for start in range(0, len(nodes), _NODES_AT_ONCE):
         some = nodes[start : start + _NODES_AT_ONCE]
@@ -56,38 +69,46 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
         for device in state.ledger.devices(node):
             name = device.metadata.name
             written = state.device_writes.get(name)
-            if written is not None and written.version is None:
-                continue  # the end of its write makes it due again
             shown = _shown(device, written)
             status = view_of(device, state.ledger.holders(device.status.uuid))
             if name in duplicates:
                 marked = shown.get("conditions") or [_duplicate(device, state)]
                 status["conditions"] = marked
-            if status == shown or _is_unused(status, shown):
+            if status == shown:
                 state.device_views.pop(name, None)
                 continue
-            is_due = written is None or state.now >= written.at + REWRITTEN_AFTER_S
-            if not (is_due and _is_at_rest(name, status, state)):
-                state.devices[node] = None
+            if not _is_due(name, status, shown, state):
+                if written is None or written.version is not None:
+                    state.devices[node] = None  # else the end of its write makes it due again
                 continue
+            if shown["allocated"] is None and not status["claims"]:
+                if len(state.device_looks.zeros) >= _ZEROS_AT_ONCE:
+                    state.device_looks.unwritten[node] = None
+                    continue
+                state.device_looks.zeros.add(name)
+            state.device_views.pop(name, None)
             state.device_writes[name] = DeviceWrite(status, state.now)
             yield WriteDevice(name, node, status)
 
 
-def _is_at_rest(name: str, status: dict[str, Any], state: State) -> bool:
-    """Whether a view is the one of the look before, or has not come to rest for long enough.
+def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: State) -> bool:
+    """True once a view is the one of the look before, or has differed for long enough.
 
     Pods of a burst fill a device within moments: one write shows them all.
     """
+    written = state.device_writes.get(name)
     before = state.device_views.get(name)
     if before is None:
-        state.device_views[name] = DeviceView(status, state.now)
-    elif before.status == status or state.now >= before.since + REWRITTEN_AFTER_S:
-        del state.device_views[name]
-        return True
+        state.device_views[name] = before = DeviceView(status, state.device_looks.before)
+        is_at_rest = "conditions" in status or (shown["allocated"] is None and not status["claims"])
     else:
+        is_at_rest = before.status == status
         before.status = status
-    return "conditions" in status
+    if written is not None and written.version is None:
+        return False
+    if state.now > before.since + _LAST_LOOK_S:
+        return True
+    return is_at_rest and (written is None or state.now >= written.at + SHOWN_WITHIN_S)
 
 
 def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
@@ -181,9 +202,9 @@ def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
 
 
 def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
-    """What our field manager has written of a device."""
+    """What our field manager has written of a device, or is writing."""
     observed = version_of(device.metadata.resource_version)
-    if written is not None and observed < (written.version or 0):
+    if written is not None and (written.version is None or observed < written.version):
         return written.status
     allocated = device.status.allocated
     duplicate = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
@@ -192,11 +213,6 @@ def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
         "allocated": allocated.to_wire() if allocated is not None else None,
         "claims": [claim.to_wire() for claim in device.status.claims],
     }
-
-
-def _is_unused(status: dict[str, Any], shown: dict[str, Any]) -> bool:
-    """Whether nothing was ever held of it: a zero for each of 40,000 devices adds nothing."""
-    return shown["allocated"] is None and not status["claims"] and "conditions" not in status
 
 
 def _contradictions(devices: tuple[GPUDevice, ...]) -> list[str]:

@@ -20,7 +20,7 @@ from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
 from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.devices import describe_due, describe_links
+from vgpu_operator.engine.devices import LOOKS_EVERY_S, describe_due, describe_links
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing
@@ -52,7 +52,6 @@ _TICK_S = 1.0
 _TURN_S = 0.05
 """A tick while refusals wait for their turn to be reported."""
 _AGENTS_EVERY_S = 1.0
-_DEVICES_EVERY_S = 1.0
 
 
 class EffectWriter(Protocol):
@@ -149,7 +148,7 @@ class Engine:
             self._agents_at = state.now + _AGENTS_EVERY_S
             yield from describe_silent(state)
         if state.now >= self._devices_at:
-            self._devices_at = state.now + _DEVICES_EVERY_S
+            self._devices_at = state.now + LOOKS_EVERY_S
             self._cursor, nodes = state.ledger.changed_since(self._cursor)
             state.devices.update(dict.fromkeys(nodes))
             yield from describe_due(state)
@@ -264,8 +263,12 @@ class Engine:
             raise NotLeading("this replica does not lead; ask the one that does")
 
     async def _something_to_do(self) -> None:
+        wait = _TURN_S if self.state.claims.turns else _TICK_S
+        if self._leads():
+            # A tick after any event would let nearly two seconds pass between two looks at devices.
+            wait = min(wait, max(self._devices_at - self._clock.monotonic(), _TURN_S))
         try:
-            async with asyncio.timeout(_TURN_S if self.state.claims.turns else _TICK_S):
+            async with asyncio.timeout(wait):
                 await self._wake.wait()
         except TimeoutError:
             pass  # nothing changed but the time

@@ -317,11 +317,28 @@ class DeviceView:
 
     Attributes:
         status: As it was at the last look.
-        since: When it began to differ from what is shown.
+        since: When it did not yet differ from what is shown.
     """
 
     status: dict[str, Any]
     since: float
+
+
+@dataclass(slots=True)
+class DeviceLooks:
+    """When devices are compared with their statuses.
+
+    Attributes:
+        last: The look under way, or the last one; None before the first.
+        before: The one before it.
+        zeros: Devices whose first write, of zeros, is under way.
+        unwritten: Nodes whose devices wait for that.
+    """
+
+    last: float | None = None
+    before: float = 0.0
+    zeros: set[str] = field(default_factory=set)
+    unwritten: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -358,6 +375,7 @@ class State:
         pods: What is to be done about pods.
         gates: Work on those behind our gate.
         devices: Nodes whose devices' statuses are to be looked at.
+        device_looks: When devices were compared with their statuses.
         device_views: By device: what is to be written once it has come to rest.
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
@@ -389,6 +407,7 @@ class State:
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
     devices: dict[str, None] = field(default_factory=dict)
+    device_looks: DeviceLooks = field(default_factory=DeviceLooks)
     device_views: dict[str, DeviceView] = field(default_factory=dict)
     device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
     registers: dict[str, None] = field(default_factory=dict)
