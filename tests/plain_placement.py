@@ -135,7 +135,7 @@ def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
     now = {device.uuid: replace(fleet.used[device.uuid]) for device in devices}
     grants: dict[str, Grants] = {}
     charged: list[tuple[str, str, int, int]] = []  # phase, device, memory, cores
-    for request in sorted(ask.requests, key=lambda r: r.phase == "App"):
+    for request in ask.requests:
         chosen = fit(fleet, devices, now, request, policies, ask, (left, charged))
         if isinstance(chosen, str):
             return chosen
@@ -195,7 +195,7 @@ def taking(
     used, ask: Demand, grants: Grants, devices: Mapping[str, DeviceFacts]
 ) -> dict[str, Used]:
     after = {uuid: replace(used[uuid]) for uuid in devices}
-    for request in sorted(ask.requests, key=lambda r: r.phase == "App"):
+    for request in ask.requests:
         for name, uuid, *_ in grants:
             if name == request.name and request.phase == "App":
                 take(after[uuid], devices[uuid], request)
@@ -331,13 +331,18 @@ def over_quota(
 
 
 def charge(charged) -> tuple[int, int]:
-    """Effective (memory, cores) over all devices: the greater of init peak and app sum."""
+    """(memory, cores) over all devices, of each the most that is in use at one moment.
+
+    A moment is the start of a container; those before it that are no init containers still run.
+    """
     total = [0, 0]
     for uuid in {entry[1] for entry in charged}:
+        here = [entry for entry in charged if entry[1] == uuid]
         for at in (0, 1):
-            app = [entry[2 + at] for entry in charged if entry[:2] == ("App", uuid)]
-            init = [entry[2 + at] for entry in charged if entry[:2] == ("Init", uuid)]
-            total[at] += max(sum(app), max(init, default=0))
+            total[at] += max(
+                entry[2 + at] + sum(e[2 + at] for e in here[:turn] if e[0] == "App")
+                for turn, entry in enumerate(here)
+            )
     return total[0], total[1]
 
 

@@ -168,6 +168,16 @@ CLAIM_RULES = (
         "FieldValueForbidden",
     ),
     Rule(
+        f"{_NOT_ALLOCATED} || "
+        "!self.spec.requests.exists(r, has(r.phase) && r.phase == 'Init') || "
+        "self.spec.requests.map(r, has(r.name) ? r.name : '') == "
+        "oldSelf.spec.requests.map(o, has(o.name) ? o.name : '')",
+        "the order of requests among which are init containers' cannot change once the claim is "
+        "allocated",
+        ".spec.requests",
+        "FieldValueForbidden",
+    ),
+    Rule(
         f"{_NOT_ALLOCATED} || ("
         + " && ".join(f"({_same('oldSelf.spec', 'self.spec', name)})" for name in _FROZEN_IN_SPEC)
         + ")",

@@ -1,16 +1,22 @@
-"""What a claim really uses of each device at its worst moment.
+"""How much of each device a claim uses at its worst moment.
 
-App containers run together, so they add up; ordinary init containers run alone and before, so
-they count by their peak. Per device: max(init peak, app sum) of memory and cores; slots =
-max(1 if any init container asks, number of app containers). Ledger, agent and the tests' checker
-all count by this one function.
+Kubernetes starts init containers one after the other, then all app containers. A sidecar is an init
+container that goes on running, so it runs beside every container that starts after it. Per device,
+memory, cores and slots are each the greater of two amounts: the sum of app containers and sidecars,
+and the most that any ordinary init container uses with the sidecars before it.
+
+The claim's requests follow the order in which the pod starts its containers, and both sidecars
+and app containers have phase App; so an App request before an Init request is a sidecar's.
+Source: Kubernetes, Sidecar containers, Resource sharing within containers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
+from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1.vgpuclaim import AllocatedDevice, VGPUClaimSpec
 
 
@@ -44,16 +50,40 @@ class Use:
 def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Mapping[str, Use]:
     """Use per device (by UUID) of an allocation made for `spec`.
 
-    A device of a request that the spec does not name counts as an app container's: never less
-    than the truth.
+    A device of a request that the spec does not name counts as a sidecar's that runs beside all
+    others: never less than the truth.
     """
-    init_requests = {request.name for request in spec.requests if request.phase == "Init"}
-    app: dict[str, Use] = {}
-    init: dict[str, Use] = {}
-    for device in devices:
-        use = Use(device.memory_mib, device.cores, 1)
-        if device.request in init_requests:
-            init[device.uuid] = init.get(device.uuid, Use()).peak(use)
-        else:
-            app[device.uuid] = app.get(device.uuid, Use()) + use
-    return {uuid: app.get(uuid, Use()).peak(init.get(uuid, Use())) for uuid in {**init, **app}}
+    turns = {request.name: (turn, request.phase) for turn, request in enumerate(spec.requests)}
+    unknown = -1, "App"
+    running: dict[str, Use] = {}
+    peak: dict[str, Use] = {}
+    # Stored devices follow the order of the requests, but no rule makes a writer keep to it.
+    for device in sorted(devices, key=lambda device: turns.get(device.request, unknown)[0]):
+        uuid = device.uuid
+        started = running.get(uuid, Use()) + Use(device.memory_mib, device.cores, 1)
+        peak[uuid] = peak.get(uuid, Use()).peak(started)
+        if turns.get(device.request, unknown)[1] == "App":
+            running[uuid] = started
+    return peak
+
+
+def out_of_order(
+    spec: VGPUClaimSpec, containers: Sequence[str], pod: Pod
+) -> tuple[str, str] | None:
+    """Return two containers that start in the opposite order of their requests, the first first.
+
+    Only the order between init containers and the others decides what runs at the same time.
+
+    Args:
+        spec: The claim's.
+        containers: Which container each of its requests means, in the order of the requests.
+        pod: The pod with these containers.
+    """
+    starts = (*pod.spec.init_containers, *pod.spec.containers)
+    turns = {container.name: turn for turn, container in enumerate(starts)}
+    phases = (request.phase for request in spec.requests)
+    asking = [each for each in zip(containers, phases, strict=True) if each[0] in turns]
+    for (earlier, its_phase), (later, phase) in combinations(asking, 2):
+        if phase != its_phase and turns[earlier] > turns[later]:
+            return later, earlier
+    return None

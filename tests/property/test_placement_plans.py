@@ -117,10 +117,9 @@ def test_a_grant_keeps_every_device_within_its_capacity(fleet, ask):
         return
     by_uuid = {device.uuid: device for device in devices}
     check_shape(plan, ask, by_uuid)
-    phases = {request.name: request.phase for request in ask.requests}
     for uuid in {grant.uuid for grant in plan.grants}:
         device = by_uuid[uuid]
-        total = used[uuid] + effective(plan, uuid, phases)
+        total = used[uuid] + effective(plan, uuid, ask)
         assert total.memory_mib <= device.memory_mib
         assert total.cores <= device.cores
         assert total.slots <= device.slots
@@ -186,15 +185,17 @@ def lying_on(grant: Grant) -> range:
     return range(grant.instance.start, grant.instance.start + grant.instance.size)
 
 
-def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:
-    """The claim's use of a device, computed the long way."""
-    grants = [grant for grant in plan.grants if grant.uuid == uuid]
-    app = [grant for grant in grants if phases[grant.request] == "App"]
-    init = [grant for grant in grants if phases[grant.request] == "Init"]
+def effective(plan: Plan, uuid: str, ask: Demand) -> Use:
+    """The claim's use of a device, computed the long way: moment by moment."""
+    grants = {grant.request: grant for grant in plan.grants if grant.uuid == uuid}
+    moments = [[]]
+    for turn, request in enumerate(ask.requests):
+        before = [r.name for r in ask.requests[:turn] if r.phase == "App"]
+        moments.append([grants[name] for name in (*before, request.name) if name in grants])
     return Use(
-        max([sum(g.memory_mib for g in app), *(g.memory_mib for g in init)]),
-        max([sum(g.cores for g in app), *(g.cores for g in init)]),
-        max(len(app), 1 if init else 0),
+        max(sum(g.memory_mib for g in moment) for moment in moments),
+        max(sum(g.cores for g in moment) for moment in moments),
+        max(len(moment) for moment in moments),
     )
 
 

@@ -109,7 +109,7 @@ class VGPURequest(ApiModel):
     name: Annotated[str, Field(max_length=63)] = ""
     """The container's name. May be left out by a sole request: the pod's first asking container."""
     phase: Phase = "App"
-    """App for containers that run, Init for ordinary init containers."""
+    """Init for an ordinary init container; App for an app container or a sidecar."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
     """How many distinct devices."""
     memory: (
@@ -227,7 +227,8 @@ class VGPUClaimSpec(ApiModel):
             json_schema_extra={"x-kubernetes-validations": REQUEST_RULES},
         ),
     ]
-    """One per asking container, each with a name of its own."""
+    """One per asking container, each with a name of its own, in the order in which the pod starts
+    them: an Init request counts together with the App requests before it, which are sidecars'."""
     placement: Placement | None = None
     """Preferences among the places that fit."""
     binding_mode: BindingMode = "WaitForFirstConsumer"

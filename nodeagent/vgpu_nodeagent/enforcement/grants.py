@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from vgpu_api import names
 from vgpu_api.core.pod import Container, Pod
+from vgpu_api.effective import out_of_order
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPURequest
 from vgpu_nodeagent.enforcement.abi import CorePolicy
@@ -178,7 +179,20 @@ def _request_for(
             f"request {request.name!r} of claim {_place(claim)} has phase {request.phase}, "
             f"but container {container} is of phase {phase}",
         )
+    if phase == "Init":  # the others start beside nothing that the order could leave out
+        _refuse_another_order(claim, pod)
     return request
+
+
+def _refuse_another_order(claim: VGPUClaim, pod: Pod) -> None:
+    """Refuse an init container that runs beside a sidecar with which it was not added up."""
+    turned = out_of_order(claim.spec, [request.name for request in claim.spec.requests], pod)
+    if turned is not None:
+        raise Refused(
+            Why.REQUEST_MISMATCH,
+            f"container {turned[0]} starts before container {turned[1]}, and claim "
+            f"{_place(claim)} has their requests in the opposite order",
+        )
 
 
 def _recorded(pod: Pod) -> list[str]:

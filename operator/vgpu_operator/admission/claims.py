@@ -189,6 +189,14 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
             value=names,
             detail=f"must stay {shown(sorted(old_requests))} while the claim has an allocation",
         )
+    has_init = any(request.phase == "Init" for request in new.requests)
+    if has_init and [request.name for request in new.requests] != list(old_requests):
+        raise BadInput(
+            field="spec.requests",
+            value=[request.name for request in new.requests],
+            detail=f"must stay in the order {shown(list(old_requests))}, which says what runs "
+            "beside an init container, while the claim has an allocation",
+        )
     for index, request in enumerate(new.requests):
         before = old_requests[request.name]
         for field in type(request).model_fields:

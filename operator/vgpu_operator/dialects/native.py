@@ -11,6 +11,7 @@ import re
 
 from vgpu_api import names
 from vgpu_api.core import Pod
+from vgpu_api.effective import out_of_order
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec, VGPURequest
 from vgpu_operator.dialects.containers import PodContainer, each_container
@@ -74,7 +75,17 @@ def containers_of_claim(pod: Pod, spec: VGPUClaimSpec) -> tuple[str, ...]:
         BadInput: a request means no container of the pod, or one that runs at another time.
     """
     by_name = {place.name: place for place in each_container(pod)}
-    return tuple(_container_of(pod, by_name, request) for request in spec.requests)
+    containers = tuple(_container_of(pod, by_name, request) for request in spec.requests)
+    if (turned := out_of_order(spec, containers, pod)) is not None:
+        first, second = turned
+        raise BadInput(
+            field=by_name[first].path,
+            value=first,
+            detail=f"must start after container {second}, whose request stands before its own: "
+            "write the claim's requests in the order in which the pod starts its containers, "
+            "init containers first",
+        )
+    return containers
 
 
 def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
+from vgpu_operator.placement.bounds import most_at_once
 from vgpu_operator.placement.geometry import bits_of, slices_of
 from vgpu_operator.vendors.neighbours import marks_of
 
@@ -130,10 +131,13 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
 
 
 def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
-    """Devices in a quota's sense: those of app containers, or of the largest init container."""
+    """Return how many devices the allocation counts for in a quota.
+
+    Devices of an unknown request count beside all others: never less than the truth.
+    """
     devices = Counter(device.request for device in allocation.devices)
-    init = [devices.pop(each.name, 0) for each in spec.requests if each.phase == "Init"]
-    return max(devices.total(), *init, 0)
+    known = [(request.phase, devices.pop(request.name, 0)) for request in spec.requests]
+    return devices.total() + most_at_once(known)
 
 
 def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:

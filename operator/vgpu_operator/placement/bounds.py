@@ -4,8 +4,8 @@ A node filter has one bit per node number: a selector, an affinity and a set of 
 few bitwise operations on integers, so ten thousand different filters cost no more each than ten.
 
 Quota (check 9): a claim is charged what it holds of each device at its worst moment, as the ledger
-counts it: the greater of its init containers' peak and its app containers' sum. The number of its
-devices is counted for the claim as a whole, as Kubernetes counts it for a pod.
+counts it (`vgpu_api.effective`). The number of its devices is counted for the claim as a whole, as
+Kubernetes counts it for a pod. Requests come in the order in which the pod starts its containers.
 
 Tentative places and earmarks are no allocations: they stand in no column, no status and no quota.
 They count only against the claims that they are kept from, so they are laid over the columns of the
@@ -120,63 +120,63 @@ UNLIMITED = Budget()
 
 
 def together(demand: Demand, each: Callable[[RequestDemand], int]) -> int:
-    """Return what a claim counts for, given what one device counts for.
+    """Return what a claim counts for, given what one device counts for."""
+    return most_at_once((r.phase, r.count * each(r)) for r in demand.requests)
 
-    The sum of its app containers, or its largest init container.
+
+def most_at_once(amounts: Iterable[tuple[Phase, int]]) -> int:
+    """Return the most that requests have at the same time, from each one's phase and amount.
+
+    An ordinary init container runs beside the App requests before it, which are sidecars'.
     """
-    app = init = 0
-    for request in demand.requests:
-        if request.phase == "App":
-            app += request.count * each(request)
-        else:
-            init = max(init, request.count * each(request))
-    return max(app, init)
+    running = most = 0
+    for phase, amount in amounts:
+        most = max(most, running + amount)
+        if phase == "App":
+            running += amount
+    return most
 
 
 class DeviceCount:
-    """How many devices a claim counts for: its app containers' sum, or its largest init container.
+    """How many devices a claim counts for, while its requests are given theirs one by one.
 
-    Init containers run alone, one after the other. A device counts once for each container that it
-    serves. Source: Kubernetes' effective requests of a pod.
+    A device counts once for each container that it serves.
     """
 
     def __init__(self) -> None:
         self._app = 0
-        self._init: dict[str, int] = {}  # by request
+        self._init: dict[str, int] = {}  # by request, with those of the sidecars before it
 
     @property
     def total(self) -> int:
         """So many, so far."""
         return max(self._app, *self._init.values(), 0)
 
-    def rise(self, phase: Phase, count: int) -> int:
+    def rise(self, count: int) -> int:
         """By how much the total would grow with a further request."""
-        return max(0, (count if phase == "Init" else self._app + count) - self.total)
+        return max(0, self._app + count - self.total)
 
     def add(self, request: str, phase: Phase) -> None:
         """One more device for a request, by its name."""
         if phase == "Init":
-            self._init[request] = self._init.get(request, 0) + 1
+            self._init[request] = self._init.get(request, self._app) + 1
         else:
             self._app += 1
 
 
 @dataclass(slots=True)
-class _ClaimUse:
-    """(MiB, percent of compute) that a claim holds of one device."""
+class ClaimUse:
+    """(MiB, percent of compute) that a claim holds of one device: at most, and at the end."""
 
-    app: tuple[int, int] = (0, 0)
-    init: tuple[int, int] = (0, 0)
+    peak: tuple[int, int] = (0, 0)
+    running: tuple[int, int] = (0, 0)
 
-    def peak(self) -> tuple[int, int]:
-        return max(self.app[0], self.init[0]), max(self.app[1], self.init[1])
-
-    def plus(self, request: RequestDemand, memory_mib: int, cores: int | None) -> _ClaimUse:
-        """With one more grant; init containers run one after the other."""
+    def plus(self, request: RequestDemand, memory_mib: int, cores: int | None = None) -> ClaimUse:
+        """Return the use with one more grant, for a container that starts after the others."""
         cores = request.cores if cores is None else cores
-        if request.phase == "Init":
-            return _ClaimUse(self.app, (max(self.init[0], memory_mib), max(self.init[1], cores)))
-        return _ClaimUse((self.app[0] + memory_mib, self.app[1] + cores), self.init)
+        started = self.running[0] + memory_mib, self.running[1] + cores
+        peak = max(self.peak[0], started[0]), max(self.peak[1], started[1])
+        return ClaimUse(peak, self.running if request.phase == "Init" else started)
 
 
 class Charge:
@@ -184,7 +184,7 @@ class Charge:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._held: dict[int, _ClaimUse] = {}
+        self._held: dict[int, ClaimUse] = {}
         self._memory_mib = 0
         self._cores = 0
         self._devices = DeviceCount()
@@ -205,7 +205,7 @@ class Charge:
         return (
             _is_over(budget.memory_mib, self._memory_mib, memory * request.count)
             or _is_over(budget.cores, self._cores, share * request.count)
-            or _is_over(budget.devices, devices.total, devices.rise(request.phase, request.count))
+            or _is_over(budget.devices, devices.total, devices.rise(request.count))
         )
 
     def add(
@@ -215,14 +215,14 @@ class Charge:
         memory, share = self._rise(device, request, memory_mib, cores)
         self._memory_mib += memory
         self._cores += share
-        self._held[device] = self._held.get(device, _ClaimUse()).plus(request, memory_mib, cores)
+        self._held[device] = self._held.get(device, ClaimUse()).plus(request, memory_mib, cores)
         self._devices.add(request.name, request.phase)
 
     def _rise(
         self, device: int, request: RequestDemand, memory_mib: int, cores: int | None
     ) -> tuple[int, int]:
-        held = self._held.get(device, _ClaimUse())
-        before, after = held.peak(), held.plus(request, memory_mib, cores).peak()
+        held = self._held.get(device, ClaimUse())
+        before, after = held.peak, held.plus(request, memory_mib, cores).peak
         return after[0] - before[0], after[1] - before[1]
 
 

@@ -12,7 +12,7 @@ from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement.arrays import REASONS, Numbers
 from vgpu_operator.placement.bounds import UNLIMITED, Budget
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.planning import in_turn, policies_on, why_not
+from vgpu_operator.placement.planning import policies_on, why_not
 
 _FEW = 16
 """So few nodes are checked one by one."""
@@ -56,7 +56,7 @@ def _of_first(
     columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that do not serve the request that is planned first."""
-    if not _is_plain(in_turn(demand)[0]):
+    if not _is_plain(demand.requests[0]):
         return
     plain = nodes
     if any(columns.node_in_mig_mode):
@@ -92,7 +92,7 @@ def _is_plain(request: RequestDemand) -> bool:
 def _together(
     columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget, *, mutex: bool
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    request = in_turn(demand)[0]
+    request = demand.requests[0]
     refused = columns.arrays.refused(columns, request, budget, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)

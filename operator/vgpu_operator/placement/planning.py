@@ -425,7 +425,7 @@ def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> boo
     by_request: dict[str, list[Grant]] = {}
     for grant in plan.grants:
         by_request.setdefault(grant.request, []).append(grant)
-    for request in in_turn(demand):
+    for request in demand.requests:
         grants = by_request[request.name]
         devices = [columns.number_of(grant.device) for grant in grants]
         for device, grant in zip(devices, grants, strict=True):
@@ -434,13 +434,6 @@ def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> boo
         for device, grant in zip(devices, grants, strict=True):
             charge.add(device, request, grant.memory_mib, grant.cores)
     return False
-
-
-def in_turn(demand: Demand) -> Sequence[RequestDemand]:
-    """Init containers run alone before the others: each is fitted on the state before the pod."""
-    if len(demand.requests) == 1:
-        return demand.requests
-    return sorted(demand.requests, key=lambda request: request.phase == "App")
 
 
 def _plan(
@@ -455,6 +448,9 @@ def _plan(
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
     """Plan all requests; what is taken for it stays taken until `_give_back`.
 
+    Requests follow the order in which the pod starts its containers: an ordinary init container
+    is fitted beside the sidecars before it, and has ended when the next one starts.
+
     A sole request takes its devices only if they are to `stay`, or are cut: no request comes after
     it. A refusal has reasons if it is to `explain`.
     """
@@ -462,10 +458,9 @@ def _plan(
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
-    turns = in_turn(demand)
     alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
-    for requested in turns:
+    for requested in demand.requests:
         request = requested if requested.part is None else on_node(columns, node, requested)
         only = tied.get((requested.vendor, requested.phase)) if requested.one_device else None
         devices = () if request is None else choose(columns, node, request, preferences, charge)

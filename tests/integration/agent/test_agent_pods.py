@@ -300,6 +300,22 @@ async def test_the_sum_counts_a_claims_init_and_app_requests_by_their_peak(
         await pod_is(api, f"p{name}", "Running")  # 9 + 7 = 16 GiB on device 0
 
 
+async def test_an_init_container_beside_a_sidecar_is_summed_with_it(
+    api: Api, node: AgentNode
+) -> None:
+    requests = [
+        a_request("side", memory="11Gi"),
+        a_request("prepare", phase="Init", memory="11Gi"),
+    ]
+    claim = await create_claim(api, "c1", requests=requests)
+    side = {**a_slot_container("side"), "restartPolicy": "Always"}
+    init = [side, a_slot_container("prepare", "true")]
+    pod = await create_pod(api, "p1", a_slot_container("main", slots=0), initContainers=init)
+    devices = [a_device("11Gi", request="side"), a_device("11Gi", request="prepare")]
+    await allocate(api, claim, pod, devices=devices)
+    assert f"does not fit on GPU {GPU_0}" in await pod_is_refused(api, "p1")
+
+
 async def test_capacity_that_becomes_free_starts_the_pod_that_waits_for_it(
     api: Api, node: AgentNode
 ) -> None:

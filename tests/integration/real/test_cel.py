@@ -99,6 +99,19 @@ async def test_nothing_else_of_an_allocated_claim_changes(
         await api.replace(VGPU_CLAIMS, claim)
 
 
+async def test_the_requests_of_an_allocated_claim_keep_their_order(
+    api: Api, namespace: str
+) -> None:
+    """Their order decides which sidecars count with an init container."""
+    requests = [{"name": "side"}, {"name": "prepare", "phase": "Init"}]
+    claim = await an_allocated_claim(api, namespace, *requests)
+    claim["spec"]["requests"][1]["memory"] = "1Gi"
+    claim = await api.replace(VGPU_CLAIMS, claim)
+    claim["spec"]["requests"].reverse()
+    with pytest.raises(Invalid, match="the order of requests"):
+        await api.replace(VGPU_CLAIMS, claim)
+
+
 async def test_a_claim_without_an_allocation_changes_freely(api: Api, namespace: str) -> None:
     claim = await api.create(VGPU_CLAIMS, a_claim(namespace))
     claim["spec"]["bindingMode"] = "Immediate"

@@ -144,6 +144,14 @@ def test_everything_else_is_frozen_while_devices_are_held(
     assert message.endswith("while the claim has an allocation")
 
 
+def test_the_order_that_says_what_runs_beside_an_init_container_is_frozen_too() -> None:
+    side, prepare = {"name": "side"}, {"name": "prepare", "phase": "Init"}
+    validate_claim(a_claim(side, {**prepare, "memory": "1Gi"}), allocated(side, prepare))
+    message = denial_of(a_claim(prepare, side), allocated(side, prepare))
+    assert message.startswith("spec.requests: ")
+    assert 'in the order ["side", "prepare"]' in message
+
+
 def given(*, request: str = "a", **device: Any) -> dict[str, Any]:
     """A claim of 50 percent with a device."""
     held = {"nodeName": "node-1", "devices": [{"request": request, "memory": "8Gi", **device}]}

@@ -11,7 +11,7 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
-from vgpu_api.v1alpha1 import GPUDeviceSpec
+from vgpu_api.v1alpha1 import GPUDeviceSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.drivers.base import MigInstance, PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import CorePolicy
@@ -230,6 +230,35 @@ def test_a_container_without_a_slot_of_ours_is_still_refused() -> None:
 def test_a_sidecar_is_an_app_container() -> None:
     sidecar = a_container(limits={SLOT: "1"}, restart_policy="Always")
     assert grant(pod=a_pod(containers=[], init_containers=[sidecar])).limits
+
+
+def test_an_init_container_that_its_sidecar_was_not_added_to_does_not_start() -> None:
+    pod = a_pod(
+        init_containers=[
+            a_container("side", limits={SLOT: "1"}, restart_policy="Always"),
+            a_container("prepare", limits={SLOT: "1"}),
+        ],
+    )
+    side, prepare = a_request(name="side"), a_request(name="prepare", phase="Init")
+    devices = [an_allocated_device(request=name) for name in ("side", "prepare")]
+
+    def start(container: str, *requests: VGPURequest) -> ContainerGrant:
+        claim = a_claim(requests=requests, allocation=an_allocation(*devices))
+        assert claim.status.allocation is not None
+        return container_grant(
+            claim,
+            claim.status.allocation,
+            pod=pod,
+            container=container,
+            slot_resource=SLOT,
+            capacities=terms(),
+        )
+
+    assert start("prepare", side, prepare).limits
+    with pytest.raises(Refused, match="side starts before container prepare") as refused:
+        start("prepare", prepare, side)
+    assert refused.value.reason is Why.REQUEST_MISMATCH
+    assert start("side", prepare, side).limits
 
 
 def test_a_claim_for_another_device_is_refused() -> None:

@@ -42,8 +42,8 @@ def its_claim(*, reserved: bool = True, allocated: bool = True, init: bool = Fal
     requests = [a_request(name="main", memory="1Gi")]
     devices = [an_allocated_device(request="main", cores=30)]
     if init:
-        requests.append(a_request(name="prepare", phase="Init", memory="8Gi"))
-        devices.append(an_allocated_device(request="prepare", memory_mib=8192))
+        requests.insert(0, a_request(name="prepare", phase="Init", memory="8Gi"))
+        devices.insert(0, an_allocated_device(request="prepare", memory_mib=8192))
     status = VGPUClaimStatus(
         allocation=an_allocation(*devices) if allocated else None,
         reserved_for=ReservedFor(pod_name="pod-1", pod_uid="uid-of-pod-1") if reserved else None,

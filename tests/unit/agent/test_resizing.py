@@ -550,7 +550,7 @@ async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(
             "c",
             uid="uid-of-c",
             generation=generation,
-            requests=[a_request(name="main", **set_spec), a_request(name="prepare", phase="Init")],
+            requests=[a_request(name="prepare", phase="Init"), a_request(name="main", **set_spec)],
             status=status,
         )
         for generation, set_spec in ((1, {}), (2, {"memory": "1Gi"}))

@@ -1,4 +1,4 @@
-"""A claim's use of a device at its worst moment: app containers add up, init containers peak."""
+"""A claim's use of a device at its worst moment, from what runs beside what."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu_api.effective import Use, effective_use
+from builders import a_container, a_pod
+from vgpu_api.effective import Use, effective_use, out_of_order
 from vgpu_api.v1alpha1 import AllocatedDevice, VGPUClaimSpec
 
 
@@ -43,9 +44,55 @@ def test_devices_are_counted_apart() -> None:
     }
 
 
-def test_a_device_of_an_unknown_request_counts_with_the_app() -> None:
-    devices = [a_device("a", 100), a_device("ghost", 30)]
-    assert effective_use(a_spec(a="App"), devices) == {"GPU-1": Use(130, 0, 2)}
+def test_a_device_of_an_unknown_request_counts_beside_all_others() -> None:
+    devices = [a_device("i", 100), a_device("a", 90), a_device("ghost", 30)]
+    assert effective_use(a_spec(i="Init", a="App"), devices) == {"GPU-1": Use(130, 0, 2)}
+
+
+def test_an_init_container_counts_with_the_sidecar_that_was_started_before_it() -> None:
+    devices = [a_device("side", 3000, 30), a_device("prep", 9000, 10), a_device("main", 1000, 50)]
+    spec = a_spec(side="App", prep="Init", main="App")
+    assert effective_use(spec, devices) == {"GPU-1": Use(12_000, 80, 2)}
+
+
+def test_an_init_container_does_not_count_with_a_sidecar_that_starts_after_it() -> None:
+    devices = [a_device("prep", 9000, 10), a_device("side", 3000, 30), a_device("main", 1000, 50)]
+    spec = a_spec(prep="Init", side="App", main="App")
+    assert effective_use(spec, devices) == {"GPU-1": Use(9_000, 80, 2)}
+
+
+def test_the_order_of_the_devices_does_not_matter() -> None:
+    devices = [a_device("prep", 9000), a_device("side", 3000)]
+    assert effective_use(a_spec(side="App", prep="Init"), devices) == {"GPU-1": Use(12_000, 0, 2)}
+
+
+def test_kubernetes_own_example_of_sidecars_is_counted_as_there() -> None:
+    """Two sidecars around two init containers: max(9, 1 + 5, 1 + 2 + 4, 1 + 2 + 3) per device."""
+    spec = a_spec(first="Init", s1="App", second="Init", s2="App", third="Init", main="App")
+    sizes = {"first": 9, "s1": 1, "second": 5, "s2": 2, "third": 4, "main": 3}
+    assert effective_use(spec, [a_device(*each) for each in sizes.items()]) == {
+        "GPU-1": Use(9, 0, 3)
+    }
+    sizes["first"] = 1
+    assert effective_use(spec, [a_device(*each) for each in sizes.items()]) == {
+        "GPU-1": Use(7, 0, 3)
+    }
+
+
+def test_requests_that_stand_in_another_order_than_containers_start_are_found() -> None:
+    pod = a_pod(
+        init_containers=[a_container("side", restart_policy="Always"), a_container("prep")],
+        containers=[a_container("main")],
+    )
+    right = a_spec(side="App", prep="Init", main="App")
+    assert out_of_order(right, [r.name for r in right.requests], pod) is None
+    apps_swapped = a_spec(side="App", main="App")
+    assert out_of_order(apps_swapped, ["main", "side"], pod) is None
+    for wrong, first in (
+        (a_spec(prep="Init", side="App"), ("side", "prep")),
+        (a_spec(main="App", prep="Init"), ("prep", "main")),
+    ):
+        assert out_of_order(wrong, [r.name for r in wrong.requests], pod) == first
 
 
 sizes = st.integers(min_value=1, max_value=10_000)
@@ -55,11 +102,11 @@ sizes = st.integers(min_value=1, max_value=10_000)
 def test_use_is_between_the_largest_part_and_the_sum_of_all(
     app: list[int], init: list[int]
 ) -> None:
-    """Invariant: max(parts) ≤ use ≤ sum(parts), and exactly max(init peak, app sum)."""
-    phases = {f"a{i}": "App" for i in range(len(app))} | {f"i{i}": "Init" for i in range(len(init))}
+    """Invariant without sidecars: use = max(init peak, app sum)."""
+    phases = {f"i{i}": "Init" for i in range(len(init))} | {f"a{i}": "App" for i in range(len(app))}
     if not phases:
         return
-    devices = [a_device(name, mib) for name, mib in zip(phases, app + init, strict=True)]
+    devices = [a_device(name, mib) for name, mib in zip(phases, init + app, strict=True)]
     use = effective_use(a_spec(**phases), devices)["GPU-1"]
     assert use.memory_mib == max([sum(app), *init])
     assert use.slots == max(len(app), 1 if init else 0)

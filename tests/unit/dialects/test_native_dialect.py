@@ -121,6 +121,22 @@ def test_a_restartable_init_container_is_app() -> None:
     assert containers_of_claim(pod, a_spec({"name": "proxy"})) == ("proxy",)
 
 
+INITS = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}]
+
+
+def test_requests_stand_in_the_order_in_which_their_containers_start() -> None:
+    """An init container counts with the sidecars before it, which only the order shows."""
+    pod = a_pod({}, initContainers=INITS)
+    proxy, fetch, app = {"name": "proxy"}, {"name": "fetch", "phase": "Init"}, {"name": "app"}
+    assert containers_of_claim(pod, a_spec(proxy, fetch, app)) == ("proxy", "fetch", "app")
+    for requests, first in (
+        ((fetch, proxy, app), r"initContainers\[0\].*proxy"),
+        ((proxy, app, fetch), r"initContainers\[1\].*fetch"),
+    ):
+        with pytest.raises(BadInput, match=first):
+            containers_of_claim(pod, a_spec(*requests))
+
+
 @pytest.mark.parametrize("recorded", ["gone", "fetch", "side,app"])
 def test_a_record_that_cannot_be_the_sole_requests_container_does_not_count(recorded: str) -> None:
     pod = a_pod({"vgpu.dev/slots-added": recorded}, initContainers=[{"name": "fetch"}])

@@ -201,6 +201,14 @@ def test_a_claim_that_means_no_container_of_the_pod_is_refused_in_these_words():
         "spec.containers: Invalid value: []: must have a container: "
         "the claim's request is of phase App"
     )
+    init_first = a_pod(initContainers=[{"name": "i"}])
+    with pytest.raises(BadInput) as refusal:
+        containers_of_claim(init_first, a_spec({"name": "main"}, {"name": "i", "phase": "Init"}))
+    assert str(refusal.value) == (
+        'spec.initContainers[0]: Invalid value: "i": must start after container main, whose '
+        "request stands before its own: write the claim's requests in the order in which the pod "
+        "starts its containers, init containers first"
+    )
 
 
 def test_containers_that_cannot_be_requests_are_refused_in_these_words():

@@ -27,6 +27,7 @@ from vgpu_api.v1alpha1 import InitReleased, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_operator.engine.claims.lifecycle import init_devices_are_free
 from vgpu_operator.engine.claims.reconcile import REFIT_S
+from vgpu_operator.engine.scheduling.refusal import Refusal
 
 DEVICE_MIB = 16_384
 INIT = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 12_000}
@@ -105,6 +106,77 @@ async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: 
     await replica.settle()
     assert replica.claim_of(waiting).status.allocation is not None
     assert use_of(replica.ledger, "GPU-0") == Use(14_000, 0, 2)
+
+
+def a_meshed_pod(name: str, *, side: int, prepare: int, main: int) -> Pod:
+    """A sidecar, an init container that runs beside it, and an app container."""
+
+    def asking(mib: int) -> dict[str, int]:
+        return {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+
+    return a_pod(
+        name,
+        init_containers=[
+            a_container("side", limits=asking(side), restart_policy="Always"),
+            a_container("prepare", limits=asking(prepare)),
+        ],
+        containers=[a_container(limits=asking(main))],
+    )
+
+
+async def test_an_init_container_is_never_given_what_a_sidecar_before_it_uses(
+    replica: Replica,
+) -> None:
+    """12,000 MiB at once do not fit a device of 10,000, whatever each of them asks."""
+    replica.device(memory_mib=10_000)
+    pod = a_meshed_pod("pod-1", side=3_000, prepare=9_000, main=1_000)
+    replica.api.put(PODS, pod.to_wire())
+    replica.news.pod_changed(pod)
+    refused = replica.offer(pod)
+    assert isinstance(refused, Refusal)
+    assert "CardInsufficientMemory" in refused.message
+
+
+async def test_what_is_left_beside_a_sidecar_and_its_init_container_is_anothers(
+    replica: Replica,
+) -> None:
+    """10,000 MiB: 3,000 + 6,000 while it is prepared, 3,000 + 1,000 afterwards."""
+    replica.device(memory_mib=10_000)
+    pod = a_meshed_pod("pod-1", side=3_000, prepare=6_000, main=1_000)
+    replica.api.put(PODS, pod.to_wire())
+    replica.news.pod_changed(pod)
+    replica.offer(pod)
+    await replica.settle()
+    assert use_of(replica.ledger, "GPU-0") == Use(9_000, 0, 2)
+    large, small = (
+        replica.pod(f"{mib}", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
+        for mib in (1_001, 1_000)
+    )
+    assert isinstance(replica.offer(large), Refusal)
+    assert not isinstance(replica.offer(small), Refusal)
+    ended(replica, pod)
+    await replica.settle()
+    assert use_of(replica.ledger, "GPU-0") == Use(5_000, 0, 3)
+
+
+async def test_an_init_container_that_runs_again_needs_room_beside_its_sidecar(
+    replica: Replica,
+) -> None:
+    replica.device(memory_mib=10_000)
+    pod = a_meshed_pod("pod-1", side=3_000, prepare=6_000, main=1_000)
+    replica.api.put(PODS, pod.to_wire())
+    replica.news.pod_changed(pod)
+    replica.offer(pod)
+    await replica.settle()
+    ended(replica, pod)
+    await replica.settle()
+    beside = replica.pod("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2_000})
+    assert not isinstance(replica.offer(beside), Refusal)
+    await replica.settle()
+    wanted(replica, pod)
+    await replica.settle()
+    assert requests_of(replica, pod) == ["side", "main"]
+    assert use_of(replica.ledger, "GPU-0") == Use(6_000, 0, 3)
 
 
 async def test_a_word_about_another_round_frees_nothing(replica: Replica) -> None:

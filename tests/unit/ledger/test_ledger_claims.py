@@ -76,6 +76,22 @@ def test_init_and_app_containers_count_by_their_worst_moment():
     assert use_of(ledger, "GPU-0") == Use(5120, 0, 2)
 
 
+def test_an_init_container_counts_with_the_sidecar_that_was_started_before_it():
+    ledger = a_ledger()
+    requests = [
+        a_request(name="side", memory="3Gi"),
+        a_request(name="prepare", memory="4Gi", phase="Init"),
+        a_request(name="main", memory="2Gi"),
+    ]
+    devices = [
+        an_allocated_device(request="side", memory_mib=3072),
+        an_allocated_device(request="prepare", memory_mib=4096),
+        an_allocated_device(request="main", memory_mib=2048),
+    ]
+    ledger.apply_claim(a_claim(requests=requests, allocation=an_allocation(*devices)))
+    assert use_of(ledger, "GPU-0") == Use(7168, 0, 2)
+
+
 def test_a_released_allocation_is_free():
     ledger = a_ledger()
     ledger.apply_claim(a_claim(allocation=held()))

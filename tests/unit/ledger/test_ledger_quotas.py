@@ -220,6 +220,27 @@ def test_init_containers_count_for_devices_alone_and_app_containers_together(har
         assert ledger.budget("default") == Budget(None, None, 0)
 
 
+@pytest.mark.parametrize(("hard", "refused"), [(3, True), (4, False)])
+def test_an_init_container_beside_a_sidecar_counts_with_its_devices(hard, refused):
+    """As Kubernetes counts a pod: max(2 + 2, 2 + 1)."""
+    ledger = a_ledger(a_quota(gpu=hard))
+    requests = [
+        a_request(name="side", memory="1Gi", count=2),
+        a_request(name="prepare", phase="Init", memory="1Gi", count=2),
+        a_request(name="main", memory="1Gi"),
+    ]
+    plan = place(ledger.columns, an_ask(*requests), budget=ledger.budget("default"))
+    assert plan.refused == refused
+    if not refused:
+        ledger.assume(("default", "c"), a_spec(requests), plan.allocation())
+        assert ledger.budget("default") == Budget(None, None, 0)
+    else:
+        assert ledger.exceeded_quotas("default", an_ask(*requests)) == [
+            "exceeded quota: quota, requested: limits.nvidia.com/gpu=4, "
+            "used: limits.nvidia.com/gpu=0, limited: limits.nvidia.com/gpu=3"
+        ]
+
+
 def test_a_refusal_names_each_quota_that_is_exceeded_with_what_is_used_and_what_is_hard():
     ledger = a_ledger(
         a_requests_quota("devices", gpu=1), a_quota("sizes", gpumem="4Gi", gpucores=50)

@@ -58,6 +58,8 @@ def test_app_containers_add_up_over_all_devices():
 
 def test_init_containers_count_by_the_greatest_of_them_and_only_beyond_the_app_containers():
     charge = Charge(Budget(300, 80))
+    assert not charge.exceeds(0, asking(phase="Init", cores=80), 300)
+    assert charge.exceeds(0, asking(phase="Init", cores=81), 300)
     init = asking(phase="Init", cores=60)
     charge.add(0, init, 200)
     charge.add(0, asking(phase="Init", cores=50), 150)  # one after the other: no more than that
@@ -70,17 +72,27 @@ def test_init_containers_count_by_the_greatest_of_them_and_only_beyond_the_app_c
     assert not charge.exceeds(1, asking(cores=10), 40)
     assert charge.exceeds(1, asking(cores=10), 41)
     assert charge.exceeds(1, asking(cores=11), 40)
-    assert not charge.exceeds(0, asking(phase="Init", cores=70), 260)
-    assert charge.exceeds(0, asking(phase="Init", cores=81), 260)
+
+
+def test_an_init_container_is_charged_beside_the_sidecars_that_were_started_before_it():
+    charge = Charge(Budget(300, 80, 2))
+    charge.add(0, asking(name="side", cores=30), 100)
+    assert not charge.exceeds(0, asking(name="prepare", phase="Init", cores=50), 200)
+    assert charge.exceeds(0, asking(name="prepare", phase="Init", cores=51), 200)
+    assert charge.exceeds(0, asking(name="prepare", phase="Init", cores=50), 201)
+    assert charge.exceeds(1, asking(name="prepare", phase="Init", count=2), 1)
+    charge.add(1, asking(name="prepare", phase="Init", cores=50), 200)
+    assert not charge.exceeds(1, asking(name="main", cores=50), 200)  # it runs after prepare
+    assert charge.exceeds(0, asking(name="main"), 1)
 
 
 def test_each_amount_peaks_on_its_own():
     charge = Charge(Budget(150, 50))
     charge.add(0, asking(phase="Init", cores=10), 150)
-    charge.add(0, asking(cores=50), 10)
-    assert not charge.exceeds(0, asking(phase="Init", cores=50), 150)
-    assert charge.exceeds(0, asking(phase="Init", cores=50), 151)
-    assert charge.exceeds(0, asking(phase="Init", cores=51), 150)
+    charge.add(0, asking(phase="Init", cores=40), 10)
+    assert not charge.exceeds(0, asking(cores=50), 150)
+    assert charge.exceeds(0, asking(cores=50), 151)
+    assert charge.exceeds(0, asking(cores=51), 150)
 
 
 def test_a_device_on_which_init_containers_held_more_already_is_not_too_dear():

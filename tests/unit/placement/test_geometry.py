@@ -154,9 +154,9 @@ def test_requests_of_one_claim_do_not_lie_on_each_other():
 def test_an_init_containers_instance_keeps_its_place_beside_those_of_the_app():
     """Its memory counts by the peak, but two instances cannot lie on one slice."""
     init = a_request(name="init", phase="Init", memory="15Gi")
-    two = an_ask(a_request(name="app", memory="15Gi"), init)
-    assert cut(place(some_columns(a_cut_device()), two)) == ["GPU-0 3g.20gb@0", "GPU-0 3g.20gb@4"]
-    three = an_ask(*(a_request(name=name, memory="15Gi") for name in "ab"), init)
+    two = an_ask(init, a_request(name="app", memory="15Gi"))
+    assert cut(place(some_columns(a_cut_device()), two)) == ["GPU-0 3g.20gb@4", "GPU-0 3g.20gb@0"]
+    three = an_ask(init, *(a_request(name=name, memory="15Gi") for name in "ab"))
     assert place(some_columns(a_cut_device()), three).refused
 
 

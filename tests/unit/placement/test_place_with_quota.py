@@ -54,8 +54,19 @@ def test_each_device_of_a_request_is_charged(mib, refused):
 @pytest.mark.parametrize(("mib", "refused"), [(3_072, False), (3_071, True)])
 def test_init_containers_are_charged_beyond_what_the_others_hold_of_their_device(mib, refused):
     requests = [
-        a_request(name="main", memory="1Gi"),
         a_request(name="prepare", memory="3Gi", phase="Init"),
+        a_request(name="main", memory="1Gi"),
+    ]
+    plan = place(some_columns(device_facts()), an_ask(*requests), budget=Budget(mib))
+    assert plan.refused == refused
+
+
+@pytest.mark.parametrize(("mib", "refused"), [(4_096, False), (4_095, True)])
+def test_an_init_container_beside_a_sidecar_is_charged_with_it(mib, refused):
+    requests = [
+        a_request(name="side", memory="1Gi"),
+        a_request(name="prepare", memory="3Gi", phase="Init"),
+        a_request(name="main", memory="1Gi"),
     ]
     plan = place(some_columns(device_facts()), an_ask(*requests), budget=Budget(mib))
     assert plan.refused == refused

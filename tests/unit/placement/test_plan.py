@@ -130,14 +130,46 @@ def test_all_requests_are_on_one_node_or_nowhere():
 
 def test_init_containers_are_fitted_on_the_state_before_the_pod():
     requests = [
-        a_request(name="main", memory="9Gi"),
         a_request(name="prepare", memory="16Gi", phase="Init"),
+        a_request(name="main", memory="9Gi"),
     ]
     plan = place(some_columns(device_facts()), an_ask(*requests))
     assert [(grant.request, grant.memory_mib) for grant in plan.grants] == [
-        ("main", 9216),
         ("prepare", 16384),
+        ("main", 9216),
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "fits"),
+    [
+        ({"memory": "4Gi"}, {"memory": "12Gi"}, True),
+        ({"memory": "4Gi"}, {"memory": "12289Mi"}, False),
+        ({"memory": "1Gi", "cores": 40}, {"memory": "1Gi", "cores": 60}, True),
+        ({"memory": "1Gi", "cores": 40}, {"memory": "1Gi", "cores": 61}, False),
+        ({"memory": "1Gi"}, {"memory": "1Gi", "cores": 100}, False),
+        ({"memory": "1Gi", "cores": 100}, {"memory": "1Gi"}, False),
+    ],
+)
+def test_an_init_container_is_fitted_beside_the_sidecar_that_was_started_before_it(
+    first, then, fits
+):
+    """T4: 16 GiB. After the init container its part is free for the app container again."""
+    side, prepare = a_request(name="side", **first), a_request(name="prep", phase="Init", **then)
+    main = a_request(name="main", memory="1Gi")
+    assert place(some_columns(device_facts()), an_ask(side, prepare)).refused != fits
+    assert place(some_columns(device_facts()), an_ask(prepare, side)).refused is False
+    beside = place(two_devices(), an_ask(side, prepare, main))
+    assert not beside.refused
+    assert fits or len({grant.uuid for grant in beside.grants[:2]}) == 2
+
+
+def test_init_containers_and_sidecars_need_a_slot_each_only_while_they_run():
+    side, main = a_request(name="side", memory="1Gi"), a_request(name="main", memory="1Gi")
+    inits = [a_request(name=f"i{number}", memory="1Gi", phase="Init") for number in range(3)]
+    assert not place(some_columns(device_facts(slots=2)), an_ask(side, *inits, main)).refused
+    assert place(some_columns(device_facts(slots=1)), an_ask(side, *inits)).refused
+    assert not place(some_columns(device_facts(slots=1)), an_ask(*inits, main)).refused
 
 
 def test_a_request_for_the_device_alone_keeps_the_pods_other_containers_off_it():

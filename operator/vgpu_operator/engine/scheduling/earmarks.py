@@ -23,6 +23,7 @@ from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, NodeFilter, Share
+from vgpu_operator.placement.bounds import ClaimUse
 from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.parts import on_device, on_node
 from vgpu_operator.placement.planning import plan_on, policies_on
@@ -235,17 +236,17 @@ def _with_least_missing(
 ) -> list[int]:
     """The devices where the least must become free, request by request; none if too few could."""
     alone = "Mutex" in policies_on(columns, node, demand)
-    least: dict[int, tuple[int, int]] = {}  # device → MiB, cores
-    for request in sorted(demand.requests, key=lambda request: request.phase == "Init"):
+    least: dict[int, ClaimUse] = {}
+    for request in demand.requests:
 
         def cost(device: int, request: RequestDemand = request) -> tuple[float, int, str]:
-            memory, cores = _with(least.get(device, (0, 0)), request, columns.memory[device])
+            memory, cores = _with(least.get(device), request, columns.memory[device]).peak
             lonely = alone or request.cores >= ALL_CORES
             missing = _lacks(columns, device, memory, cores, alone=lonely)
             return missing, columns.index[device], columns.name[device]
 
         for device in sorted(devices, key=cost)[: request.count]:
-            least[device] = _with(least.get(device, (0, 0)), request, columns.memory[device])
+            least[device] = _with(least.get(device), request, columns.memory[device])
     return sorted(least)
 
 
@@ -264,13 +265,9 @@ def _missing(columns: Columns, node: int, demand: Demand, devices: list[int]) ->
     return total
 
 
-def _with(need: tuple[int, int], request: RequestDemand, total_mib: int) -> tuple[int, int]:
-    """A need and one request more, init containers last: they run before the others."""
-    memory, cores = need
-    more = request.memory_on(total_mib)
-    if request.phase == "Init":
-        return max(memory, more), max(cores, request.cores)
-    return memory + more, cores + request.cores
+def _with(need: ClaimUse | None, request: RequestDemand, total_mib: int) -> ClaimUse:
+    """Return a need with one request more, on a device with so much memory."""
+    return (need or ClaimUse()).plus(request, request.memory_on(total_mib))
 
 
 def _lacks(columns: Columns, device: int, memory: int, cores: int, *, alone: bool) -> float:
