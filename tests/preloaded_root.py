@@ -100,25 +100,3 @@ class PreloadedRoot:
             umask=0o027,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-def install(program: str, package: str) -> str:
-    """The path of a program, which is installed when it is not there.
-
-    Raises:
-        subprocess.CalledProcessError: It cannot be installed; the test that wants it cannot run.
-    """
-    path = "/usr/sbin:/usr/bin:/sbin:/bin"
-    if found := shutil.which(program, path=path):
-        return found
-    words = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
-    subprocess.run([*words, "update"], check=True)
-    subprocess.run(
-        [*words, "install", "-y", "--no-install-recommends", package],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={"DEBIAN_FRONTEND": "noninteractive", "PATH": path},
-    )
-    found = shutil.which(program, path=path)
-    assert found is not None, f"{package} has no {program}"
-    return found

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from debian_packages import installed_program
+
 
 def rule_file(folder: Path, rule: Mapping[str, Any]) -> str:
     """The rules of a PrometheusRule as Prometheus reads them; returns the path."""
@@ -19,7 +21,8 @@ def rule_file(folder: Path, rule: Mapping[str, Any]) -> str:
 
 def promtool(*arguments: str) -> None:
     """Run promtool, which must find nothing wrong."""
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    command = [installed_program("promtool", "prometheus"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -12,11 +12,7 @@ digest=1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0d
 missing=()
 command -v chromium >/dev/null || missing+=(chromium)
 command -v npm >/dev/null || missing+=(npm)
-if [ ${#missing[@]} -gt 0 ]; then
-  as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
-  as_root apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-fi
+[ ${#missing[@]} = 0 ] || bash tests/debian.sh "${missing[@]}"
 mkdir -p "$folder/axe"
 .venv/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade \
   --target "$folder/python" -r tests/browser/requirements.lock

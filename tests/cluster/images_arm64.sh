@@ -21,9 +21,8 @@ leave() {
 }
 trap leave EXIT
 bash "$here/packages.sh"
-command -v qemu-aarch64-static >/dev/null && command -v arch-test >/dev/null || {
-  echo "images-arm64: installing qemu-user-static arch-test"
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-user-static arch-test >/dev/null; }
+command -v qemu-aarch64-static >/dev/null && command -v arch-test >/dev/null ||
+  bash "$here/../debian.sh" qemu-user-static arch-test
 [ -e "$formats/register" ] || mount -t binfmt_misc none "$formats"
 if [ ! -e "$formats/qemu-aarch64" ]; then
   # The head of an ELF executable or library for machine 183, little-endian, 64 bits (man 5 elf).

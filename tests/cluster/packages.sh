@@ -13,7 +13,4 @@ done
 [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
 [ ${#missing[@]} = 0 ] && exit
 
-as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
-echo "cluster: installing ${missing[*]}" >&2
-as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || {
-  echo "cluster: please install: ${missing[*]}" >&2; exit 1; }
+exec bash "$(dirname "$0")/../debian.sh" "${missing[@]}"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preloaded_root import INSIDE, Outcome, PreloadedRoot, install
+from debian_packages import installed_program
+from preloaded_root import INSIDE, Outcome, PreloadedRoot
 
 if TYPE_CHECKING:
     from conftest import Stage
@@ -133,20 +134,20 @@ def test_the_library_is_really_there(root: PreloadedRoot) -> None:
 
 
 def test_bash_is_unharmed(root: PreloadedRoot) -> None:
-    left = both(root, [install("bash", "bash"), "-c", BASH])
+    left = both(root, [installed_program("bash", "bash"), "-c", BASH])
     assert left.status == ENDED_WITH
     assert left.output.startswith("caught\n")
     assert "to standard error\n" in left.errors
 
 
 def test_python_is_unharmed(root: PreloadedRoot) -> None:
-    left = both(root, [install("python3", "python3-minimal"), "-c", PYTHON])
+    left = both(root, [installed_program("python3", "python3-minimal"), "-c", PYTHON])
     assert left.status == ENDED_WITH
     assert "from a thread" in left.output
 
 
 def test_java_is_unharmed(root: PreloadedRoot) -> None:
-    java = install("java", "default-jdk-headless")
+    java = installed_program("java", "default-jdk-headless")
     (root.local / "Report.java").write_text(JAVA)
     left = both(root, [java, "-XX:TieredStopAtLevel=1", f"{INSIDE}/Report.java"])
     assert left.status == ENDED_WITH
@@ -154,13 +155,16 @@ def test_java_is_unharmed(root: PreloadedRoot) -> None:
 
 
 def test_node_is_unharmed(root: PreloadedRoot) -> None:
-    left = both(root, [install("node", "nodejs"), "-e", NODE])
+    left = both(root, [installed_program("node", "nodejs"), "-e", NODE])
     assert left.status == ENDED_WITH
     assert left.output.endswith("caught\n")
 
 
 def test_sshd_and_a_session_in_it_are_unharmed(root: PreloadedRoot) -> None:
-    sshd, ssh = install("sshd", "openssh-server"), install("ssh", "openssh-client")
+    sshd, ssh = (
+        installed_program("sshd", "openssh-server"),
+        installed_program("ssh", "openssh-client"),
+    )
     for name in ("host", "user"):
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(root.local / name)]
         subprocess.run(key, check=True)
