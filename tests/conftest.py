@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import grpc.aio
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+
+import hypothesis_profiles  # noqa: F401 -- registers the profiles
 
 MOST_AGAIN = 3
 """So many tests of a run may pass only when they are run again (docs/decisions, number 77)."""
 REAL_TIME = {"integration", "e2e"}
 """Folders of tests that start programs and wait for them; elsewhere such a test is marked."""
 
-# No example has a time limit: what a busy machine does slowly is no fault. Loaded before the
-# plugin reads --hypothesis-profile, which has the last word.
-settings.register_profile("vgpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("vgpu")
+# Loaded before the plugin reads --hypothesis-profile, which has the last word.
+settings.load_profile("fast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,7 +19,6 @@ NODES = ("node-1", "node-2")
 NAMES = st.sampled_from(["a", "b", "c"])
 PICK = st.integers(0, 100)
 SETTINGS = settings(
-    max_examples=60,
     stateful_step_count=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -6,7 +6,7 @@ import copy
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rest import thing_definition
@@ -92,7 +92,6 @@ def configurations() -> st.SearchStrategy[Obj]:
 Steps = st.lists(st.tuples(st.sampled_from(["one", "two"]), configurations()), max_size=6)
 
 
-@settings(max_examples=200)
 @given(Steps)
 def test_after_any_applies_every_manager_finds_what_it_applied_last(steps: list[tuple[str, Obj]]):
     """Invariants of server-side apply, forced or not.

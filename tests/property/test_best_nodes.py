@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_request, an_ask, device_facts, some_columns
@@ -18,7 +18,6 @@ changes = st.tuples(st.integers(0, 7), st.integers(0, DEVICE_MIB))
 """A node, and what is used of its device from now on."""
 
 
-@settings(max_examples=100)
 @given(
     st.sampled_from(("Binpack", "Spread", "Fragmentation")),
     st.lists(

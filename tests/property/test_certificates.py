@@ -14,6 +14,7 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypothesis_profiles import fewer_examples
 from memory_api import MemoryApi
 from vgpu_api.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
 from vgpu_client.errors import ServerError
@@ -212,7 +213,6 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=80)
 @given(events=st.lists(EVENTS, max_size=40))
 def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]]) -> None:
     """Every certificate that is shown and has not expired is covered by every bundle it meets."""
@@ -222,7 +222,7 @@ def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]])
         world.check()
 
 
-@settings(max_examples=12)
+@settings(max_examples=fewer_examples(5))
 @given(
     pauses=st.lists(st.timedeltas(timedelta(hours=1), timedelta(days=9)), min_size=30, max_size=70),
     deaths=st.lists(st.one_of(st.none(), st.integers(0, 8)), min_size=70, max_size=70),

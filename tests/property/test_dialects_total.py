@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jsonpatch
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vgpu_api import names
@@ -29,7 +29,6 @@ from vgpu_operator.admission import (
 from vgpu_operator.dialects import ack, read, volcano
 
 T = TypeVar("T")
-RELAXED = settings(max_examples=150)
 NVIDIA = NvidiaConfig()
 RESOURCES = (
     NVIDIA.resource_count_name,
@@ -341,7 +340,6 @@ def answer(question: Callable[[], T]) -> T | BadInput | Denied:
 
 
 @given(raw=all_pods, config=configs)
-@RELAXED
 def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
     raw: dict[str, Any], config: ClusterConfig
 ) -> None:
@@ -362,7 +360,6 @@ def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
 
 
 @given(raws=st.lists(sound_pods, min_size=2, max_size=4), config=configs)
-@RELAXED
 def test_a_pod_is_read_after_others_as_it_is_alone(
     raws: list[dict[str, Any]], config: ClusterConfig
 ) -> None:
@@ -388,7 +385,6 @@ def test_a_pod_is_read_after_others_as_it_is_alone(
     config=ClusterConfig(),
     requests=[{}],
 )
-@RELAXED
 def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_same(
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None
 ) -> None:
@@ -414,7 +410,6 @@ def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_
 
 
 @given(raw=all_pods, config=configs, requests=claims)
-@RELAXED
 def test_mutation_changes_nothing_but_what_it_owns(
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None
 ) -> None:
@@ -430,7 +425,6 @@ def test_mutation_changes_nothing_but_what_it_owns(
 
 
 @given(raw=json_values)
-@RELAXED
 def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -> None:
     """Invariant: webhooks answer everything; an unexpected exception would be a 500."""
     config = ClusterConfig()
@@ -458,7 +452,6 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
 
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 @given(amount=amounts, config=configs)
-@RELAXED
 def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_device(
     kind: str, amount: Any, config: ClusterConfig
 ) -> None:

@@ -79,5 +79,5 @@ class HostsMachine(RuleBasedStateMachine):
             assert self.columns.node_cpu_free[number] == free
 
 
-HostsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+HostsMachine.TestCase.settings = settings(stateful_step_count=25)
 TestHosts = HostsMachine.TestCase

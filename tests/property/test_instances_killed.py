@@ -184,4 +184,4 @@ class Cuts(RuleBasedStateMachine):
 
 
 TestCuts = Cuts.TestCase
-TestCuts.settings = settings(max_examples=100, stateful_step_count=20)
+TestCuts.settings = settings(stateful_step_count=20)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lease_model import TERMS, Candidate, Server, Time
@@ -129,7 +129,6 @@ def test_a_lease_deleted_under_its_holder_is_not_taken_before_it_would_have_run_
     in_virtual_time(story)
 
 
-@settings(max_examples=60)
 @given(trips, trips, pauses, pauses, st.floats(-1e6, 1e6))
 def test_two_never_lead_at_once_and_in_the_end_one_does(
     trips_a: list[tuple[float, float, str]],

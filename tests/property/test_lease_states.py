@@ -143,4 +143,4 @@ async def _end_everything() -> None:
 
 
 class TestElectors(Electors.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=40, stateful_step_count=30)
+    settings = settings(stateful_step_count=30)

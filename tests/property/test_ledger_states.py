@@ -330,4 +330,4 @@ def within(use: Use) -> bool:
 
 
 TestLedgerStates = LedgerMachine.TestCase
-TestLedgerStates.settings = settings(max_examples=80, stateful_step_count=50)
+TestLedgerStates.settings = settings(stateful_step_count=50)

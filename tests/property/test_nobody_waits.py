@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hypothesis_profiles import fewer_examples
 from virtual_cluster import VirtualCluster, played
 from wait_observer import LAST_BACKOFF_S
 
@@ -87,7 +88,6 @@ PASSED_OVER = [
 other."""
 
 
-@settings(max_examples=40)
 @example(steps=PASSED_OVER)
 @given(steps=STEPS)
 def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps):
@@ -134,7 +134,7 @@ def beside_a_stream(
 LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=4)
 
 
-@settings(max_examples=3)
+@settings(max_examples=fewer_examples(20))
 @given(
     large=st.lists(
         st.tuples(st.integers(1, 2), st.sampled_from([8192, MIB])), min_size=1, max_size=3

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import plain_placement as plain
@@ -219,13 +219,11 @@ def same(plan: Plan, answer: plain.Answer) -> None:
         assert reasons.items() <= answer.reasons.items()
 
 
-@settings(max_examples=120)
 @given(fleets(), asks())
 def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
     same(place(columns_of(fleet), ask), plain.decide(fleet, ask))
 
 
-@settings(max_examples=60)
 @given(
     fleets(),
     asks(),
@@ -240,7 +238,6 @@ def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidate
     same(plan, plain.decide(fleet, ask, candidates))
 
 
-@settings(max_examples=60)
 @given(fleets(), asks(), budgets)
 def test_a_quota_is_kept_as_the_plain_scan_keeps_it(fleet, ask, left):
     plan = place(columns_of(fleet), ask, budget=Budget(left.memory, left.cores))
@@ -261,7 +258,6 @@ def histories(draw: st.DrawFn):
     return draw(fleets(3)), classes, draw(st.lists(steps, max_size=8))
 
 
-@settings(max_examples=60)
 @given(histories(), st.sampled_from((4, 1 << 18)), st.sampled_from(((1, 0), (2, 3), (512, 4096))))
 def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, heap):
     """After any history the live columns answer as new ones, and as the plain scan."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_api.resources import VGPU_CLAIMS
@@ -420,7 +420,6 @@ def test_what_a_restore_lost_is_told_as_deleted() -> None:
     assert view.ends == [False]
 
 
-@settings(max_examples=200)
 @given(script=steps, from_cache=st.booleans())
 def test_once_faults_stop_the_view_equals_the_truth(
     script: list[tuple[Any, ...]], from_cache: bool

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_api.field_errors import path as named
@@ -212,11 +212,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return folder / "state.json", folder / "pod.yaml", folder / "lines.jsonl"
 
 
-any_examples = settings(max_examples=120)
 admit = st.sampled_from([(), ("--admit",)])
 
 
-@any_examples
 @given(state=spoilt(STATE), asker=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM]))
 def test_any_state_is_answered_for_or_named_with_what_is_wrong(
     files: tuple[Path, Path, Path], state, asker
@@ -227,7 +225,6 @@ def test_any_state_is_answered_for_or_named_with_what_is_wrong(
     check("--state", str(state_file), "-f", str(pod_file), pod_file=pod_file)
 
 
-@any_examples
 @given(
     asker=st.sampled_from([POD, POD, CLAIM, NAMES_A_CLAIM]).flatmap(spoilt),
     admit=admit,
@@ -241,7 +238,6 @@ def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(
     check("--state", str(state_file), "-f", str(pod_file), *admit, pod_file=pod_file)
 
 
-@any_examples
 @given(
     case=st.sampled_from([{"pod": POD}, {"claim": CLAIM}, {"pod": NAMES_A_CLAIM}]).flatmap(
         lambda asker: spoilt({"id": 1, "state": STATE, **asker})

@@ -156,7 +156,7 @@ class Slots(RuleBasedStateMachine):
 
 
 class TestSlots(Slots.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=60, stateful_step_count=30)
+    settings = settings(stateful_step_count=30)
 
 
 def test_the_names_of_leases_carry_their_first_slot_by_number() -> None:

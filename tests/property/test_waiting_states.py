@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import a_container, use_of
@@ -111,7 +111,6 @@ class Cluster:
         assert [use_of(self.replica.ledger, uuid).memory_mib for uuid in DEVICES] == [0, 0, 0]
 
 
-@settings(max_examples=60)
 @given(steps=STEPS)
 @example(steps=[("create", (4096, 1, 0)), ("ask", 0), *[("wait", 11)] * 6])
 def test_earmarks_never_give_a_device_twice_and_leave_nobody_waiting_and_nothing_kept(

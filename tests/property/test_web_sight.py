@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_api.errors import VgpuError
@@ -50,7 +50,6 @@ def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str,
     return answers
 
 
-@settings(deadline=None)
 @given(
     claims=st.lists(
         st.tuples(st.sampled_from(SPACES), st.booleans(), st.integers(0, 3)), max_size=12
@@ -86,7 +85,6 @@ def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
         assert key.name in text
 
 
-@settings(deadline=None)
 @given(space=st.sampled_from(SPACES), name=st.sampled_from(["there", "not-there"]))
 def test_a_refusal_does_not_tell_whether_the_claim_exists(space: str, name: str) -> None:
     """The answers for a hidden claim that exists and for one that does not differ in no letter."""

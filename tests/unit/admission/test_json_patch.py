@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jsonpatch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_operator.admission.jsonpatch import JsonPatch
@@ -17,7 +17,6 @@ documents = st.dictionaries(
 
 
 @given(document=documents, edits=st.lists(st.tuples(keys, keys, keys, st.integers()), max_size=4))
-@settings(max_examples=100)
 def test_applying_the_operations_gives_the_edited_document(
     document: dict[str, Any], edits: list[tuple[str, str, str, int]]
 ) -> None:

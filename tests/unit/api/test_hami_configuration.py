@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vgpu_api.config import (
@@ -356,7 +356,6 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=400)
 @given(DOCUMENTS)
 @example({"kind": "ConfigMap", "data": {"a.yaml": "&a [*a]"}})
 @example({"nvidia": {"deviceSplitCount": float("nan")}})
@@ -384,7 +383,6 @@ def test_any_document_is_a_whole_configuration_or_a_refusal_that_names_its_path(
         assert all(str(notice) for notice in notices)
 
 
-@settings(max_examples=200)
 @given(text=st.text(max_size=60) | DOCUMENTS.map(lambda found: yaml.safe_dump(found)))
 def test_any_file_is_a_whole_configuration_or_a_refusal(
     text: str, tmp_path_factory: pytest.TempPathFactory

@@ -140,5 +140,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert len(of_kind) == len(expected)
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+QueueMachine.TestCase.settings = settings(stateful_step_count=30)
 TestQueueMachine = QueueMachine.TestCase

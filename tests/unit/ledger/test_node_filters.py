@@ -344,12 +344,11 @@ class NodesThatChange(RuleBasedStateMachine):
                 assert found.refusal(number) is expected
 
 
-NodesThatChange.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
+NodesThatChange.TestCase.settings = settings(stateful_step_count=20)
 TestNodesThatChange = NodesThatChange.TestCase
 
 
 @given(pods, kinds)
-@settings(max_examples=50)
 def test_rules_that_were_forgotten_are_learned_anew(pod, kinds):
     filters = NodeFilters()
     filters.put(0, a_node("node-1", labels={"zone": "a"}))
