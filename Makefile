@@ -12,9 +12,11 @@ BIN := $(VENV)/bin
 # Heavy builds (Kubernetes) live outside the tree and are rebuilt only when absent or changed.
 VGPU_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vgpu
 export VGPU_CACHE
-# CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
+# Of make chaos: CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
 CLUSTER ?= standin
 PYTEST_ARGS ?=
+# pytest on both cores; a module stays on one worker, since its fixtures start programs.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 # The fault campaign: the first run's seed, how many runs with consecutive seeds, how many at once.
 SEED ?= 1
 RUNS ?= 1
@@ -22,10 +24,10 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) native  ## install what the project needs into .venv, build the native library
 
@@ -34,19 +36,49 @@ $(SETUP): requirements.lock pyproject.toml tests/setup-venv.sh
 	@touch $@
 
 native:  ## build libvgpu.so and the simulated driver
-	@$(MAKE) -C libvgpu all
+	@mkdir -p build
+	@$(MAKE) -C libvgpu all >build/native.log 2>&1 || { cat build/native.log; exit 1; }
 
 demo: setup  ## two pods share one simulated GPU; KEEP=1 leaves the cluster up
 	@$(BIN)/python -m vgpu_local.demo $(if $(KEEP),--keep)
 
-test: setup  ## the whole fast suite (CLUSTER=real: the integration suite on a real control plane)
-ifeq ($(CLUSTER),real)
-	@$(MAKE) control-plane
-	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
-else
+# What starts programs, runs other tools or measures has a target of its own below.
+FAST := not scale and not tools and not real_time
+PRODUCT := $(filter-out tests/unit/vgpu_local tests/unit/perf,$(patsubst %/,%,$(wildcard tests/unit/*/)))
+
+test: setup  ## unit and property tests and the C tests of the library, in two minutes
+	@$(MAKE) -C libvgpu test >build/libvgpu-test.log 2>&1 || { cat build/libvgpu-test.log; exit 1; }
+	@$(PYTEST) $(PRODUCT) tests/property tests/packaging -m "$(FAST)" $(PYTEST_ARGS)
+
+property = $(foreach name,$(1),tests/property/test_$(name).py)
+TESTS_placement := tests/unit/placement tests/unit/ledger $(call property,best_nodes hosts_states ledger_states numbered_cores parts placement_oracle placement_plans placement_processes volume_matching)
+TESTS_dialects := tests/unit/dialects tests/unit/admission tests/unit/handlers tests/unit/vendors tests/unit/api $(call property,dialects_total capacity_registers part_registers vendor_registers neighbours)
+TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates $(call property,engine_states gate_states waiting_states nobody_waits lease lease_states reflector certificates)
+TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
+TESTS_cli := tests/unit/cli $(call property,simulate_input simulate_purity)
+TESTS_web := tests/unit/web $(call property,web_sight)
+
+test-placement test-dialects test-engine test-agent test-cli test-web: test-%: setup  ## the fast tests of one room, in seconds
+	@$(PYTEST) $(TESTS_$*) -m "$(FAST)" $(PYTEST_ARGS)
+
+test-shim: setup  ## the library: C tests, its simulated driver, and programs that run under it
 	@$(MAKE) -C libvgpu test
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
-endif
+	@$(PYTEST) tests/unit/libvgpu $(PYTEST_ARGS)
+
+test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
+	@$(PYTEST) tests/packaging $(PYTEST_ARGS)
+
+# Only what is about the stand-ins themselves, or has a server of its own, runs on the stand-in.
+test-integration: setup control-plane  ## the integration suite on a real control plane, and the tests of the test bed
+	@$(PYTEST) tests/unit/vgpu_local -m "not scale" $(PYTEST_ARGS)
+	@VGPU_TEST_CLUSTER=standin-only $(BIN)/pytest tests/integration $(PYTEST_ARGS)
+	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
+
+test-scale: setup  ## tests that measure how something scales, and small runs of the benches
+	@$(BIN)/pytest tests/unit -m scale $(PYTEST_ARGS)
+
+test-all: test test-packaging test-integration test-scale  ## all of the above
+	@$(PYTEST) tests/unit/libvgpu -m real_time $(PYTEST_ARGS)
 
 chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
 	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
@@ -131,10 +163,8 @@ $(VGPU_CACHE)/browser/.ready: $(SETUP) tests/browser/setup.sh tests/browser/requ
 
 # What the cross build needs comes from Debian, where we may install it.
 arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
-	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || { \
-	  as_root() { if [ "$$(id -u)" = 0 ]; then "$$@"; else sudo -n "$$@"; fi; }; \
-	  as_root apt-get update -qq; DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends \
-	    gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; }
+	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || \
+	  bash tests/debian.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 	@$(MAKE) -C libvgpu arm64
 
 gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
@@ -226,16 +256,25 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 
 # The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
 # A test in real time that fails is run once more, and both are shown (docs/decisions, number 77).
-ci: AGAIN = --again --rerun-show-tracebacks -raR
+AGAIN := --again --rerun-show-tracebacks -raR
 ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
-ci: lint shape  ## what CI runs: lint, shape, tests, sanitizers, the real control plane, a real node, fault campaigns
-	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
-	@$(MAKE) -C libvgpu coverage lookups asan ubsan tsan fuzz
-	@$(MAKE) arm64
-	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
+ci: lint shape  ## what CI runs: lint, shape, tests, the library under ASan, a real control plane, a real node, one fault campaign
+	@$(MAKE) test test-packaging PYTEST_ARGS="$(PYTEST_ARGS)"
+	@$(PYTEST) tests/unit/libvgpu -m real_time $(PYTEST_ARGS)
+	@$(MAKE) -C libvgpu asan
+	@$(MAKE) test-integration PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) e2e PYTEST_ARGS="$(AGAIN)"
+	@$(MAKE) chaos SEED=1
+
+# docs/development.md says which part a change to which room must pass before it is done.
+nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, scale, campaigns, rollouts, uninstall, chart, the page, a soak (hours)
+	@$(MAKE) test PYTEST_ARGS="--hypothesis-profile=nightly"
+	@$(MAKE) -C libvgpu coverage lookups ubsan tsan fuzz
+	@$(MAKE) arm64
+	@$(MAKE) test-scale
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
+	@$(MAKE) chaos-agent e2e-rollouts e2e-uninstall e2e-chart web-check soak
 
 clean:  ## remove what was built in the tree
 	@$(MAKE) -C libvgpu clean

@@ -1,8 +1,8 @@
 """One cluster for the whole run: the stand-in, or with VGPU_TEST_CLUSTER=real a real control plane.
 
-What only a real one can answer (CEL) lies in `real/` and is not even collected without it. The
-tests in `local/` bring a whole cluster of their own: our programs and the stand-in's kubelets, on
-either.
+Tests that only a real one can answer (CEL) are in `real/` and are not collected without it. The
+tests in `local/` bring a whole cluster of their own, with our programs and the stand-in's kubelets,
+and run on either. VGPU_TEST_CLUSTER=standin-only collects what a real one cannot run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from vgpu_local.fork_server import ForkServer
 from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.real_cluster import real_cluster
 
-IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
+KIND = os.environ.get("VGPU_TEST_CLUSTER", "standin")
+IS_REAL = KIND == "real"
+HERE = Path(__file__).parent
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
 # About the stand-in's own processes, or with servers of their own; the counterpart of the
@@ -41,6 +43,9 @@ OF_THE_STANDIN = [
     "test_old_server.py",
 ]
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
+if KIND == "standin-only":
+    everything = {str(p.relative_to(HERE)) for p in HERE.rglob("test_*.py")}
+    collect_ignore += sorted(everything - {*OF_THE_STANDIN})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ import yaml
 from manual.words import ROOT, metrics
 from promtool import promtool, rule_file, run_cases
 
+pytestmark = pytest.mark.tools
+
 COMPONENT = ROOT / "manifests" / "components" / "alerts"
 MONITORING = ROOT / "manifests" / "components" / "monitoring"
 PAGE = ROOT / "docs" / "operations" / "monitoring.md"

@@ -20,6 +20,8 @@ from manual.dashboards import DASHBOARDS, FOLDER, Dashboard, document
 from manual.words import ROOT, Series, metrics
 from promtool import rule_file, run_cases
 
+pytestmark = pytest.mark.tools
+
 RULES = ROOT / "manifests" / "components" / "alerts" / "recording.yaml"
 LABELS = {"le": "+Inf", "code": "200", "result": "refused"}
 MINUTES = 90

@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.tools
+
 TESTS = Path(__file__).parents[1]
 BUILT_IN = frozenset({"capsys", "caplog", "monkeypatch", "request", "tmp_path"})
 

@@ -11,6 +11,8 @@ import yaml
 from manual.words import ROOT, metrics
 from promtool import rule_file, run_cases
 
+pytestmark = pytest.mark.tools
+
 RECORDS = ROOT / "manifests" / "components" / "hami-records" / "records.yaml"
 PAGE = ROOT / "docs" / "operations" / "monitoring.md"
 DEVICE = 'node="n",device_uuid="u"'

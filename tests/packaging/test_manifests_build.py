@@ -13,6 +13,8 @@ import yaml
 from vgpu_api.config import read_cluster_config
 from vgpu_operator.cli import uninstall
 
+pytestmark = pytest.mark.tools
+
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 COMPONENTS = sorted(folder.name for folder in (MANIFESTS / "components").iterdir())
 

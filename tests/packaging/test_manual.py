@@ -151,7 +151,7 @@ def test_a_wrong_command_is_named_with_what_is_wrong(command: str, fault: str) -
 @pytest.mark.parametrize(
     "command",
     [
-        "make test CLUSTER=real",
+        "make test-integration",
         "kubectl get pods -n vgpu-node -o wide",
         "kubectl patch gpudevice NAME --type=merge",
         "kubectl vgpu audit --node NODE -o json",

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.tools
+
 
 def loaded() -> ModuleType:
     """The script beside this file; its folder has the name of a library."""

@@ -13,6 +13,8 @@ import yaml
 from release.__main__ import main
 from release.chart import COMPONENTS, chart, kustomized, value_of
 
+pytestmark = pytest.mark.tools
+
 DIGEST = "registry.example/vgpu@sha256:" + "a" * 64
 ARGUMENTS = ("--version", "1.2.3", "--image", f"vgpu/operator={DIGEST}")
 

@@ -13,6 +13,8 @@ from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_operator.engine.engine import Engine
 
+pytestmark = pytest.mark.scale
+
 NODES = 16
 FULL = 4_500
 """So many distinct requests or rules fill every cache."""

@@ -14,6 +14,8 @@ from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_operator.engine.scheduling.reservation import Reservation
 
+pytestmark = pytest.mark.scale
+
 FEW, MANY = 100, 10_000
 NODES = 8
 A_POD = 200

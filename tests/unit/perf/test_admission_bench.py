@@ -9,6 +9,8 @@ import pytest
 
 from perf import admission_bench as bench
 
+pytestmark = pytest.mark.scale
+
 
 def test_every_twentieth_pod_names_a_claim_and_no_two_have_one_name() -> None:
     pods = list(islice(bench.arrivals(), 200))

@@ -21,6 +21,8 @@ from perf.cluster_bench.measures import (
     used,
 )
 
+pytestmark = pytest.mark.scale
+
 
 def a_sample(verb: str, resource: str, value: float, **labels: str) -> str:
     given = {"code": "200", "subresource": "", **labels, "resource": resource, "verb": verb}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from builders import a_request, a_spec
 from perf.cluster_bench.allocated import FILLED, copies
 from perf.cluster_bench.load import DEVICES, a_pod
@@ -24,6 +26,8 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import place
+
+pytestmark = pytest.mark.scale
 
 
 def test_a_paper_node_is_ready_and_offers_a_slot_for_each_that_its_devices_have() -> None:

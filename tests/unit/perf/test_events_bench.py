@@ -13,6 +13,8 @@ import pytest
 from perf import events_bench as bench
 from vgpu_local.programs import ROOT
 
+pytestmark = pytest.mark.scale
+
 
 @pytest.mark.timeout(120)
 def test_a_small_run_measures_with_events_and_without(tmp_path: Path) -> None:

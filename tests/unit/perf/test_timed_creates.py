@@ -15,6 +15,8 @@ from vgpu_client.reflector import Scope
 from vgpu_client.transport import Object
 from vgpu_local.apiserver import ApiServer
 
+pytestmark = pytest.mark.scale
+
 
 async def timed(
     folder: Path, pods: list[Object], *, limit_s: float = 20.0, rate: float | None = None

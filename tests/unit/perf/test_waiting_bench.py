@@ -14,6 +14,8 @@ import pytest
 from perf import waiting_bench as bench
 from vgpu_local.programs import ROOT
 
+pytestmark = pytest.mark.scale
+
 
 def figures(**changed: Any) -> dict[str, Any]:
     """A scene that meets every bar, but for what is given."""

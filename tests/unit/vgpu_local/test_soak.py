@@ -81,6 +81,7 @@ def test_a_device_that_held_too_much_between_two_looks_is_found():
     assert verdict.writes == 4
 
 
+@pytest.mark.scale
 @pytest.mark.real_time
 @pytest.mark.timeout(240)
 def test_a_short_soak_ends_with_every_pod_run_and_nothing_left():
