@@ -5,6 +5,7 @@
  *   vgpu-fake-ctl MACHINE lost CARD 0|1             the card falls off the bus, or comes back
  *   vgpu-fake-ctl MACHINE fail CARD N               the N-th allocation from now on fails
  *   vgpu-fake-ctl MACHINE slow CARD MS              NVML takes this long to answer about the card
+ *   vgpu-fake-ctl MACHINE error CARD FUNCTION CODE  an NVML function, in all its versions, answers this nvmlReturn_t; 0: no more
  *   vgpu-fake-ctl MACHINE ecc CARD COUNT            uncorrected ECC errors so far
  *   vgpu-fake-ctl MACHINE remap CARD 0|1            row remapping failed
  *   vgpu-fake-ctl MACHINE remap-pending CARD 0|1    a row is remapped at the next reset
@@ -27,11 +28,32 @@ struct order {
     const char *verb;
     int card;
     uint32_t value;
+    const char *function;
+    int is_refused;
 };
+
+static void set_fault(struct state_card *card, struct order *order)
+{
+    struct state_fault *at = NULL;
+    for (int i = STATE_MAX_FAULTS - 1; i >= 0; i--) {
+        struct state_fault *fault = &card->faults[i];
+        if (!strcmp(fault->function, order->function)) {
+            at = fault;
+            break;
+        }
+        at = fault->function[0] ? at : fault;
+    }
+    if (!at || strlen(order->function) >= sizeof at->function) {
+        order->is_refused = 1;
+        return;
+    }
+    snprintf(at->function, sizeof at->function, "%s", order->value ? order->function : "");
+    at->result = order->value;
+}
 
 static void carry_out(struct state *s, void *argument)
 {
-    const struct order *order = argument;
+    struct order *order = argument;
     struct state_card *card = &s->cards[order->card];
     if (!strcmp(order->verb, "lost")) {
         card->lost = order->value;
@@ -39,6 +61,8 @@ static void carry_out(struct state *s, void *argument)
         card->fail_after = order->value;
     } else if (!strcmp(order->verb, "slow")) {
         card->slow_ms = order->value;
+    } else if (!strcmp(order->verb, "error")) {
+        set_fault(card, order);
     } else if (!strcmp(order->verb, "ecc")) {
         card->ecc_uncorrected = order->value;
     } else if (!strcmp(order->verb, "remap")) {
@@ -80,8 +104,8 @@ static int status(const struct machine *m)
 
 int main(int argc, char **argv)
 {
-    static const char *const verbs[] = {"xid",           "lost",          "fail",     "slow", "ecc",       "remap",
-                                        "remap-pending", "pages-pending", "recovery", "util", "reset-peak"};
+    static const char *const verbs[] = {"xid",           "lost",          "fail",     "slow", "ecc",        "remap",
+                                        "remap-pending", "pages-pending", "recovery", "util", "reset-peak", "error"};
     static struct machine m;
     char why[256] = "";
     if (argc < 3) {
@@ -97,12 +121,14 @@ int main(int argc, char **argv)
         return status(&m);
     }
     struct order order = {.verb = argv[2], .card = argc > 3 ? machine_card_named(&m, argv[3]) : -1};
-    order.value = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 0;
+    int is_error = !strcmp(order.verb, "error");
+    order.function = is_error && argc > 5 ? argv[4] : "";
+    order.value = argc > 4 + is_error ? (uint32_t)strtoul(argv[4 + is_error], NULL, 10) : 0;
     int known = 0;
     for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
         known |= !strcmp(order.verb, verbs[i]);
     }
-    if (!known || order.card < 0 || (argc < 5 && strcmp(order.verb, "reset-peak") != 0)) {
+    if (!known || order.card < 0 || (argc < 5 + is_error && strcmp(order.verb, "reset-peak") != 0)) {
         fprintf(stderr, "%s: no such verb, card or value\n", argv[2]);
         return 2;
     }
@@ -110,6 +136,10 @@ int main(int argc, char **argv)
         state_event(&m, order.card, order.value);
     } else {
         state_change(&m, carry_out, &order);
+    }
+    if (order.is_refused) {
+        fprintf(stderr, "%s: no room for another function, or too long a name\n", order.function);
+        return 1;
     }
     return 0;
 }

@@ -29,8 +29,12 @@ int nvml_is_visible(const struct nvml_session *s, int card);
 
 nvmlDevice_t nvml_handle(int card);
 
-/* Check a handle: sets `*card` and returns NVML_SUCCESS, or the error that a call on it must return. */
-nvmlReturn_t nvml_card(nvmlDevice_t device, int *card);
+/* Check a handle: sets `*card` and returns NVML_SUCCESS, or the error that a call of `function` on it must return. */
+nvmlReturn_t nvml_card_for(const char *function, nvmlDevice_t device, int *card);
+#define nvml_card(device, card) nvml_card_for(__func__, device, card)
+
+/* The error that a function is to answer for a card (vgpu-fake-ctl error), or NVML_SUCCESS. */
+nvmlReturn_t nvml_fault(const struct nvml_session *s, const char *function, int card);
 
 /* Opens a query: checks the handle and the out pointers, and leaves `c` (description) and `now` (state). */
 #define QUERY(device, out_ok)                                \

@@ -44,7 +44,25 @@ int nvml_is_visible(const struct nvml_session *s, int card)
     return nvml_index_of(s, parent < 0 ? card : parent) >= 0;
 }
 
-nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
+/* `nvmlDeviceGetMemoryInfo` stands for all its versions. */
+static int is_named(const char *name, const char *function)
+{
+    size_t length = strlen(name);
+    return length && !strncmp(function, name, length) && (!function[length] || !strncmp(function + length, "_v", 2));
+}
+
+nvmlReturn_t nvml_fault(const struct nvml_session *s, const char *function, int card)
+{
+    const struct state_fault *faults = s->state->cards[card].faults;
+    for (int i = 0; i < STATE_MAX_FAULTS; i++) {
+        if (is_named(faults[i].function, function)) {
+            return (nvmlReturn_t)faults[i].result;
+        }
+    }
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_card_for(const char *function, nvmlDevice_t device, int *card)
 {
     const struct nvml_session *s = nvml_session();
     if (!s) {
@@ -61,7 +79,7 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
         struct timespec time = {.tv_sec = slow / 1000, .tv_nsec = (long)(slow % 1000) * 1000000};
         nanosleep(&time, NULL);
     }
-    return s->state->cards[*card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+    return s->state->cards[*card].lost ? NVML_ERROR_GPU_IS_LOST : nvml_fault(s, function, *card);
 }
 
 /* Who sees an instance sees its card. */
@@ -202,7 +220,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
     return nvmlDeviceGetCount_v2(count);
 }
 
-static nvmlReturn_t found(const struct nvml_session *s, int card, nvmlDevice_t *device)
+static nvmlReturn_t found(const char *function, const struct nvml_session *s, int card, nvmlDevice_t *device)
 {
     if (card < 0 || !nvml_is_visible(s, card)) {
         return NVML_ERROR_NOT_FOUND;
@@ -211,7 +229,7 @@ static nvmlReturn_t found(const struct nvml_session *s, int card, nvmlDevice_t *
         return NVML_ERROR_GPU_IS_LOST;
     }
     *device = nvml_handle(card);
-    return NVML_SUCCESS;
+    return nvml_fault(s, function, card);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
@@ -223,7 +241,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t
     if (!device || index >= (unsigned)s->count) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    return found(s, s->visible[index], device);
+    return found(__func__, s, s->visible[index], device);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
@@ -243,7 +261,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *
     mig_refresh(s->machine);
     for (int i = 0; i < s->machine->card_count; i++) {
         if (!strcasecmp(s->machine->cards[i].uuid, uuid)) {
-            return found(s, i, device);
+            return found(__func__, s, i, device);
         }
     }
     return NVML_ERROR_NOT_FOUND;
@@ -262,7 +280,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlD
     for (int i = 0; i < s->machine->card_count; i++) {
         const struct machine_card *c = &s->machine->cards[i];
         if (c->domain == domain && c->bus == bus && c->device == slot) {
-            return found(s, i, device);
+            return found(__func__, s, i, device);
         }
     }
     return NVML_ERROR_NOT_FOUND;

@@ -172,6 +172,11 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *o
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     int64_t deadline = now_ms() + timeout_ms;
+    for (int card = 0; card < MACHINE_MAX_CARDS; card++) {
+        if (set->registered[card] && s->state->cards[card].lost) {
+            return NVML_ERROR_GPU_IS_LOST;
+        }
+    }
     for (;;) {
         if (next_event(s, set, out)) {
             return NVML_SUCCESS;

@@ -4,16 +4,16 @@
 
 #include "nvml.h"
 
-static nvmlReturn_t two_cards(nvmlDevice_t a, nvmlDevice_t b, int *card_a, int *card_b)
+static nvmlReturn_t two_cards(const char *function, nvmlDevice_t a, nvmlDevice_t b, int *card_a, int *card_b)
 {
-    nvmlReturn_t result = nvml_card(a, card_a);
-    return result == NVML_SUCCESS ? nvml_card(b, card_b) : result;
+    nvmlReturn_t result = nvml_card_for(function, a, card_a);
+    return result == NVML_SUCCESS ? nvml_card_for(function, b, card_b) : result;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, int *level)
 {
     int x = -1, y = -1;
-    nvmlReturn_t result = two_cards(a, b, &x, &y);
+    nvmlReturn_t result = two_cards(__func__, a, b, &x, &y);
     if (result != NVML_SUCCESS) {
         return result;
     }
@@ -27,7 +27,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDe
 NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int kind, int *status)
 {
     int x = -1, y = -1;
-    nvmlReturn_t result = two_cards(a, b, &x, &y);
+    nvmlReturn_t result = two_cards(__func__, a, b, &x, &y);
     enum { P2P_READ = 0, P2P_WRITE = 1, P2P_NVLINK = 2, P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
     if (result != NVML_SUCCESS) {
         return result;
@@ -59,9 +59,9 @@ static int peer_of_link(const struct machine *m, int card, unsigned link)
     return link >= first && link < first + (unsigned)m->cards[card].switch_links ? SWITCH : NO_PEER;
 }
 
-static nvmlReturn_t link_peer(nvmlDevice_t device, unsigned link, int *card, int *peer)
+static nvmlReturn_t link_peer(const char *function, nvmlDevice_t device, unsigned link, int *card, int *peer)
 {
-    nvmlReturn_t result = nvml_card(device, card);
+    nvmlReturn_t result = nvml_card_for(function, device, card);
     if (result != NVML_SUCCESS) {
         return result;
     }
@@ -79,7 +79,7 @@ static nvmlReturn_t link_peer(nvmlDevice_t device, unsigned link, int *card, int
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
 {
     int card = -1, peer = -1;
-    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    nvmlReturn_t result = link_peer(__func__, device, link, &card, &peer);
     if (result == NVML_SUCCESS && !active) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -92,7 +92,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned lin
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
 {
     int card = -1, peer = -1;
-    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    nvmlReturn_t result = link_peer(__func__, device, link, &card, &peer);
     if (result != NVML_SUCCESS || !version) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -103,7 +103,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned l
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned link, int capability, unsigned *out)
 {
     int card = -1, peer = -1;
-    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    nvmlReturn_t result = link_peer(__func__, device, link, &card, &peer);
     if (result != NVML_SUCCESS || !out) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -115,7 +115,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, u
 {
     int card = -1, peer = -1;
     enum { TYPE_GPU = 0, TYPE_SWITCH = 2 };
-    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    nvmlReturn_t result = link_peer(__func__, device, link, &card, &peer);
     if (result != NVML_SUCCESS || !type || peer == NO_PEER) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -126,7 +126,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, u
 NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *out)
 {
     int card = -1, peer = -1;
-    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    nvmlReturn_t result = link_peer(__func__, device, link, &card, &peer);
     if (result != NVML_SUCCESS || !out) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }

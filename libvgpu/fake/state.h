@@ -19,6 +19,8 @@
 #define STATE_MAX_SHARES 256
 #define STATE_MAX_LIMITS 256
 #define STATE_GROUP_BYTES 512
+#define STATE_MAX_FAULTS 8
+#define STATE_FUNCTION_BYTES 64
 
 /* Memory that several processes have open: held by all that refer to it, not by one of them. */
 struct state_share {
@@ -35,6 +37,12 @@ struct state_limit {
     uint64_t soft, hard; /* UINT64_MAX: none */
 };
 
+/* An NVML function that answers an error for one card. */
+struct state_fault {
+    char function[STATE_FUNCTION_BYTES]; /* without its version; "": a free record */
+    uint32_t result;
+};
+
 struct state_card {
     uint64_t peak_bytes;  /* most ever held at once by living processes */
     uint64_t alloc_count; /* successful allocations, ever */
@@ -47,6 +55,7 @@ struct state_card {
     uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
     uint32_t pages_pending;   /* retired pages that stay in use until the driver is loaded anew */
     uint32_t recovery_action; /* NVML_GPU_RECOVERY_ACTION_* */
+    struct state_fault faults[STATE_MAX_FAULTS];
 };
 
 /* An instance of a card in MIG mode, at the number of the room it has among the machine's cards. */

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STATE_MAGIC UINT64_C(0x3345544154534b46)
+#define STATE_MAGIC UINT64_C(0x3445544154534b46)
 
 static struct {
     pthread_mutex_t mutex;

@@ -57,8 +57,9 @@ def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) ->
         pci_bus_id=device.pci_bus_id,
         numa_node=device.numa_node,
         links=[Link(peer=x.peer, type=x.type, score=x.score) for x in device.links],
-        capacity=_amount(capacity.capacity),
-        allocatable=_amount(capacity.allocatable),
+        # Of a GPU without a reading nothing is known; 0 would read as a GPU that has no memory.
+        capacity=_amount(capacity.capacity) if device.memory_mib else None,
+        allocatable=_amount(capacity.allocatable) if device.memory_mib else None,
         mig=_mig(device, capacity),
         conditions=[],
     )

@@ -15,7 +15,7 @@ from fractions import Fraction
 from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDeviceSpec
-from vgpu_nodeagent.drivers.base import Driver, PhysicalDevice
+from vgpu_nodeagent.drivers.base import Driver, PhysicalDevice, Repair
 from vgpu_nodeagent.errors import DriverUnavailable
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,11 @@ _MEMORY_MOST_MIB = 64 << 20
 _SLICES_MOST = 64
 _WORDS_MOST = {"model": 128, "driver's version": 64, "CUDA version": 64, "bus id": 64}
 _SHOWN = 40
+_NO_MEMORY = Repair(
+    "MemoryUnknown",
+    "NVML does not report the GPU's memory: give it by spec.memory of the GPUDevice, or for all "
+    "such GPUs by nvidia.preConfiguredDeviceMemory of the configuration",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,10 @@ class Inventory:
         before = self._specs.get(uuid)
         if before != spec:
             self._specs[uuid] = spec
-            if (before.mig_instances if before is not None else None) != spec.mig_instances:
+            if before is None or (before.mig_instances, before.memory) != (
+                spec.mig_instances,
+                spec.memory,
+            ):
                 self.look_soon()  # what can be given of the device is another now
             self._notify()
 
@@ -227,7 +235,7 @@ class Inventory:
     def _believable(self, devices: Iterable[PhysicalDevice]) -> tuple[PhysicalDevice, ...]:
         """The driver's devices; one with impossible values keeps its last known state."""
         found: dict[str, PhysicalDevice] = {}
-        for device in devices:
+        for device in map(self._complete, devices):
             if self._config.leaves_out(device.uuid, device.index):
                 self._say_once(f"GPU {device.index} ({device.uuid}) is left out: filterDevices")
                 continue
@@ -243,6 +251,21 @@ class Inventory:
                 continue
             found[device.uuid] = device
         return tuple(found.values())
+
+    def _complete(self, device: PhysicalDevice) -> PhysicalDevice:
+        """A device with memory from the administrator, or with the reason why it has none."""
+        if device.memory_mib:
+            return device
+        known = self._known.get(device.uuid)
+        if device.repair is not None:  # a call failed: what it was before it still is
+            return device if known is None else replace(known, repair=device.repair)
+        spec = self._specs.get(device.uuid)
+        given = (spec.memory_mib if spec is not None else 0) or (
+            self._config.nvidia.pre_configured_device_memory
+        )
+        if given:
+            return replace(device, memory_mib=given)
+        return replace(device, repair=_NO_MEMORY)
 
     def _say_once(self, sentence: str, *, level: int = logging.INFO) -> None:
         if sentence not in self._reported:
@@ -268,7 +291,8 @@ def _nonsense(device: PhysicalDevice) -> str:
     """What of a device cannot be; empty if all of it can."""
     if not 0 < len(device.uuid) <= _UUID_MOST or not device.uuid.isprintable():
         return "its UUID cannot be one"
-    if not 0 < device.memory_mib <= _MEMORY_MOST_MIB:
+    is_unread = device.memory_mib == 0 and device.repair is not None
+    if not is_unread and not 0 < device.memory_mib <= _MEMORY_MOST_MIB:
         return f"its memory cannot be {device.memory_mib} MiB"
     if device.index < 0 or device.minor < 0:
         return f"its numbers cannot be {device.index} and {device.minor}"

@@ -136,7 +136,8 @@ class Publisher:
                 ]
                 await self._write(device, self._said(gpu, capacity[uuid]), desired)
                 healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
-                entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
+                if gpu.memory_mib:  # HAMi's record has no word for memory that is not known
+                    entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
                 continue  # the operator publishes it, as another vendor's plugin registers it

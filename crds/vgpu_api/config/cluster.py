@@ -114,6 +114,9 @@ class NvidiaConfig(_Section):
     """Factor between a device's memory and what may be given away, unless its spec has one."""
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
     """The same for compute."""
+    pre_configured_device_memory: Annotated[int, Field(ge=0, le=64 << 20)] = 0
+    """MiB of a device whose driver does not report its memory (GB10), unless its spec has it; 0:
+    nothing is given of such a device."""
     default_memory: Annotated[int, Field(ge=0)] = Field(
         default=0,
         validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory"),
@@ -192,6 +195,7 @@ class NodeConfig(_Section):
     device_split_count: Annotated[int, Field(ge=1, le=1000)] | None = None
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
+    pre_configured_device_memory: Annotated[int, Field(ge=0, le=64 << 20)] | None = None
     mig_strategy: MigStrategy | None = None
     """For the node's devices; what pods write follows from the section's."""
     filter_devices: DeviceFilter = Field(default_factory=DeviceFilter)
@@ -328,10 +332,10 @@ class ClusterConfig(_Section):
             if entry.holds_for(name, labels):
                 keys = (
                     *("device_split_count", "device_memory_scaling", "device_core_scaling"),
-                    "mig_strategy",
+                    *("pre_configured_device_memory", "mig_strategy"),
                 )
                 given = {key: getattr(entry, key) for key in keys}
-                own |= {key: value for key, value in given.items() if value is not None}
+                own |= {key: value for key, value in given.items() if value}  # HAMi's 0: not set
                 if "filter_devices" in entry.model_fields_set:
                     uuids = frozenset(entry.filter_devices.uuid)
                     indices = frozenset(entry.filter_devices.index)

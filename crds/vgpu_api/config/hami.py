@@ -26,11 +26,6 @@ VENDOR_SECTIONS = (
 """HAMi's sections of other vendors."""
 
 WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "preConfiguredDeviceMemory": (
-        (0,),
-        "a device has the memory that its driver reports; memoryScaling of the GPUDevice changes "
-        "what of it is given away",
-    ),
     "enableNumaTopology": (
         (False,),
         "the kubelet gets no NUMA hints; the annotation nvidia.com/numa-bind keeps a container's "

@@ -69,6 +69,9 @@ class GPUDeviceSpec(ApiModel):
     """How the device is divided."""
     slots: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Requests that the device serves at most. Default: the configuration's, 10."""
+    memory: Size | None = None
+    """The device's memory where its driver does not report it, as on GB10. Default: the
+    configuration's `preConfiguredDeviceMemory`. A driver that reports it is believed instead."""
     memory_scaling: Scaling | None = None
     """Factor between the device's memory and what is given away, such as 1.5. Default 1."""
     core_scaling: Scaling | None = None
@@ -78,6 +81,11 @@ class GPUDeviceSpec(ApiModel):
     mig_instances: MigInstances | None = None
     """In MIG mode: OnDemand makes instances for claims; Static gives those that an administrator
     made, and never makes or removes one. Default: by the configuration's `migStrategy`."""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory that the administrator gave, in MiB; 0 without any."""
+        return 0 if self.memory is None else quantity.read_mib(self.memory)
 
 
 class Amount(ApiModel):

@@ -93,6 +93,7 @@ class PhysicalDevice:
 
     Attributes:
         index: Its number on the machine.
+        memory_mib: 0 where the driver does not report it.
         minor: The number of its device node.
         numa_node: The host's NUMA node nearest to it. None: unknown, on a host with several.
         repair: What it needs before it can be relied on; None: nothing, as the driver reports.

@@ -25,6 +25,7 @@ from vgpu_nodeagent.drivers.base import (
     DeviceUsage,
     MigInstance,
     PhysicalDevice,
+    Repair,
     Severity,
 )
 from vgpu_nodeagent.drivers.calls import CallThread
@@ -32,7 +33,7 @@ from vgpu_nodeagent.drivers.device_nodes import may_partition
 from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
 from vgpu_nodeagent.drivers.nvidia_links import links_of, nvlinks_of
 from vgpu_nodeagent.drivers.nvidia_recovery import repair_of
-from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
+from vgpu_nodeagent.drivers.nvml import DRIVER_LOST, bus_id, of_each, optional, text
 from vgpu_nodeagent.errors import DriverUnavailable, LimitsUnsupported
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class NvidiaDriver:
         self._has_warned = False
         self._loaded = False
         self._event_set: Any = None
+        self._event_uuids: dict[int, str] = {}
+        self._lost_in_a_row = 0
 
     @property
     def vendor(self) -> str:
@@ -223,11 +226,7 @@ class NvidiaDriver:
                     self._loaded = True
                 return function()
             except pynvml.NVMLError as error:
-                if error.value in (
-                    pynvml.NVML_ERROR_UNINITIALIZED,
-                    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-                    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-                ):
+                if error.value in DRIVER_LOST:
                     self._loaded = False
                 raise DriverUnavailable(f"NVML: {error}") from error
 
@@ -235,12 +234,25 @@ class NvidiaDriver:
 
     def _wait_event(self) -> DeviceEvent | None:
         if self._event_set is None:
-            self._event_set = _register_events()
+            self._event_set, self._event_uuids = _register_events()
         try:
             data = pynvml.nvmlEventSetWait_v2(self._event_set, _EVENT_WAIT_MS)
         except pynvml.NVMLError_Timeout:
+            self._lost_in_a_row = 0
             return None
-        uuid = optional(lambda: text(pynvml.nvmlDeviceGetUUID(data.device)), "")
+        except pynvml.NVMLError_GpuIsLost:
+            # One of the GPUs of the set has gone. A set of the others is made at once, because no
+            # event is kept for those that wait; a set that fails again is given time.
+            pynvml.nvmlEventSetFree(self._event_set)
+            self._event_set = None
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row > 1:
+                raise
+            return None
+        self._lost_in_a_row = 0
+        # By the handle, not by another call: a GPU that fell off the bus no longer has a UUID, and
+        # an event without one would be taken to mean every GPU.
+        uuid = self._event_uuids.get(_address(data.device), "")
         return classify(uuid, int(data.eventType), int(data.eventData))
 
 
@@ -268,14 +280,26 @@ def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
     return DeviceEvent(uuid, Severity.FATAL, "DoubleBitECC", "an uncorrectable memory error")
 
 
-def _register_events() -> Any:
+def _address(handle: Any) -> int:
+    """Return what distinguishes a handle: NVML gives the same for a device each time."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _register_events() -> tuple[Any, dict[int, str]]:
+    """Return a set with the events of every device, and the UUIDs by the handles' addresses."""
     desired = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     event_set = pynvml.nvmlEventSetCreate()
-    for _, handle, _ in _answering():
+
+    uuids: dict[int, str] = {}
+
+    def register(handle: Any, uuid: str) -> None:
+        uuids[_address(handle)] = uuid
         supported = optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
         if supported & desired:
             pynvml.nvmlDeviceRegisterEvents(handle, supported & desired, event_set)
-    return event_set
+
+    of_each(_answering(), register)
+    return event_set, uuids
 
 
 def _read_devices(may_partition: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
@@ -288,27 +312,52 @@ def _read_devices(may_partition: bool, host: HostNuma) -> tuple[PhysicalDevice, 
     nvlinks = [nvlinks_of(handle) for handle in handles]
     return tuple(
         replace(
-            _device(index, handle, uuid, may_partition=may_partition, host=host),
+            device,
             driver_version=driver,
             runtime_version=runtime,
             links=links_of(at, uuids, handles, nvlinks),
         )
         for at, (index, handle, uuid) in enumerate(found)
+        if (device := _device_or_fault(index, handle, uuid, may_partition, host)) is not None
     )
 
 
 def _answering() -> Iterator[tuple[int, Any, str]]:
     """Index, handle and UUID of every device that answers.
 
-    One that has fallen off the bus is left out: it fails every call, and must not hide the
-    others of its machine.
+    One that has fallen off the bus, or has no UUID to be known by, is left out: it must not hide
+    the others of its machine.
     """
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            yield index, handle, text(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError_GpuIsLost:
+            uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError as error:
+            if error.value in DRIVER_LOST:
+                raise
+            logger.debug("GPU %d does not answer: %s", index, error)
             continue
+        yield index, handle, uuid
+
+
+def _device_or_fault(
+    index: int, handle: Any, uuid: str, may_partition: bool, host: HostNuma
+) -> PhysicalDevice | None:
+    """Return a device; one of which a call fails has the error as what must be repaired.
+
+    None for a device that is lost: it is as one that the driver does not show.
+    """
+    try:
+        return _device(index, handle, uuid, may_partition=may_partition, host=host)
+    except pynvml.NVMLError as error:
+        if error.value in DRIVER_LOST:
+            raise
+        if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+            return None
+        fault = Repair("DriverCallFailed", f"NVML fails for this GPU: {error}")
+        return PhysicalDevice(
+            index=index, uuid=uuid, model="", memory_mib=0, minor=index, repair=fault
+        )
 
 
 def _device(
@@ -323,7 +372,7 @@ def _device(
         index=index,
         uuid=uuid,
         model=text(pynvml.nvmlDeviceGetName(handle)),
-        memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB,
+        memory_mib=optional(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), 0) // MIB,
         minor=optional(lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle)), index),
         architecture=_ARCHITECTURES.get(architecture, ""),
         compute_capability=f"{major}.{minor}" if major else "",
@@ -349,48 +398,52 @@ def _affinity(handle: Any) -> tuple[int, ...]:
 
 
 def _read_usage() -> Mapping[str, DeviceUsage]:
-    usage = {}
-    for _, handle, uuid in _answering():
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
-        usage[uuid] = DeviceUsage(
-            int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0
-        )
-    return usage
+    return of_each(_answering(), _usage_of)
+
+
+def _usage_of(handle: Any, uuid: str) -> DeviceUsage:
+    memory = optional(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), None)
+    if memory is None:
+        # A GPU that shares the host's memory has no account of its own, but its processes have.
+        memory = sum(_processes_of(handle, uuid).values())
+    rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
+    return DeviceUsage(memory // MIB, int(rates.gpu) if rates is not None else 0)
 
 
 def _read_processes() -> Mapping[str, Mapping[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for _, handle, uuid in _answering():
-        held = found.setdefault(uuid, {})
-        for query in (
-            pynvml.nvmlDeviceGetComputeRunningProcesses,
-            pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        ):
-            listed: list[Any] = optional(partial(query, handle), [])
-            for process in listed:
-                # One that does both is in both lists, with the same figure.
-                held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
-    return found
+    return of_each(_answering(), _processes_of)
+
+
+def _processes_of(handle: Any, uuid: str) -> dict[int, int]:
+    held: dict[int, int] = {}
+    for query in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        listed: list[Any] = optional(partial(query, handle), [])
+        for process in listed:
+            # One that does both is in both lists, with the same figure.
+            held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
+    return held
 
 
 def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
-    found: dict[str, Mapping[int, float]] = {}
-    for _, handle, uuid in _answering():
-        since = marks.get(uuid, 0)
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
-        except pynvml.NVMLError_NotFound:
-            samples = []  # no process computed
-        except pynvml.NVMLError:
-            continue  # the device has no reading, as one in MIG mode
-        by_pid: dict[int, list[int]] = {}
-        for sample in samples:
-            if sample.timeStamp > since:
-                by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
-        marks[uuid] = max([since, *(int(sample.timeStamp) for sample in samples)])
-        found[uuid] = {pid: sum(seen) / len(seen) for pid, seen in by_pid.items()}
-    return found
+    return of_each(_answering(), partial(_compute_of, marks))
+
+
+def _compute_of(marks: dict[str, int], handle: Any, uuid: str) -> Mapping[int, float]:
+    """Return what processes computed; a device without a reading, as one in MIG mode, fails."""
+    since = marks.get(uuid, 0)
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError_NotFound:
+        samples = []  # no process computed
+    by_pid: dict[int, list[int]] = {}
+    for sample in samples:
+        if sample.timeStamp > since:
+            by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+    marks[uuid] = max([since, *(int(sample.timeStamp) for sample in samples)])
+    return {pid: sum(seen) / len(seen) for pid, seen in by_pid.items()}
 
 
 def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
@@ -420,20 +473,22 @@ def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
 
 
 def _read_peaks() -> Mapping[str, Mapping[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for _, handle, uuid in _answering():
-        mode = optional(partial(pynvml.nvmlDeviceGetAccountingMode, handle), 0)
-        if mode != pynvml.NVML_FEATURE_ENABLED:
-            continue
-        peaks = found.setdefault(uuid, {})
-        running: list[Any] = optional(
-            partial(pynvml.nvmlDeviceGetComputeRunningProcesses, handle), []
-        )
-        for process in running:
-            try:
-                stats = pynvml.nvmlDeviceGetAccountingStats(handle, process.pid)
-            except pynvml.NVMLError:
-                continue  # it has ended, or its account was dropped for a newer one
-            if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
-                peaks[int(process.pid)] = int(stats.maxMemoryUsage)
-    return found
+    found = of_each(_answering(), _peaks_of)
+    return {uuid: peaks for uuid, peaks in found.items() if peaks is not None}
+
+
+def _peaks_of(handle: Any, uuid: str) -> Mapping[int, int] | None:
+    """Return the most that each running process has held; None where no accounts are kept."""
+    mode = optional(partial(pynvml.nvmlDeviceGetAccountingMode, handle), 0)
+    if mode != pynvml.NVML_FEATURE_ENABLED:
+        return None
+    peaks: dict[int, int] = {}
+    running: list[Any] = optional(partial(pynvml.nvmlDeviceGetComputeRunningProcesses, handle), [])
+    for process in running:
+        try:
+            stats = pynvml.nvmlDeviceGetAccountingStats(handle, process.pid)
+        except pynvml.NVMLError:
+            continue  # it has ended, or its account was dropped for a newer one
+        if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
+            peaks[int(process.pid)] = int(stats.maxMemoryUsage)
+    return peaks

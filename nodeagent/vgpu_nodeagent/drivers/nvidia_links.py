@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 
 from vgpu_nodeagent.drivers.base import DeviceLink
-from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
+from vgpu_nodeagent.drivers.nvml import DRIVER_LOST, bus_id, optional, text
 
 # NVML's topology levels, nearest first: word as nvidia-smi prints it, and score.
 _LEVELS = {
@@ -27,11 +27,6 @@ _LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 10),
 }
 _NVLINK_SCORE = 100
-_NO_LINK = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,10 @@ class NvLinks:
 
 
 def nvlinks_of(handle: Any) -> NvLinks:
-    """The NVLinks of a device; none where it has none or the driver cannot show them."""
+    """The NVLinks of a device; none where it has none or the driver cannot show them.
+
+    A link is a preference: a call that fails costs that link, and never the device.
+    """
     devices: Counter[str] = Counter()
     switches = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -60,9 +58,9 @@ def nvlinks_of(handle: Any) -> NvLinks:
                 continue
             remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
         except pynvml.NVMLError as error:
-            if error.value in _NO_LINK:
-                continue  # this one; others of the device may be wired
-            raise
+            if error.value in DRIVER_LOST:
+                raise
+            continue  # this one; others of the device may be wired
         devices[text(remote.busId).lower()] += 1
     return NvLinks(devices, switches)
 
@@ -90,16 +88,28 @@ def _path(
 ) -> tuple[str, int]:
     """Word and score of the best path between two devices; the same from either end."""
     direct = min(
-        nvlinks[one].to_devices[bus_id(handles[other]).lower()],
-        nvlinks[other].to_devices[bus_id(handles[one]).lower()],
+        nvlinks[one].to_devices[_bus(handles[other])],
+        nvlinks[other].to_devices[_bus(handles[one])],
     )
     if count := direct + min(nvlinks[one].to_switches, nvlinks[other].to_switches):
         return f"NV{count}", _NVLINK_SCORE * count
-    level = optional(
-        partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other]),
-        pynvml.NVML_TOPOLOGY_SYSTEM,
-    )
+    try:
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(handles[one], handles[other])
+    except pynvml.NVMLError as error:
+        if error.value in DRIVER_LOST:
+            raise
+        level = pynvml.NVML_TOPOLOGY_SYSTEM
     return _LEVELS.get(level, ("SYS", 10))
+
+
+def _bus(handle: Any) -> str:
+    """Return the device's address in lower case; empty where the call fails."""
+    try:
+        return bus_id(handle).lower()
+    except pynvml.NVMLError as error:
+        if error.value in DRIVER_LOST:
+            raise
+        return ""
 
 
 def _ends_at_switch(handle: Any, link: int) -> bool:

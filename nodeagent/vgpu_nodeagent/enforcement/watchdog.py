@@ -356,11 +356,15 @@ class Watchdog:
         homes = self._homes_of(processes, computing, state, now)
         claims = taken_by_claims(state, self._allocations, processes, computing, homes)
         self._watched = {uid: self._watched.get(uid) or _Watched(now) for uid in claims}
+        unread = frozenset(
+            uuid for each in state.claim_allocations.values() for uuid in each.use
+        ).difference(processes)
         for uid, devices in claims.items():
-            self._add(self._watched[uid], devices, peaks, now)
+            self._add(self._watched[uid], devices, peaks, now, unread=unread)
         self._consequences.accounts(dict(self._accounts(state)))
         for uid, devices in claims.items():
-            self._judge(state.claim_allocations[uid], self._watched[uid], devices, now)
+            watched = self._watched[uid]
+            self._judge(state.claim_allocations[uid], watched, devices, now, unread=unread)
         self._find_strangers(processes, homes)
 
     def _homes_of(
@@ -384,8 +388,10 @@ class Watchdog:
         devices: Collection[Taken],
         peaks: Mapping[str, Mapping[int, int]],
         now: float,
+        *,
+        unread: frozenset[str],
     ) -> None:
-        present = {taken.uuid for taken in devices}
+        present = unread.union(taken.uuid for taken in devices)
         watched.memory = {u: x for u, x in watched.memory.items() if u in present}
         watched.compute = {u: x for u, x in watched.compute.items() if u in present}
         for taken in devices:
@@ -419,6 +425,8 @@ class Watchdog:
         watched: _Watched,
         devices: Collection[Taken],
         now: float,
+        *,
+        unread: frozenset[str],
     ) -> None:
         violating = {
             (violation, taken.uuid): taken
@@ -429,12 +437,15 @@ class Watchdog:
             )
             if account is not None and account.violating
         }
-        before, watched.reported = watched.reported, set(violating)
+        # Of a device without a reading nothing has ended: the verdict of the last one stands.
+        before = watched.reported
+        watched.reported = {*violating, *(found for found in before if found[1] in unread)}
         if watched.reported != before:
             self._report(claim_allocation, watched, violating, before)
         if not violating:
             watched.terminated = set()
-            if not watched.is_confirmed and now - watched.since > QUIET_S:
+            is_read = unread.isdisjoint(claim_allocation.use)
+            if is_read and not watched.is_confirmed and now - watched.since > QUIET_S:
                 watched.is_confirmed = True
                 self._consequences.confirmed(claim_allocation)
         elif self._on_violation is OnViolation.SIGNAL:
@@ -464,7 +475,7 @@ class Watchdog:
                 sentence,
             )
             self._consequences.violated(claim_allocation, violation, uuid, sentence)
-        if set(before) - violating.keys():
+        if set(before) - watched.reported:
             remaining = {violation: text for (violation, _), text in sentences.items()}
             limits = ", ".join(sorted(remaining)) or "none"
             logger.info(

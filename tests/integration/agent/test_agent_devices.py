@@ -205,6 +205,31 @@ async def test_a_device_that_falls_off_the_bus_is_not_ready_and_a_new_agent_says
     assert device["status"]["capacity"]["memory"] == "16Gi"
 
 
+async def test_a_gpu_without_memory_by_nvml_is_shown_beside_the_others_until_it_is_given_some(
+    api: Api, node: AgentNode
+) -> None:
+    """A T4 and a GB10: NVML knows no memory of the second."""
+    other = device_object_name(GPU_1)
+    await until(api, GPU_DEVICES, other, is_ready)
+    await node.stop_agent()
+    await api.delete(GPU_DEVICES, other)
+    first, _ = node.driver.present
+    node.driver.present = (first, a_driver_device(GPU_1, 1, memory_mib=0))
+    await node.start_agent()
+    await offers(api, 10)
+    device = await until(
+        api, GPU_DEVICES, other, lambda d: condition(d, "Healthy").get("status") == "False"
+    )
+    for type_ in ("Ready", "Healthy"):
+        assert condition(device, type_)["reason"] == "MemoryUnknown"
+    assert "capacity" not in device["status"]
+    assert is_ready(await api.get(GPU_DEVICES, NAME_0))
+    await api.merge_patch(GPU_DEVICES, other, {"spec": {"memory": "120Gi"}})
+    device = await until(api, GPU_DEVICES, other, is_ready)
+    assert device["status"]["capacity"]["memory"] == "120Gi"
+    await offers(api, 20)
+
+
 async def test_a_driver_that_does_not_answer_is_a_condition(api: Api, node: AgentNode) -> None:
     await until(api, GPU_DEVICES, NAME_0, is_ready)
     await node.stop_agent()

@@ -38,10 +38,8 @@ def test_what_no_process_could_use_is_refused_by_its_path(text: str, path: str) 
 
 
 def test_a_key_of_hami_that_does_nothing_is_a_warning() -> None:
-    (warning,) = validate_configuration(
-        config_map(config_yaml="nvidia:\n  preConfiguredDeviceMemory: 16384\n")
-    )
-    assert "preConfiguredDeviceMemory: 16384 has no effect: " in warning
+    (warning,) = validate_configuration(config_map(config_yaml="nvidia:\n  libCudaLogLevel: 4\n"))
+    assert "libCudaLogLevel: 4 has no effect: " in warning
 
 
 def test_names_that_the_shipped_manifests_lack_are_a_warning() -> None:

@@ -129,7 +129,6 @@ def test_a_whole_document_of_several_vendors_keeps_its_nvidia_section() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("preConfiguredDeviceMemory", 4096),
         ("overwriteEnv", False),
         ("enableNumaTopology", True),
         ("libCudaLogLevel", 4),
@@ -403,3 +402,16 @@ def test_our_own_spelling_of_node_configuration_is_the_same() -> None:
     ours, _ = read({"nodes": [{"name": "a", "deviceSplitCount": 3}]})
     assert ours.nodes == (NodeConfig(name="a", device_split_count=3),)
     assert read({"nodeconfig": [{"name": "a", "devicesplitcount": 3}]})[0] == ours
+
+
+def test_the_memory_of_gpus_that_report_none_is_read_for_all_nodes_and_for_one() -> None:
+    """HAMi's key, in the chart's spelling and in that of `nodeconfig`."""
+    config, notices = read(
+        {
+            "nvidia": {"preConfiguredDeviceMemory": 4096},
+            "nodeconfig": [{"name": "spark", "preconfigureddevicememory": 122880}],
+        }
+    )
+    assert notices == []
+    assert config.on_node("other", {}).nvidia.pre_configured_device_memory == 4096
+    assert config.on_node("spark", {}).nvidia.pre_configured_device_memory == 122880

@@ -35,11 +35,11 @@ def test_keys_that_do_nothing_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("nvidia:\n  preConfiguredDeviceMemory: 16384\n")
+    file.write_text("nvidia:\n  libCudaLogLevel: 4\n")
     assert main(["check", "-f", str(file)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{file}: the configuration can be used"
-    assert "preConfiguredDeviceMemory: 16384 has no effect: " in second
+    assert "libCudaLogLevel: 4 has no effect: " in second
 
 
 def test_names_that_stand_in_more_places_are_listed(
