@@ -15,6 +15,7 @@ from vgpu_api.v1alpha1 import (
     Amount,
     Condition,
     GPUDevice,
+    GPUDeviceSpec,
     GPUDeviceStatus,
     Link,
     MigStatus,
@@ -118,13 +119,50 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
     return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]
 
 
-def configured(device: GPUDevice, fault: str, of_device: str = "") -> list[Condition]:
+def without_effect(spec: GPUDeviceSpec, device: PhysicalDevice) -> str:
+    """Return the settings that cannot act on this device, with what would be right; else empty.
+
+    A device without a reading is not judged: what mode it is in is not known.
+    """
+    if not device.memory_mib:
+        return ""
+    found = []
+    if device.mig_enabled:
+        if spec.core_policy != "Default":
+            found.append(
+                f'spec.corePolicy: Invalid value: "{spec.core_policy}": the GPU is in MIG mode, '
+                "and an instance has its profile's compute; leave it out"
+            )
+    else:
+        if spec.mode == "MIG":
+            found.append(
+                'spec.mode: Invalid value: "MIG": the GPU is not in MIG mode, so nothing is given '
+                "of it; enable MIG on the node if the GPU has it (nvidia-smi -mig 1), or write "
+                "Shared"
+            )
+        if spec.mig_instances is not None:
+            found.append(
+                f'spec.migInstances: Invalid value: "{spec.mig_instances}": the GPU is not in MIG '
+                "mode; leave it out"
+            )
+    if spec.memory is not None and spec.memory_mib != device.memory_mib:
+        found.append(
+            f'spec.memory: Invalid value: "{spec.memory}": the driver reports '
+            f"{format_mib(device.memory_mib)}, which counts; use memoryScaling to give more or less"
+        )
+    return "; ".join(found)
+
+
+def configured(
+    device: GPUDevice, fault: str, of_device: str = "", ignored: str = ""
+) -> list[Condition]:
     """Whether the agent uses the configuration that it was given; none while it always has.
 
     Args:
         device: The object as it stands.
         fault: What is wrong with the configuration; empty for a good one.
         of_device: What of it cannot hold for this device's MIG instances.
+        ignored: The settings of the object's spec that cannot act on this device.
     """
     type_ = conditions.CONFIGURED
     if fault:
@@ -132,6 +170,8 @@ def configured(device: GPUDevice, fault: str, of_device: str = "") -> list[Condi
         return [_condition(type_, "False", "ConfigurationInvalid", message)]
     if of_device:
         return [_condition(type_, "False", "MigInstancesDiffer", of_device[:_MESSAGE_KEPT])]
+    if ignored:
+        return [_condition(type_, "False", "NoEffect", ignored[:_MESSAGE_KEPT])]
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "True", "ConfigurationInForce", "the configuration is in force")]

@@ -28,6 +28,7 @@ from vgpu_nodeagent.device_status import (
     said_by,
     said_of,
     unclaimed,
+    without_effect,
 )
 from vgpu_nodeagent.deviceplugin.standing import PluginProblem
 from vgpu_nodeagent.drivers.base import PhysicalDevice
@@ -131,7 +132,12 @@ class Publisher:
                 desired = [
                     *self._conditions(uuid),
                     *unclaimed(device, self._unclaimed(uuid)),
-                    *configured(device, self._config_fault, self._inventory.fault(uuid)),
+                    *configured(
+                        device,
+                        self._config_fault,
+                        self._inventory.fault(uuid),
+                        without_effect(device.spec, gpu),
+                    ),
                     *isolated(device, self._open),
                 ]
                 await self._write(device, self._said(gpu, capacity[uuid]), desired)

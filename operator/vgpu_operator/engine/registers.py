@@ -228,6 +228,7 @@ def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]
     """That settings of the device have no effect which its vendor's plugin would have to grant."""
     spec = None if device is None else device.spec
     set_there = {} if spec is None else {
+        "memory": spec.memory is not None,
         "memoryScaling": spec.memory_scaling not in (None, "1"),
         "coreScaling": spec.core_scaling not in (None, "1"),
         "corePolicy": spec.core_policy != "Default",

@@ -160,6 +160,33 @@ async def test_an_object_in_which_nothing_changed_is_not_written(
     assert len(since) == 3  # the operator's, the administrator's, and the agent's answer to that
 
 
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ({"mode": "MIG"}, 'spec.mode: Invalid value: "MIG"'),
+        ({"migInstances": "Static"}, 'spec.migInstances: Invalid value: "Static"'),
+        ({"memory": "120Gi"}, 'spec.memory: Invalid value: "120Gi"'),
+    ],
+)
+async def test_a_setting_that_cannot_act_on_the_device_is_named_until_it_is_taken_out(
+    api: Api, node: AgentNode, setting: Json, field: str
+) -> None:
+    """A T4: no MIG, and memory that its driver reports."""
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": setting})
+    device = await until(
+        api, GPU_DEVICES, NAME_0, lambda d: condition(d, "Configured").get("status") == "False"
+    )
+    assert condition(device, "Configured")["reason"] == "NoEffect"
+    assert condition(device, "Configured")["message"].startswith(field)
+    assert device["status"]["capacity"]["memory"] == "16Gi"
+    undo = {name: "Shared" if name == "mode" else None for name in setting}
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": undo})
+    await until(
+        api, GPU_DEVICES, NAME_0, lambda d: condition(d, "Configured").get("status") == "True"
+    )
+
+
 async def test_the_administrators_scaling_changes_what_may_be_given_away(
     api: Api, node: AgentNode
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from agent_node import a_driver_device
 from builders import a_device
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
-from vgpu_nodeagent.device_status import configured
+from vgpu_api.v1alpha1 import GPUDeviceSpec
+from vgpu_nodeagent.device_status import configured, without_effect
 from vgpu_nodeagent.last_good import usable_config
 from vgpu_nodeagent.liveness import STUCK_S, Liveness, ProbeServer
 
@@ -165,3 +168,15 @@ def test_devices_say_that_their_agent_does_not_use_what_it_was_given() -> None:
     (found,) = configured(device, "nvidia.deviceSplitCount: Invalid value: 0")
     assert (found.status, found.reason) == ("False", "ConfigurationInvalid")
     assert "the last good configuration is in force: nvidia.deviceSplitCount" in found.message
+
+
+def test_a_share_of_compute_by_policy_means_nothing_in_mig_mode_and_mig_nothing_outside() -> None:
+    spec = GPUDeviceSpec(node_name="n1", core_policy="Force", mode="MIG")
+    divided = dataclasses.replace(a_driver_device(), mig_enabled=True)
+    assert without_effect(spec, divided).startswith("spec.corePolicy: ")
+    assert without_effect(spec, a_driver_device()).startswith("spec.mode: ")
+
+
+def test_a_device_without_a_reading_is_not_judged() -> None:
+    spec = GPUDeviceSpec(node_name="n1", mode="MIG", memory="1Gi")
+    assert without_effect(spec, a_driver_device(memory_mib=0)) == ""
