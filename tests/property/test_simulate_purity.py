@@ -7,11 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_request, a_spec
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import read_state
-from vgpu_operator.cli.question import question_of
+from vgpu_operator.cli.question import Question, question_of
 from vgpu_operator.cli.simulate import answer
 
+ANY_CLAIM = Question(a_spec([a_request()]), "default", None)
 MIG = {
     "profiles": [
         {"name": name, "memoryMiB": mib, "cores": cores, "slices": size,
@@ -81,7 +83,7 @@ def known(cluster: Cluster) -> Any:
         [columns.in_use(device) for device in devices],
         [list(amounts) for amounts in sums],
         list(columns.rankings.version),
-        cluster.budget("default"),
+        cluster.budget(ANY_CLAIM),
         cluster.utilisation(),
     )
 

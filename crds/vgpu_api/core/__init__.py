@@ -12,7 +12,7 @@ from vgpu_api.core.pod import (
     PodStatus,
     Toleration,
 )
-from vgpu_api.core.quota import ResourceQuota
+from vgpu_api.core.quota import PodScopes, ResourceQuota
 
 __all__ = [
     "Container",
@@ -22,6 +22,7 @@ __all__ = [
     "NodeSelectorRequirement",
     "NodeSelectorTerm",
     "Pod",
+    "PodScopes",
     "PodSpec",
     "PodStatus",
     "ResourceQuota",

@@ -128,6 +128,8 @@ class PodSpec(ApiModel):
     affinity: Affinity | None = None
     priority: int | None = None
     """Of its PriorityClass, resolved by the API server."""
+    priority_class_name: Word = ""
+    active_deadline_seconds: int | None = None
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
     volumes: list[dict[str, Any]] = Field(default_factory=no_items)
     runtime_class_name: str | None = None
@@ -149,6 +151,7 @@ class PodStatus(ApiModel):
     """What of a pod's status we read."""
 
     phase: Word = ""
+    qos_class: Word = ""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] = Field(default_factory=no_items)

@@ -12,9 +12,8 @@ from vgpu_api import names, quantity
 from vgpu_api.conditions import READY
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
-from vgpu_api.core import Node, ResourceQuota
+from vgpu_api.core import Node, PodScopes, ResourceQuota
 from vgpu_api.core.node import NodeStatus
-from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.field_errors import describe
 from vgpu_api.host import PODS
@@ -83,9 +82,7 @@ class Cluster:
         for at, quota in enumerate(state.quotas):
             self._check_quota(quota, f"{source}: quotas[{at}]")
             metadata = Metadata(name=str(at), namespace=quota.namespace, resource_version="1")
-            self._quotas.apply(
-                ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard=quota.hard))
-            )
+            self._quotas.apply(ResourceQuota(metadata=metadata, spec=quota.spec))
         for at, raw in enumerate(state.claims):
             self._add_claim(raw, at, source)
 
@@ -104,7 +101,7 @@ class Cluster:
             self.demand(question),
             self.nodes,
             nodes=self._nodes_for(question),
-            budget=self.budget(question.namespace),
+            budget=self.budget(question),
         )
         return Outcome(plan, plan.text if plan.refused else "")
 
@@ -118,7 +115,7 @@ class Cluster:
             self.demand(question),
             self.nodes,
             nodes=self._nodes_for(question),
-            budget=self.budget(question.namespace),
+            budget=self.budget(question),
         )
 
     def not_judged(self, question: Question) -> str:
@@ -135,15 +132,15 @@ class Cluster:
         by_labels = pod is not None and follows_labels(pod, self.config)
         return Demand.of(question.spec, self.config, by_labels=by_labels)
 
-    def budget(self, namespace: str) -> Budget:
-        """What the namespace may still take."""
-        return self._quotas.left(namespace)
+    def budget(self, question: Question) -> Budget:
+        """What it may still take of its namespace's quotas."""
+        return self._quotas.left(question.namespace, _scopes(question))
 
     def charge(self, question: Question, outcome: Outcome) -> None:
         """From now on it holds its devices; what stands already is held."""
         if question.standing is None:
             shares = shares_of(question.spec, outcome.plan.allocation())
-            self._charge(question.namespace, shares)
+            self._charge(question.namespace, shares, _scopes(question))
 
     def utilisation(self) -> dict[str, float]:
         """The used part of all slots, cores and memory, in percent."""
@@ -247,7 +244,7 @@ class Cluster:
         self.claims[namespace, name] = claim
         self._charge(namespace, shares)
 
-    def _charge(self, namespace: str, shares: ClaimShares) -> None:
+    def _charge(self, namespace: str, shares: ClaimShares, scopes: PodScopes | None = None) -> None:
         columns = self.columns
         for uuid, share in shares.devices.items():
             number = self._numbers.get(uuid)
@@ -270,7 +267,7 @@ class Cluster:
             node = columns.node_id(name)
             for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
-        self._quotas.move(namespace, before=NOTHING, after=shares)
+        self._quotas.move(namespace, before=NOTHING, after=shares, scopes=scopes)
 
     def _fill(self, number: int) -> None:
         """How much of the device is in use is unknown, so all of it counts."""
@@ -283,6 +280,11 @@ class Cluster:
             memory=max(memory, columns.memory[number]),
             slices=slices,
         )
+
+
+def _scopes(question: Question) -> PodScopes | None:
+    """What quotas ask about its pod; None: a claim without one is asked about."""
+    return None if question.pod is None else PodScopes.of(question.pod)
 
 
 def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.field_errors import describe
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
@@ -21,6 +22,15 @@ from vgpu_operator.cli.workloads import holds_pods
 
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+QuotaScope = Literal[
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+]
 _MOST_OF_A_MANIFEST = 100_000
 """Values of one file of manifests: more than an API server takes of one object."""
 
@@ -118,11 +128,32 @@ class NodeEntry(_Document):
     pair_scores: list[PairScore] = Field(default_factory=list)
 
 
+class ScopeEntry(_Document):
+    """One line of a quota's scope selector."""
+
+    scope_name: QuotaScope
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] = Field(default_factory=list)
+
+
+class ScopeSelectorEntry(_Document):
+    """Lines that must all hold."""
+
+    match_expressions: list[ScopeEntry] = Field(default_factory=list)
+
+
 class QuotaEntry(_Document):
     """A ResourceQuota."""
 
     namespace: Name
     hard: dict[str, str | int]
+    scopes: list[QuotaScope] = Field(default_factory=list)
+    scope_selector: ScopeSelectorEntry | None = None
+
+    @property
+    def spec(self) -> ResourceQuotaSpec:
+        """Its spec, as the cluster has it."""
+        return ResourceQuotaSpec.model_validate(self.model_dump(exclude={"namespace"}))
 
 
 class ClusterState(_Document):

@@ -300,6 +300,7 @@ def _find_out(
 ) -> None:
     """What the nodes make of it."""
     gated = pod if pod is not None and pod.is_gated else None
+    scopes = None if pod is None else pod.scopes
     said.not_judged = not_judged(state.config, gated, unread)
     pod = pod if gated is None else known_part(gated, unread)
     spec = claim.spec if pod is None and claim is not None else None
@@ -323,7 +324,7 @@ def _find_out(
     request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
     rules = NodeRules() if pod is None else pod.rules
     host_demand = None if pod is None or gated is None else pod.host_demand
-    kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand)
+    kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand, scopes=scopes)
     refusal = None if said.node or refused is not None else refusal_of_kind(key, kind, state)
     if refusal is not None:
         said.now = refusal.message
@@ -393,7 +394,7 @@ def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dic
         kind.request,
         names,
         nodes=state.ledger.nodes_for(kind.rules, kind.host_demand),
-        budget=state.ledger.budget(kind.namespace),
+        budget=state.ledger.budget(kind.namespace, kind.scopes),
     )
 
 

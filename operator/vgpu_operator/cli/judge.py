@@ -151,7 +151,7 @@ class LiveCluster:
             kind.request,
             None,
             nodes=ledger.nodes_for(kind.rules, kind.host_demand),
-            budget=ledger.budget(kind.namespace),
+            budget=ledger.budget(kind.namespace, kind.scopes),
         )
         if not plan.refused:
             return Outcome(plan)
@@ -169,7 +169,7 @@ class LiveCluster:
             kind.request,
             self.nodes,
             nodes=ledger.nodes_for(kind.rules, kind.host_demand),
-            budget=ledger.budget(kind.namespace),
+            budget=ledger.budget(kind.namespace, kind.scopes),
         )
 
     def kind(self, question: Question) -> EquivalenceClass:
@@ -178,7 +178,9 @@ class LiveCluster:
         if pod is None:
             return EquivalenceClass(request, NodeRules(), question.namespace)
         host_demand = pod.host_demand if self._is_gated(pod) else None
-        return EquivalenceClass(request, pod.rules, question.namespace, host_demand=host_demand)
+        return EquivalenceClass(
+            *(request, pod.rules, question.namespace), host_demand=host_demand, scopes=pod.scopes
+        )
 
     def demand(self, question: Question) -> Demand:
         """What it asks for of devices."""
@@ -197,9 +199,10 @@ class LiveCluster:
         is_made = any(volume.get("ephemeral") for volume in pod.spec.volumes)
         return "; ".join(filter(None, (line, _EPHEMERAL if is_made else "")))
 
-    def budget(self, namespace: str) -> Budget:
-        """What the namespace may still take."""
-        return self.state.ledger.budget(namespace)
+    def budget(self, question: Question) -> Budget:
+        """What it may still take of its namespace's quotas."""
+        pod = self._pod(question)
+        return self.state.ledger.budget(question.namespace, None if pod is None else pod.scopes)
 
     def charge(self, question: Question, outcome: Outcome) -> None:
         """From now on it has what was decided; what stands already is held."""
@@ -213,6 +216,7 @@ class LiveCluster:
         self._held.callback(ledger.forget, assumed)
         if pod is None:
             return
+        ledger.count_as(key, pod.scopes)
         uid = pod.uid
         ledger.hosts.expect(uid, node=node, cpu_milli=pod.cpu_milli)
         self._held.callback(ledger.hosts.remove_pod, uid)

@@ -91,8 +91,8 @@ class Judge(Known, Protocol):
     def demand(self, question: Question) -> Demand:
         """What it asks for."""
 
-    def budget(self, namespace: str) -> Budget:
-        """What the namespace may still take."""
+    def budget(self, question: Question) -> Budget:
+        """What it may still take of its namespace's quotas."""
 
     def charge(self, question: Question, outcome: Outcome) -> None:
         """From now on it has what was decided."""

@@ -47,7 +47,7 @@ def answer(
         result["notJudged"] = not_judged
     if explain:
         refusals = cluster.refusals(question) if outcome.of_nodes else {}
-        budget = cluster.budget(question.namespace)
+        budget = cluster.budget(question)
         result["nodes"] = {
             name: _node(
                 cluster.columns,

@@ -93,6 +93,7 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     if known is None:
         _learn_typical(state, found)
     _note_pod(state, found)
+    _note_scopes(state, found.claim)
     state.claims.look_at(found.claim)
     if found.template is not None:
         state.claims.look_at(found.template)
@@ -224,6 +225,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
         return
     state.ledger.apply_claim(claim)
     key, allocation = key_of(claim), claim.status.allocation
+    _note_scopes(state, key)
     resolve(state, key, version_of(claim.metadata.resource_version))
     held = state.reservations.of_claim(key)
     if held is not None and held.allocation is not None:
@@ -239,6 +241,18 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
     _note_immediate(state, key)
     for pod in (*state.cache.pods_of(key), *state.cache.pods_of_template(key)):
         state.pods.due[pod.uid] = None
+
+
+def _note_scopes(state: State, key: ClaimKey) -> None:
+    """Let quotas count what a claim holds as its pod's, whichever of the two was seen first."""
+    claim, held = state.cache.claim(key), state.reservations.of_claim(key)
+    reserved = None if claim is None else claim.status.reserved_for
+    uid = "" if reserved is None else reserved.pod_uid
+    if held is not None and not held.is_tentative:
+        uid = held.pod_uid or uid
+    pod = state.cache.pod(uid)
+    if pod is not None or not uid:
+        state.ledger.count_as(key, None if pod is None else pod.scopes)
 
 
 def _has_arrived(state: State, held: Reservation) -> bool:

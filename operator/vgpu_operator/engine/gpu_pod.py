@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Pod, PodScopes
 from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.names import SCHEDULING_GATE, pod_claim_name
@@ -125,6 +125,11 @@ class GPUPod:
     def cpu_milli(self) -> int:
         """Milli-CPU that it asks of its node."""
         return cpu_milli_of(self.pod)
+
+    @cached_property
+    def scopes(self) -> PodScopes:
+        """What the scopes of quotas ask about it."""
+        return PodScopes.of(self.pod)
 
     @cached_property
     def host_demand(self) -> HostDemand:

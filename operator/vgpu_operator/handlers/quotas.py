@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import ResourceQuota
-from vgpu_api.resources import RESOURCE_QUOTAS, VGPU_CLAIMS
+from vgpu_api.core import Pod, PodScopes, ResourceQuota
+from vgpu_api.resources import PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_client.api import Api
 from vgpu_operator.admission import Denied
@@ -40,14 +40,19 @@ async def refuse_over_quota(
         ClientError: quotas or claims cannot be read.
     """
     with denying():
-        demand = read(read_pod(raw_pod), config)
+        pod = read_pod(raw_pod)
+        demand = read(pod, config)
     if demand is None:
         return
+    scopes, is_scoped = PodScopes.of(pod), False
     quotas = Quotas(config=config)
     for item in (await api.list(RESOURCE_QUOTAS, namespace=namespace)).items:
-        quotas.apply(ResourceQuota.model_validate(item))
-    if not quotas.left(namespace).is_limited:
+        quota = ResourceQuota.model_validate(item)
+        quotas.apply(quota)
+        is_scoped = is_scoped or quota.spec.is_scoped
+    if not quotas.left(namespace, scopes).is_limited:
         return
+    scopes_of = await _scopes_by_uid(api, namespace) if is_scoped else {}
     claims: dict[str, VGPUClaim] = {}
     for item in (await api.list(VGPU_CLAIMS, namespace=namespace)).items:
         try:
@@ -55,11 +60,28 @@ async def refuse_over_quota(
         except ValidationError:
             continue  # the operator counts it, to the full
         claims[claim.metadata.name] = claim
-        quotas.move(namespace, before=NOTHING, after=shares_of(claim.spec, claim.status.allocation))
+        shares = shares_of(claim.spec, claim.status.allocation)
+        reserved = claim.status.reserved_for
+        of_pod = None if reserved is None else scopes_of.get(reserved.pod_uid)
+        quotas.move(namespace, before=NOTHING, after=shares, scopes=of_pod)
     spec = _desired(demand, claims)
-    over = [] if spec is None else quotas.surely_exceeded(namespace, Demand.of(spec, config))
+    over = (
+        [] if spec is None else quotas.surely_exceeded(namespace, Demand.of(spec, config), scopes)
+    )
     if over:
         raise OverQuota(f"exceeding resource quota: {'; '.join(over)}")
+
+
+async def _scopes_by_uid(api: Api, namespace: str) -> dict[str, PodScopes]:
+    """What quotas ask about each pod of a namespace."""
+    found: dict[str, PodScopes] = {}
+    for item in (await api.list(PODS, namespace=namespace)).items:
+        try:
+            pod = Pod.model_validate(item)
+        except ValidationError:
+            continue
+        found[pod.metadata.uid] = PodScopes.of(pod)
+    return found
 
 
 def _desired(demand: PodDemand, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:

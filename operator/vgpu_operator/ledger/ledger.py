@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core import Node, Pod, PodScopes, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
@@ -202,6 +202,21 @@ class Ledger:
             record.observed = shares_of_unreadable(raw, known=record.observed)
             self._recount(key)
 
+    def count_as(self, key: tuple[str, str], scopes: PodScopes | None) -> None:
+        """Note for which pod a claim is held, as far as quotas ask; None: for none.
+
+        It stays so until it is noted anew, since a pod may be gone before its devices are free.
+        """
+        record = self._records.get(ClaimKey(*key))
+        if record is None or record.scopes == scopes:
+            return
+        held, namespace = record.held, key[0]
+        if held is not NOTHING:
+            self._quotas.move(namespace, before=held, after=NOTHING, scopes=record.scopes)
+            self._quotas.move(namespace, before=NOTHING, after=held, scopes=scopes)
+            self._quotas.may_take_more(namespace)
+        record.scopes = scopes
+
     # Writes under way.
 
     def assume(
@@ -257,13 +272,20 @@ class Ledger:
 
     # Views.
 
-    def budget(self, namespace: str) -> Budget:
-        """What the namespace's quotas leave for `placement.place`."""
-        return self._quotas.left(namespace)
+    def budget(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
+        """What the namespace's quotas leave a pod, or a claim without one (None)."""
+        return self._quotas.left(namespace, scopes)
 
-    def exceeded_quotas(self, namespace: str, demand: Demand) -> list[str]:
+    def budget_of(self, key: tuple[str, str]) -> Budget:
+        """What quotas leave the pod for which a claim is held."""
+        record = self._records.get(ClaimKey(*key))
+        return self._quotas.left(key[0], None if record is None else record.scopes)
+
+    def exceeded_quotas(
+        self, namespace: str, demand: Demand, scopes: PodScopes | None = None
+    ) -> list[str]:
         """The limits that a claim that is refused by quota exceeds, each in words."""
-        return self._quotas.exceeded(namespace, demand)
+        return self._quotas.exceeded(namespace, demand, scopes)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """The claims that hold a device, by place."""
@@ -352,5 +374,5 @@ class Ledger:
     def _replace(self, key: ClaimKey, record: ClaimRecord, held: ClaimShares) -> None:
         if held != record.held:
             self._table.replace_shares(key, before=record.held, after=held)
-            self._quotas.move(key.namespace, before=record.held, after=held)
+            self._quotas.move(key.namespace, before=record.held, after=held, scopes=record.scopes)
             record.held = held

@@ -15,7 +15,8 @@ from fractions import Fraction
 
 from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import ResourceQuota
+from vgpu_api.core import PodScopes, ResourceQuota
+from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import QuantityError
 from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.shares import ClaimShares
@@ -29,6 +30,21 @@ class _QuotaUse:
     memory_mib: int = 0
     cores: int = 0
     devices: int = 0
+
+    def add(self, shares: ClaimShares, times: int = 1) -> None:
+        """Count what a claim holds; with -1 no longer."""
+        self.devices += times * shares.device_count
+        for share in shares.devices.values():
+            self.memory_mib += times * share.use.memory_mib
+            self.cores += times * share.use.cores
+
+    def plus(self, other: _QuotaUse) -> _QuotaUse:
+        """Both together."""
+        return _QuotaUse(
+            self.memory_mib + other.memory_mib,
+            self.cores + other.cores,
+            self.devices + other.devices,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +62,20 @@ class _Limit:
     hard: int
 
 
+@dataclass(slots=True)
+class _Quota:
+    """A quota that limits devices: whom it counts, and what these hold."""
+
+    spec: ResourceQuotaSpec
+    limits: tuple[_Limit, ...]
+    held: _QuotaUse
+
+
 class Quotas:
     """Limits by quota object, and use by namespace.
+
+    What a claim holds counts by the scopes that its pod is in: a quota with scopes counts the pods
+    that these match, and no claim without a pod.
 
     Args:
         config: The names of the resources.
@@ -55,10 +83,9 @@ class Quotas:
 
     def __init__(self, *, config: ClusterConfig) -> None:
         self._nvidia = config.nvidia
-        self._limits: dict[str, dict[str, tuple[_Limit, ...]]] = {}  # namespace → quota → limits
-        self._least: dict[str, Budget] = {}  # of all the quotas of a namespace
+        self._quotas: dict[str, dict[str, _Quota]] = {}  # namespace → name → one with limits
         self._versions: dict[tuple[str, str], int] = {}
-        self._held: dict[str, _QuotaUse] = {}
+        self._held: dict[str, dict[PodScopes | None, _QuotaUse]] = {}  # by namespace
         self._grown: dict[str, int] = {}  # namespace → how often it could take more
 
     def apply(self, quota: ResourceQuota) -> None:
@@ -68,72 +95,100 @@ class Quotas:
         if version <= self._versions.get((namespace, metadata.name), -1):
             return
         self._versions[namespace, metadata.name] = version
-        limits = self._limits.setdefault(namespace, {})
-        before = limits.get(metadata.name, ())
-        limits[metadata.name] = tuple(self._read(quota))
-        if limits[metadata.name] != before:
-            self._grow(namespace)
+        known = self._quotas.get(namespace, {}).get(metadata.name)
+        if known is not None and known.spec == quota.spec:
+            return
+        self._drop(namespace, metadata.name)
+        limits = tuple(self._read(quota))
+        if limits:
+            held = _QuotaUse()
+            for scopes, use in self._held.get(namespace, {}).items():
+                held = held.plus(use) if quota.spec.counts(scopes) else held
+            of_namespace = self._quotas.setdefault(namespace, {})
+            of_namespace[metadata.name] = _Quota(quota.spec, limits, held)
+            self._count(namespace)
 
     def remove(self, namespace: str, name: str) -> None:
         """A quota is gone."""
         self._versions.pop((namespace, name), None)
-        limits = self._limits.get(namespace, {})
-        if limits.pop(name, ()):
-            self._grow(namespace)
-        if not limits:
-            self._limits.pop(namespace, None)
-            self._least.pop(namespace, None)
+        self._drop(namespace, name)
+
+    def _drop(self, namespace: str, name: str) -> None:
+        quotas = self._quotas.get(namespace, {})
+        if quotas.pop(name, None) is not None:
+            self._count(namespace)
+            if not quotas:
+                del self._quotas[namespace]
 
     def version(self, namespace: str) -> int:
         """Grows whenever the namespace may take more than before; its limits may have changed."""
         return self._grown.get(namespace, 0)
 
-    def move(self, namespace: str, *, before: ClaimShares, after: ClaimShares) -> None:
-        """A claim of the namespace holds `after` where it held `before`."""
-        held = self._held.setdefault(namespace, _QuotaUse())
-        held.devices += after.device_count - before.device_count
-        for share in before.devices.values():
-            held.memory_mib -= share.use.memory_mib
-            held.cores -= share.use.cores
-        for share in after.devices.values():
-            held.memory_mib += share.use.memory_mib
-            held.cores += share.use.cores
+    def move(
+        self,
+        namespace: str,
+        *,
+        before: ClaimShares,
+        after: ClaimShares,
+        scopes: PodScopes | None = None,
+    ) -> None:
+        """A claim of the namespace, of a pod in these scopes, holds `after`, no longer `before`."""
+        uses = [self._held.setdefault(namespace, {}).setdefault(scopes, _QuotaUse())]
+        for quota in self._quotas.get(namespace, {}).values():
+            if quota.spec.counts(scopes):
+                uses.append(quota.held)
+        for use in uses:
+            use.add(before, -1)
+            use.add(after)
 
-    def left(self, namespace: str) -> Budget:
-        """What the namespace may still take; below 0 where it holds more than it may."""
-        least = self._least.get(namespace, UNLIMITED)
-        if not least.is_limited:
+    def left(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
+        """What a pod of the namespace may still take, or a claim without a pod.
+
+        Below 0 where more is held than may be.
+
+        Args:
+            namespace: Whose.
+            scopes: What quotas ask about the pod; None: there is no pod.
+        """
+        quotas = self._quotas.get(namespace)
+        if quotas is None:
             return UNLIMITED
-        held = self._held.get(namespace, _QuotaUse())
-        return Budget(
-            None if least.memory_mib is None else least.memory_mib - held.memory_mib,
-            None if least.cores is None else least.cores - held.cores,
-            None if least.devices is None else least.devices - held.devices,
-        )
+        left: dict[str, int] = {}
+        for quota in quotas.values():
+            if quota.spec.counts(scopes):
+                for limit in quota.limits:
+                    free = limit.hard - getattr(quota.held, limit.amount)
+                    left[limit.amount] = min(left.get(limit.amount, free), free)
+        return Budget(**left) if left else UNLIMITED
 
-    def exceeded(self, namespace: str, demand: Demand) -> list[str]:
+    def exceeded(
+        self, namespace: str, demand: Demand, scopes: PodScopes | None = None
+    ) -> list[str]:
         """The limits that a claim that is refused by quota exceeds, each in Kubernetes' words.
 
         What a percentage of a device is depends on the device, and so does a device as a whole:
         such a request may exceed any limit of memory, and how much it asks for is not known.
         """
-        return [line for line, _ in self._exceeded(namespace, demand)]
+        return [line for line, _ in self._exceeded(namespace, demand, scopes)]
 
-    def surely_exceeded(self, namespace: str, demand: Demand) -> list[str]:
+    def surely_exceeded(
+        self, namespace: str, demand: Demand, scopes: PodScopes | None = None
+    ) -> list[str]:
         """Those of `exceeded` that the claim exceeds on any device, whatever its memory."""
-        return [line for line, is_sure in self._exceeded(namespace, demand) if is_sure]
+        return [line for line, is_sure in self._exceeded(namespace, demand, scopes) if is_sure]
 
-    def _exceeded(self, namespace: str, demand: Demand) -> Iterator[tuple[str, bool]]:
+    def _exceeded(
+        self, namespace: str, demand: Demand, scopes: PodScopes | None
+    ) -> Iterator[tuple[str, bool]]:
         """Each limit in words, and whether it is exceeded on any device."""
-        held = self._held.get(namespace, _QuotaUse())
         requested = {
             "devices": together(demand, lambda _: 1),
             "memory_mib": _memory_of(demand),
             "cores": together(demand, lambda request: request.cores),
         }
-        for name, limits in sorted(self._limits.get(namespace, {}).items()):
-            for limit in limits:
-                used, more = getattr(held, limit.amount), requested[limit.amount]
+        for name, quota in sorted(self._quotas.get(namespace, {}).items()):
+            for limit in quota.limits if quota.spec.counts(scopes) else ():
+                used, more = getattr(quota.held, limit.amount), requested[limit.amount]
                 if more is None or used + more > limit.hard:
                     addition = "" if more is None else f"requested: {limit.resource}={more}, "
                     line = (
@@ -144,17 +199,8 @@ class Quotas:
 
     def may_take_more(self, namespace: str) -> None:
         """Something that the namespace held has become free."""
-        if namespace in self._limits:
+        if namespace in self._quotas:
             self._count(namespace)
-
-    def _grow(self, namespace: str) -> None:
-        """The limits of a namespace have changed."""
-        limits = [limit for of_quota in self._limits[namespace].values() for limit in of_quota]
-        least: dict[str, int] = {}
-        for limit in limits:
-            least[limit.amount] = min(least.get(limit.amount, limit.hard), limit.hard)
-        self._least[namespace] = Budget(**least)
-        self._count(namespace)
 
     def _count(self, namespace: str) -> None:
         self._grown[namespace] = self._grown.get(namespace, 0) + 1

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from vgpu_api.core import PodScopes
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
@@ -200,6 +201,7 @@ class ClaimRecord:
         observed: What it holds by what was observed.
         assumed: What it holds by each assumption, by the assumption's number.
         held: What is held for it.
+        scopes: What quotas ask about the pod for which it is held; None: it is for none.
     """
 
     uid: str = ""
@@ -207,6 +209,7 @@ class ClaimRecord:
     observed: ClaimShares = NOTHING
     assumed: dict[int, ClaimShares] = field(default_factory=dict)
     held: ClaimShares = NOTHING
+    scopes: PodScopes | None = None
 
 
 class ClaimRecords:

@@ -211,7 +211,7 @@ class Arrays:
     def exceeds_everywhere(self, columns: Columns, demand: Demand, budget: Budget) -> bool:
         """True if the claim would take more than its namespace may, whatever devices it got.
 
-        Asked before any node is looked at, or a quota that is used up would have every node
+        Checked before any node, or a quota that is used up would have every node
         planned.
         """
         self._refresh(columns)

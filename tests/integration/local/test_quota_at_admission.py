@@ -75,3 +75,24 @@ def test_a_template_counts_as_what_it_asks_for_and_a_claim_that_holds_it_already
 def test_a_percentage_has_no_size_yet_and_waits_where_it_is_too_much(cluster: LocalCluster) -> None:
     half = a_pod("half", a_container(limits={"nvidia.com/gpumem-percentage": 60}))
     assert applied(cluster, half) == ""
+
+
+def test_a_quota_with_a_scope_counts_the_pods_of_its_scope_alone(cluster: LocalCluster) -> None:
+    jobs = {
+        **QUOTA,
+        "metadata": {"name": "jobs", "namespace": "default"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": 2048}, "scopes": ["Terminating"]},
+    }
+    assert applied(cluster, jobs) == ""
+    try:
+        assert applied(cluster, a_slice("service", 2560)) == ""
+        assert applied(cluster, a_slice("job", 1024, activeDeadlineSeconds=600)) == ""
+        for name in ("service", "job"):
+            running(cluster, name)
+        said = applied(cluster, a_slice("large-job", 1536, activeDeadlineSeconds=600))
+        limit = "limits.nvidia.com/gpumem"
+        assert f"exceeded quota: jobs, requested: {limit}=1536, used: {limit}=1024, " in said
+        assert "slices" not in said
+        assert applied(cluster, a_slice("other", 1536)) == ""
+    finally:
+        Kubectl.find(cluster.kubeconfig).run("delete", "resourcequota", "jobs")

@@ -130,6 +130,21 @@ def test_a_quota_of_the_state_is_kept(run: Callable[..., tuple[int, str, str]]):
     assert answer["refused"] == "3/3 ResourceQuotaNotFit"
 
 
+def test_a_quota_of_the_state_counts_the_pods_of_its_scopes(
+    run: Callable[..., tuple[int, str, str]],
+):
+    line = {"scopeName": "PriorityClass", "operator": "In", "values": ["batch"]}
+    of_batch = {
+        "namespace": "default",
+        "hard": {"requests.nvidia.com/gpu": 0},
+        "scopeSelector": {"matchExpressions": [line]},
+    }
+    state, pod = {**STATE, "quotas": [of_batch]}, a_raw_pod(gpu=1, gpumem=1000)
+    assert simulated(run, state=state, pod=pod)["node"]
+    pod["spec"]["priorityClassName"] = "batch"
+    assert simulated(run, state=state, pod=pod)["refused"] == "3/3 ResourceQuotaNotFit"
+
+
 def test_a_node_that_the_quota_alone_rules_out_says_so(run: Callable[..., tuple[int, str, str]]):
     """Half of its larger device is more than the namespace may take."""
     hard = {"limits.nvidia.com/gpumem": 10_000}

@@ -191,7 +191,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
             request,
             {kind.node} if kind.node else None,
             nodes=nodes,
-            budget=state.ledger.budget(kind.namespace),
+            budget=state.ledger.budget(kind.namespace, kind.scopes),
             kept=kept,
         )
         if not plan.refused:
@@ -201,7 +201,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         reason, text = plan.reason, plan.text
         texts = [text]
         if Reason.RESOURCE_QUOTA_NOT_FIT in text:
-            texts += state.ledger.exceeded_quotas(kind.namespace, request)
+            texts += state.ledger.exceeded_quotas(kind.namespace, request, kind.scopes)
         never = impossible(columns, request)
         if never is not None:
             return Refusal(Reason.IMPOSSIBLE, "; ".join((*texts, never)))

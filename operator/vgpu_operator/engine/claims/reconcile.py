@@ -472,7 +472,7 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):
         laid = lay(columns, kept.on(node))
-        outcome = plan_on(columns, node, request, request.numa, state.ledger.budget(key.namespace))
+        outcome = plan_on(columns, node, request, request.numa, state.ledger.budget_of(key))
         give_back(columns, laid)
     if isinstance(outcome, Tally):
         return Plan(None, (), {name: outcome})

@@ -42,7 +42,7 @@ def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
     before = effective_use(claim.spec, claim.status.allocation.devices)
     after = effective_use(claim.spec, new.devices)
     added = {uuid: use - before.get(uuid, Use()) for uuid, use in after.items()}
-    budget = state.ledger.budget(key_of(claim).namespace)
+    budget = state.ledger.budget_of(key_of(claim))
     memory = sum(max(0, use.memory_mib) for use in added.values())
     cores = sum(max(0, use.cores) for use in added.values())
     if (budget.memory_mib is not None and memory > max(0, budget.memory_mib)) or (

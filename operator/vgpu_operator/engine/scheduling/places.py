@@ -200,6 +200,7 @@ def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
         give_up(state, former)
     reservations.put(reservation)
     state.queue.remove(key)
+    state.ledger.count_as(key, None if pod is None else pod.scopes)
     earmark = state.earmarks.remove(key)
     if earmark is not None:
         state.ledger.touch(earmark.node)

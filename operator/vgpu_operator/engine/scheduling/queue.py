@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from vgpu_api.core import PodScopes
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.gpu_pod import Rank
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -38,6 +39,7 @@ class EquivalenceClass(NamedTuple):
         ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
             the pod.
         host_demand: What else it asks of a node; None where kube-scheduler checks that.
+        scopes: Which of the namespace's quotas count it; None: it is for no pod.
     """
 
     request: Demand
@@ -46,6 +48,7 @@ class EquivalenceClass(NamedTuple):
     node: str = ""
     ruled_out: int = 0
     host_demand: HostDemand | None = None
+    scopes: PodScopes | None = None
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
     nodes = nodes_for(kind, state)
     kept = _kept(waiter, state)
     with state.ledger.without(waiter.key):
-        budget = state.ledger.budget(kind.namespace)
+        budget = state.ledger.budget(kind.namespace, kind.scopes)
         if kind.node:
             number = columns.node_id(kind.node)
             changed = frozenset() if number is None else frozenset({number})

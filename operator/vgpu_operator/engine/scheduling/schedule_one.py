@@ -127,7 +127,7 @@ def without_effect(
                 pod.request(spec, state.config),
                 candidates,
                 nodes=state.ledger.node_filters.of(pod.rules),
-                budget=state.ledger.budget(pod.claim.namespace),
+                budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
             )
         )
@@ -214,12 +214,19 @@ def put_in_queue(
     """
     request, namespace = pod.request(spec, state.config), pod.claim.namespace
     if pod.is_running:
-        kind = EquivalenceClass(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
+        kind = EquivalenceClass(
+            request, _ANY_NODE, namespace, node=pod.pod.spec.node_name, scopes=pod.scopes
+        )
         standing = Standing.BOUND
     else:
         host_demand = pod.host_demand if pod.is_gated else None
         kind = EquivalenceClass(
-            request, pod.rules, namespace, ruled_out=ruled_out, host_demand=host_demand
+            request,
+            pod.rules,
+            namespace,
+            ruled_out=ruled_out,
+            host_demand=host_demand,
+            scopes=pod.scopes,
         )
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
@@ -354,7 +361,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 pod.request(spec, state.config),
                 candidates,
                 nodes=state.ledger.node_filters.of(pod.rules),
-                budget=state.ledger.budget(pod.claim.namespace),
+                budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, each),
             )
             if not plan.refused:
