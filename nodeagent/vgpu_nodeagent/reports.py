@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -47,6 +47,12 @@ _Field: TypeAlias = Released | InitReleased | InitWanted
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 15.0
 _MESSAGE_KEPT = 1024
+_IN_PLACE = "limits are in place"
+_KINDS: Mapping[type[object], tuple[str, str]] = {
+    Pod: ("v1", "Pod"),
+    GPUDevice: (names.API_VERSION, "GPUDevice"),
+    VGPUClaim: (names.API_VERSION, "VGPUClaim"),
+}
 SLOW_S = 2.0
 """A container that got its limits after a longer time than this is worth a word (decision 57)."""
 
@@ -181,12 +187,18 @@ class Reports:
         )
 
     def resized(self, claim: VGPUClaim, message: str) -> None:
-        """The pages hold no more than this version of the claim asks for."""
+        """The pages hold no more than this version of the claim asks for.
+
+        `Prepared`, where it stands, is about the limits in place too: it moves to this version.
+        """
         self._condition(claim, conditions.RESIZED, "True", "LimitsInPlace", message)
+        if conditions.is_true(claim.status.conditions, conditions.PREPARED):
+            self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", _IN_PLACE)
 
     def not_resized(self, claim: VGPUClaim, reason: str, message: str) -> None:
-        """They cannot hold what it asks for yet."""
+        """They cannot hold what it asks for yet; the claim gets an event, too."""
         self._condition(claim, conditions.RESIZED, "False", reason, message)
+        self._do_once(self._event(claim, "ResizeNotDone", message))
 
     def warning(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod."""
@@ -314,16 +326,18 @@ class Reports:
         newest = self._view.claims.objects.get(place)
         return newest is not None and newest.status.allocation == claim.status.allocation
 
-    async def _event(self, regarding: Pod | GPUDevice, reason: str, message: str) -> None:
+    async def _event(
+        self, regarding: Pod | GPUDevice | VGPUClaim, reason: str, message: str
+    ) -> None:
         metadata = regarding.metadata
-        is_pod = isinstance(regarding, Pod)
+        version, kind = _KINDS[type(regarding)]
         await create_event(
             self._api,
             {
-                "apiVersion": "v1" if is_pod else names.API_VERSION,
-                "kind": "Pod" if is_pod else "GPUDevice",
+                "apiVersion": version,
+                "kind": kind,
                 "metadata": {
-                    **({"namespace": metadata.namespace} if is_pod else {}),
+                    **({"namespace": metadata.namespace} if kind != "GPUDevice" else {}),
                     "name": metadata.name,
                     "uid": metadata.uid,
                     "resourceVersion": metadata.resource_version,

@@ -152,7 +152,7 @@ class PreStart:
             self._waiting.done(_place(found.consumer))
             if found.has_devices:
                 took_s = clock() - began
-                self._reports.prepared(found.claim, _summary(found.claim, took_s), took_s=took_s)
+                self._reports.prepared(found.claim, _summary(took_s), took_s=took_s)
             self._compare_cpus(found.consumer, found.claim)
         await asyncio.sleep(RETRY_S)
 
@@ -329,7 +329,7 @@ def _place(consumer: Consumer) -> Place:
     return consumer.pod.metadata.namespace or "", consumer.pod.metadata.name
 
 
-def _summary(claim: VGPUClaim, took_s: float) -> str:
+def _summary(took_s: float) -> str:
+    """Return the message of `Prepared`: without amounts, which a resize would make untrue."""
     after = f" after {took_s:.1f} s" if took_s > SLOW_S else ""
-    summary = f": {claim.status.summary}" if claim.status.summary else ""
-    return f"limits are in place{after}{summary}"
+    return f"limits are in place{after}"

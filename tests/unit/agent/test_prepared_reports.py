@@ -51,6 +51,7 @@ class Agent:
     def __init__(self, claim: VGPUClaim, *, failures: int = 0) -> None:
         self.claim = claim
         self.applied: list[dict[str, Any]] = []
+        self.created: list[dict[str, Any]] = []
         self._failures = failures
         view = NodeView("node-1")
         view.claims.added(claim)
@@ -62,6 +63,10 @@ class Agent:
             self._failures -= 1
             raise Unreachable("no connection")
         self.applied.append(obj["status"])
+        return obj
+
+    async def create(self, _: Any, obj: dict[str, Any], **__: Any) -> dict[str, Any]:
+        self.created.append(obj)
         return obj
 
     async def _no_sleep(self, _: float) -> None:
@@ -164,3 +169,41 @@ async def test_a_release_that_is_reported_too_early_is_withdrawn() -> None:
     (status,) = agent.applied
     assert [each["type"] for each in status["conditions"]] == ["Prepared"]
     assert "released" not in status
+
+
+async def test_after_a_resize_prepared_is_about_the_new_version_and_names_no_amounts() -> None:
+    """The claim was prepared with 8Gi as its first version, and resized to 2Gi as its third."""
+    old = Condition(
+        type="Prepared",
+        status="True",
+        reason="LimitsInPlace",
+        message="limits are in place: 1 × 8Gi",
+        observed_generation=1,
+    )
+    claim = the_claim(conditions=[old])
+    metadata = claim.metadata.model_copy(update={"generation": 3})
+    agent = Agent(claim.model_copy(update={"metadata": metadata}))
+    agent.reports.resized(agent.claim, "limits are in place: 2Gi and 0 % of GPU GPU-0")
+    await agent.delivers()
+    found = {c["type"]: c for c in agent.applied[-1]["conditions"]}
+    assert {c["observedGeneration"] for c in found.values()} == {3}
+    assert "8Gi" not in found["Prepared"]["message"]
+    assert found["Prepared"]["status"] == "True"
+
+
+async def test_a_resize_does_not_write_prepared_where_it_was_not() -> None:
+    agent = Agent(its_own())
+    agent.reports.resized(agent.claim, "limits are in place: 2Gi and 0 % of GPU GPU-0")
+    await agent.delivers()
+    assert [c["type"] for c in agent.applied[-1]["conditions"]] == ["Resized"]
+
+
+async def test_a_resize_that_is_not_done_is_an_event_of_the_claim() -> None:
+    agent = Agent(the_claim())
+    agent.reports.not_resized(agent.claim, "WaitingForRoom", "16Gi asked, 1Gi held")
+    await agent.delivers()
+    (event,) = agent.created
+    about = event["involvedObject"]
+    assert (about["kind"], about["name"], event["type"]) == ("VGPUClaim", "c1", "Warning")
+    assert (event["reason"], event["message"]) == ("ResizeNotDone", "16Gi asked, 1Gi held")
+    assert event["metadata"]["namespace"] == agent.claim.metadata.namespace
