@@ -1,7 +1,8 @@
 """`kubectl inspect cgpu`: Alibaba's table of what is given away of the devices of each node.
 
 The plugin's executable is `kubectl-inspect-cgpu`. Sizes are whole GiB: what a device has is rounded
-down, and what is given away up, so that nothing looks free that is not.
+down, and what is allocated up, so that nothing looks free that is not. What is allocated is added
+up from the claims; the devices' own view of it may be five seconds old.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.printing import printable
+from vgpu_operator.cli.holdings import NOT_ALLOWED, claims_of, with_holdings
 from vgpu_operator.cli.listing import CannotAnswer, listed
 
 _GIB_IN_MIB = 1024
@@ -86,8 +88,13 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 async def _print(options: argparse.Namespace) -> None:
     async with Api.connect(options.kubeconfig, options.context) as api:
         nodes = (await listed(api, NODES)).items
-        devices = [_decoded(item) for item in (await listed(api, GPU_DEVICES)).items]
-    print(table(nodes, devices), end="")
+        devices = (await listed(api, GPU_DEVICES)).items
+        claims = await claims_of(api)
+    if claims is None:
+        print(f"kubectl-inspect-cgpu: {NOT_ALLOWED}", file=sys.stderr)
+    else:
+        devices = with_holdings(devices, claims)
+    print(table(nodes, map(_decoded, devices)), end="")
 
 
 def _decoded(raw: Mapping[str, Any]) -> GPUDevice:

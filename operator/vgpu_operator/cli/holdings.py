@@ -1,0 +1,92 @@
+"""What claims hold of devices, added up from the claims themselves.
+
+A GPUDevice's own `status.allocated` is a view that the operator writes within five seconds. A
+command that is run right after `kubectl apply` would show the numbers of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from vgpu_api.errors import BadInput
+from vgpu_api.quantity import format_mib
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import Amount, GPUDevice, VGPUClaim
+from vgpu_api.v1alpha1.gpudevice import DeviceClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import Forbidden
+from vgpu_client.transport import Object
+from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of, shares_of_unreadable
+
+NOT_ALLOWED = (
+    "claims of all namespaces cannot be listed with these rights, so what is held of devices is "
+    "up to 5 s old"
+)
+
+
+async def claims_of(api: Api) -> list[Object] | None:
+    """Return the claims of all namespaces, or None where the user may not list them.
+
+    Raises:
+        ClientError: The API server is away.
+    """
+    try:
+        listing = await api.list(VGPU_CLAIMS)
+    except Forbidden:
+        return None
+    return list(listing.items)
+
+
+def with_holdings(devices: Iterable[Object], claims: Iterable[Object]) -> list[Object]:
+    """Return the devices with `status.allocated` and `status.claims` as the claims say."""
+    held: dict[str, list[tuple[Object, Any]]] = {}
+    full_nodes: set[str] = set()
+    for claim in sorted(claims, key=_name):
+        shares = _shares(claim)
+        full_nodes |= shares.full_nodes
+        for uuid, share in shares.devices.items():
+            held.setdefault(uuid, []).append((claim["metadata"], share))
+    return [_shown(device, held, full_nodes) for device in devices]
+
+
+def _shares(claim: Object) -> ClaimShares:
+    try:
+        read = VGPUClaim.read(claim)
+        return shares_of(read.spec, read.status.allocation)
+    except (ValidationError, BadInput):  # as the operator counts it: to the full
+        return shares_of_unreadable(claim, known=NOTHING)
+
+
+def _shown(raw: Object, held: dict[str, list[tuple[Object, Any]]], full_nodes: set[str]) -> Object:
+    try:
+        device = GPUDevice.model_validate(raw)
+    except ValidationError:
+        return raw
+    has = device.status.allocatable or Amount()
+    whole = (has.memory_mib, has.cores, has.slots)
+    parts = [
+        (of, whole if share.full else (share.use.memory_mib, share.use.cores, share.use.slots))
+        for of, share in held.get(device.status.uuid, ())
+    ]
+    memory, cores, slots = (sum(part[at] for _, part in parts) for at in range(3))
+    if device.spec.node_name in full_nodes:
+        memory, cores, slots = whole
+    allocated = Amount(memory=format_mib(memory), cores=cores, slots=slots)
+    claims = [
+        DeviceClaim(
+            namespace=of.get("namespace", ""),
+            name=of["name"],
+            memory=format_mib(part[0]),
+            cores=part[1],
+        ).to_wire()
+        for of, part in parts
+    ]
+    status = {**(raw.get("status") or {}), "allocated": allocated.to_wire(), "claims": claims}
+    return {**raw, "status": status}
+
+
+def _name(claim: Object) -> tuple[str, str]:
+    return claim["metadata"].get("namespace", ""), claim["metadata"]["name"]
