@@ -475,8 +475,11 @@ def _(event: events.ClaimWritten, state: State) -> None:
             leave_unsettled(state, key, tested, in_flight)
     held = state.reservations.of_claim(key)
     is_its = held is not None and "" != effect.allocation_id == held.allocation_id
-    if not is_its and in_flight is not None and in_flight.assumption is not None:
-        state.ledger.forget(in_flight.assumption)  # it was given up meanwhile
+    assumption = None if in_flight is None else in_flight.assumption
+    # The id alone does not tell whose it is: a resize keeps the id of the allocation, and a
+    # Filter may have adopted that allocation while the write was under way.
+    if assumption is not None and (held is None or held.assumption is not assumption):
+        state.ledger.forget(assumption)
     if is_its and held is not None and _came_to_nothing(state, event):
         give_up(state, held)
         _note_immediate(state, key)
@@ -555,7 +558,7 @@ def _note_orphan(state: State, event: events.PodRead) -> None:
     if key is None:
         return
     if event.found == "gone":
-        state.cache.delete_pod(event.effect.uid, was_seen=False)
+        apply(events.PodDeleted(event.effect.uid, was_seen=False), state)
     else:
         state.claims.orphaned.pop(key, None)
     state.claims.look_at(key)
@@ -609,10 +612,10 @@ def _(event: events.BindingEnded, state: State) -> None:
 
 def _resolve(
     held: Reservation,
-    outcome: Literal["bound", "lifted", "refused", "elsewhere", "unknown"],
+    outcome: Literal["bound", "lifted", "refused", "elsewhere", "gone", "unknown"],
     state: State,
 ) -> None:
-    """What became of the request that gives the pod its node."""
+    """Take in the end of a request that was to give the pod its node."""
     match outcome:
         case "bound" | "lifted":
             held.bound()
@@ -620,8 +623,21 @@ def _resolve(
             held.bind_failed(state.now)
         case "unknown":
             held.pin(state.now)
-        case "elsewhere":
+        case "gone" if _may_have_run(state, held):
+            held.keep()
+        case "elsewhere" | "gone":
             lapse(state, held)
+
+
+def _may_have_run(state: State, held: Reservation) -> bool:
+    """Return True unless the pod, which is gone, is known never to have had a node.
+
+    An earlier Binding may stand: one that the watch has shown, or one that had no answer.
+    """
+    if held.is_bound or state.now < held.pinned_until:
+        return True
+    pod = state.cache.pod(held.pod_uid)
+    return not state.cache.was_never_bound(held.pod_uid) if pod is None else pod.pod.is_bound
 
 
 def _report_binding(event: events.BindingEnded, state: State) -> None:

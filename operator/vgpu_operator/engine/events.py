@@ -264,12 +264,13 @@ class BindingEnded:
         pod_uid: The pod.
         allocation_id: The allocation that it was posted for.
         outcome: `bound` there; `refused`: the pod has no node, and the server refused; `elsewhere`:
-            the pod has another node, or is gone unbound; `unknown`: it may still come to stand.
+            the pod has another node; `gone`: this Binding was refused and the pod is gone, but an
+            earlier one may have stood; `unknown`: it may still come to stand.
     """
 
     pod_uid: str
     allocation_id: str
-    outcome: Literal["bound", "refused", "elsewhere", "unknown"]
+    outcome: Literal["bound", "refused", "elsewhere", "gone", "unknown"]
 
 
 Event: TypeAlias = (

@@ -153,7 +153,7 @@ class Binder:
 
     async def _ended(
         self, request: BindRequest, outcome: Outcome
-    ) -> Literal["bound", "refused", "elsewhere", "unknown"] | None:
+    ) -> Literal["bound", "refused", "elsewhere", "gone", "unknown"] | None:
         """What became of the Binding; None where only the watch and the agent can report it."""
         if isinstance(outcome, Written):
             return "bound"
@@ -164,7 +164,7 @@ class Binder:
             case "elsewhere":
                 return "elsewhere"
             case "gone":
-                return "elsewhere" if is_definite else None  # it may have been bound, and run
+                return "gone" if is_definite else None  # it may have been bound, and run
             case "unbound" if is_definite:
                 return "refused"
             case "unknown" if isinstance(outcome, Unsent):

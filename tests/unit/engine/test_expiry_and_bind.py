@@ -394,3 +394,72 @@ async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devic
         await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
     assert replica.api.objects[("pods", "default", "pod-1")]["spec"]["nodeName"] == "node-1"
+
+
+async def test_a_second_binding_of_a_pod_that_was_deleted_by_force_frees_nothing(
+    replica: Replica,
+) -> None:
+    """kube-scheduler gave up on the first, which stands; its containers may still run."""
+    replica.device()
+    pod = replica.offered()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
+    bound = a_pod(
+        "pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)]
+    )
+    replica.news.pod_changed(bound)
+
+    def gone_before(verb: str, _: str) -> None:
+        if verb == "bind":
+            replica.api.vanish(PODS, "pod-1")
+            replica.news.pod_gone(pod.metadata.uid)
+
+    replica.api.before = gone_before
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.time += PINNED_S + OFFERED_S
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 8192
+
+
+@pytest.mark.parametrize("mode", ["WaitForFirstConsumer", "Immediate"])
+async def test_a_pod_that_another_scheduler_bound_holds_nothing_where_it_did_not_go(
+    replica: Replica, mode: str
+) -> None:
+    two_nodes(replica)
+    replica.pod("busy", node="node-2", limits={"nvidia.com/gpu": 1})  # the whole device
+    await replica.settle()
+    annotations = {ANNOTATION_CLAIM: "named", ANNOTATION_SLOTS_ADDED: "main"}
+    replica.claim(a_claim("named", requests=[a_request(memory="8Gi")], binding_mode=mode))
+    await replica.settle()
+    pod = a_pod("p", annotations=annotations)
+    replica.api.put(PODS, pod.to_wire())
+    assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
+    await replica.settle()
+    bound = a_pod("p", node="node-2", annotations=annotations, resource_version=900)
+    replica.news.pod_changed(bound)
+    await replica.settle()
+    status = replica.api.claim("named")["status"]
+    assert "reservedFor" not in status
+    assert ("allocation" in status) is (mode == "Immediate")  # which keeps it for its next pod
+
+
+async def test_a_pod_that_is_deleted_before_it_is_bound_frees_its_devices_at_once(
+    replica: Replica,
+) -> None:
+    """A finalizer, such as Kueue's, may keep the pod; the API server binds it no more."""
+    replica.device()
+    pod = replica.offered()
+    await replica.settle()
+    going = pod.model_copy(
+        update={
+            "metadata": pod.metadata.model_copy(
+                update={"resource_version": "900", "deletion_timestamp": "2026-01-01T00:00:00Z"}
+            )
+        }
+    )
+    replica.news.pod_changed(going)
+    await replica.settle()
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0

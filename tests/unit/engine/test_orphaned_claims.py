@@ -166,3 +166,29 @@ async def test_a_leader_that_never_saw_the_pod_reads_it_first(
     later.replica, later.name = successor, first.name
     await later.pass_time(2 * names.AGENT_GONE_S)
     assert later.is_allocated == is_there
+
+
+async def test_a_waiting_pod_that_a_read_finds_gone_waits_no_more(replica: Replica) -> None:
+    """Its node came back under its name meanwhile, and the watch reports the deletion later."""
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
+    replica.pod("busy", node="node-2", limits={"nvidia.com/gpu": 1})
+    await replica.settle()
+    pod = replica.pod("p", limits=LIMITS)
+    replica.offer(pod, "node-1")
+    await replica.settle()
+    replica.offer(pod, "node-2")  # kube-scheduler rules node-1 out, and node-2 is full
+    replica.submit()  # the pod is being read
+    uid, key = pod.metadata.uid, replica.claim_of(pod).metadata
+    replica.api.vanish(PODS, "p")
+    replica.news.node_gone("node-1")
+    node = a_node("node-1", resource_version=900)
+    metadata = node.metadata.model_copy(update={"uid": "another"})
+    replica.news.node_changed(node.model_copy(update={"metadata": metadata}))
+    await replica.settle()
+    replica.news.pod_gone(uid)
+    replica.news.claim_gone((key.namespace, key.name), key.uid)
+    for _ in range(3):
+        replica.time += 20
+        await replica.settle()
+    assert uid not in {waiter.pod_uid for waiter in replica.state.queue}

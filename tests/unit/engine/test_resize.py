@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_pod, use_of
+from builders import a_claim, a_container, a_pod, a_request, use_of
 from replica import Replica
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.effective import Use
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.reconcile import REFIT_S
@@ -229,3 +230,33 @@ async def test_a_change_that_finds_no_room_is_not_marked_as_read_until_it_has(
     assert generations(replica, pod) == {1, 2}
     await change(replica, pod, memory="5000Mi")
     assert generations(replica, pod) == {3}
+
+
+async def test_a_resize_that_a_filter_overtakes_is_given_back_with_its_claim(
+    replica: Replica,
+) -> None:
+    """The Filter adopts the allocation while the larger one is being written: same id, no leak."""
+    replica.device(memory_mib=DEVICE_MIB)
+    request = a_request(memory="2Gi", cores=10)
+    replica.claim(a_claim("now", requests=[request], binding_mode="Immediate"))
+    await replica.settle()
+    raw = replica.api.claim("now")
+    raw["spec"]["requests"][0].update(memory="12Gi", cores=100)
+    raw["metadata"]["generation"] = 2
+    replica.api.gate.clear()
+    observed(replica, raw)
+    replica.submit()
+    pod = a_pod("user", annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
+    replica.api.put(PODS, pod.to_wire())
+    replica.news.pod_changed(pod)
+    replica.offer(pod, "node-1")
+    replica.api.gate.set()
+    await replica.settle()
+    replica.api.vanish(PODS, "user")
+    replica.news.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    uid = replica.api.claim("now")["metadata"]["uid"]
+    replica.api.vanish(VGPU_CLAIMS, "now")
+    replica.news.claim_gone(("default", "now"), uid)
+    await replica.settle()
+    assert use_of(replica.ledger, "GPU-0") == Use()

@@ -69,7 +69,7 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
 def describe_missing(key: ClaimKey, state: State) -> Effect | None:
     """Report why a pod without its own claim gets nothing: the claim is made for that."""
     pods = state.cache.pods_of(key)
-    if not _is_refused(key, pods, state):
+    if not pods or not _is_refused(key, pods, state):
         _stop_reporting(key, state)
         return None
     desired = _report(key, pods, None, state)

@@ -50,7 +50,7 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
         return "it was deleted before a pod used it" if deleted else None
     if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
         return None  # only its pod's name goes
-    return _never_bound(reserved.pod_uid, cache)
+    return _never_there(reserved.pod_uid, allocation, cache)
 
 
 def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
@@ -87,18 +87,24 @@ def pod_to_forget(claim: VGPUClaim, cache: Cache) -> str | None:
     reserved = claim.status.reserved_for
     if claim.status.allocation is None or reserved is None or not reserved.pod_uid:
         return None
-    immediate = claim.spec.binding_mode == "Immediate"
-    return _never_bound(reserved.pod_uid, cache) if immediate else None
+    if claim.spec.binding_mode != "Immediate":
+        return None
+    return _never_there(reserved.pod_uid, claim.status.allocation, cache)
 
 
-def _never_bound(uid: str, cache: Cache) -> str | None:
-    """Why a pod cannot have used its devices."""
+def _never_there(uid: str, allocation: Allocation, cache: Cache) -> str | None:
+    """Return why a pod cannot have used its devices, or None if it may have."""
     known = cache.pod(uid)
     if known is None:
         return "its pod went before it had a node" if cache.was_never_bound(uid) else None
-    if known.pod.is_terminal and not known.pod.is_bound:
+    if known.pod.is_bound:  # another scheduler, or a user, may bind it: a node is never changed
+        node = known.pod.spec.node_name
+        return None if node == allocation.node_name else f"its pod was bound to node {node}"
+    if known.pod.is_terminal:
         return "its pod ended before it had a node"
-    return None
+    # The API server binds no pod that is being deleted, however long a finalizer keeps it.
+    is_going = known.pod.metadata.deletion_timestamp is not None
+    return "its pod was deleted before it had a node" if is_going else None
 
 
 def is_stranded(claim: VGPUClaim) -> bool:
