@@ -335,3 +335,16 @@ def test_given_shares_of_a_device_sum_to_its_allocated_part(tmp_path: Path, rule
         for expr, value in checks.items()
     ]
     run_cases(tmp_path, rule_files, tests)
+
+
+def test_the_scrape_config_of_the_manual_keeps_labels_and_makes_the_jobs_that_alerts_name() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    (config,) = yaml.safe_load(page.split("```yaml\n", 1)[1].split("```", 1)[0])["scrape_configs"]
+    assert config["honor_labels"] is True
+    (rename,) = (each for each in config["relabel_configs"] if each.get("target_label") == "job")
+    jobs = {
+        rename["replacement"].replace("$1", component)
+        for component in ("operator", "webhook", "nodeagent")
+    }
+    alerts = (ROOT / "manifests/components/alerts/alerts.yaml").read_text()
+    assert set(re.findall(r'job="([^"]+)"', alerts)) <= jobs

@@ -178,6 +178,11 @@ class LocalCluster(Started):
         """One process for each replica; the user of each is its name."""
         return self._operators.daemons
 
+    def metrics_ports(self) -> Mapping[str, list[int]]:
+        """Where metrics are, by component: operator, webhook, nodeagent."""
+        agents = list(self._simulated.metrics_ports.values())
+        return {**self._operators.metrics_ports(), "nodeagent": agents}
+
     @property
     def webhooks(self) -> list[Daemon]:
         """One process for each replica of the admission webhooks."""

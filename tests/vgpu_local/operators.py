@@ -85,6 +85,13 @@ class Operators:
         pairs = zip(self._webhooks, self.webhooks, strict=True)
         return [replica.webhook for replica, daemon in pairs if daemon.wanted]
 
+    def metrics_ports(self) -> dict[str, list[int]]:
+        """Where the replicas' metrics are, by component."""
+        return {
+            "operator": [replica.place.metrics for replica in self._replicas],
+            "webhook": [replica.metrics for replica in self._webhooks],
+        }
+
     def leader(self, tls: ssl.SSLContext) -> Daemon | None:
         """The one that reports that it leads, of those that should run."""
         for replica, daemon in self._running():

@@ -19,6 +19,7 @@ from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode
+from vgpu_local.ports import free_ports
 from vgpu_local.programs import agent_command, driver_environment
 from vgpu_local.small_disk import a_small_disk
 
@@ -61,6 +62,7 @@ class SimulatedNodes:
         agents: one process for each node, by node name.
         kubelets: by node name; they live in the loop, call them through it.
         disks: by node name, the agent's state where it has a disk of its own.
+        metrics_ports: by node name, where the agent's metrics are.
     """
 
     def __init__(self, daemons: Daemons, undo: contextlib.ExitStack) -> None:
@@ -69,6 +71,7 @@ class SimulatedNodes:
         self.agents: dict[str, Daemon] = {}
         self.kubelets: dict[str, Kubelet] = {}
         self.disks: dict[str, Path] = {}
+        self.metrics_ports: dict[str, int] = {}
 
     def start(self, node: GpuNode, settings: NodeSettings, api: Api, loop: BackgroundLoop) -> None:
         """Start a node's kubelet and agent.
@@ -92,6 +95,7 @@ class SimulatedNodes:
         self._undo.callback(lambda: loop.run(kubelet.stop(), limit=30))
         loop.run(kubelet.start(), limit=60)
         self.kubelets[node.name] = kubelet
+        (self.metrics_ports[node.name],) = free_ports(1)
         command = agent_command(
             node.name,
             folders,
@@ -99,6 +103,7 @@ class SimulatedNodes:
             config=settings.config,
             unused_lease_s=settings.unused_lease_s,
             log_level=settings.log_level,
+            metrics_port=self.metrics_ports[node.name],
         )
         self.agents[node.name] = self._daemons.start(
             f"agent-{node.name}", command, driver, folder=settings.folder, spawn=settings.spawn

@@ -1,0 +1,197 @@
+"""A real Prometheus scrapes running programs as the Prometheus operator would let it, and judges.
+
+What the operator adds to each target (job, namespace, service, pod, container, endpoint, instance)
+is written from its documentation of ServiceMonitor; whether labels of a series are kept is read
+from our manifests. promtool, which has rules only, cannot see a label that a scrape overwrites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vgpu_api.resources import RESOURCE_QUOTAS
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
+from vgpu_local.ports import free_ports
+from vgpu_local.programs import ROOT
+from vgpu_local.steps import a_container, a_pod, claim, claim_name, create, reason, running, until
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.tools]
+
+COMPONENTS = ROOT / "manifests" / "components"
+RULES = ("alerts/alerts.yaml", "alerts/recording.yaml", "hami-records/records.yaml")
+THIRD = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
+WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16000}
+
+
+@pytest.fixture(scope="module")
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    with whole_cluster([t4_node("one")], ClusterOptions()) as cluster:
+        yield cluster
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((COMPONENTS / name).read_text()))
+
+
+def scrape_config(monitor: Mapping[str, Any], ports: list[int]) -> dict[str, Any]:
+    """What the Prometheus operator makes of a ServiceMonitor with one endpoint."""
+    (endpoint,) = monitor["spec"]["endpoints"]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (service,) = (
+        each["metadata"]
+        for each in documents("monitoring/services.yaml")
+        if wanted <= each["metadata"]["labels"].items()
+    )
+    component = service["labels"]["app.kubernetes.io/component"]
+    return {
+        "job_name": f"serviceMonitor/{service['namespace']}/{monitor['metadata']['name']}/0",
+        "honor_labels": endpoint.get("honorLabels", False),
+        "static_configs": [
+            {
+                "targets": [f"127.0.0.1:{port}"],
+                "labels": {
+                    "job": service["name"],
+                    "namespace": service["namespace"],
+                    "service": service["name"],
+                    "pod": f"vgpu-{component}-{at}",
+                    "container": component,
+                    "endpoint": endpoint["port"],
+                },
+            }
+            for at, port in enumerate(ports)
+        ],
+    }
+
+
+class Prometheus:
+    """A running server; asked over its HTTP API."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/api/v1/"
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self._url}{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def series(self, query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("query", query=query)["result"]
+        return found
+
+    def rules(self) -> list[dict[str, Any]]:
+        return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
+
+    def is_ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            targets = self.get("targets")["activeTargets"]
+            return bool(targets) and all(target["health"] == "up" for target in targets)
+        return False
+
+
+@contextlib.contextmanager
+def prometheus(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
+    ports = cluster.metrics_ports()
+    (port,) = free_ports(1)
+    rules = []
+    for name in RULES:
+        (rule,) = documents(name)
+        path = folder / f"{rule['metadata']['name']}.yaml"
+        path.write_text(yaml.safe_dump(rule["spec"]))
+        rules.append(str(path))
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": rules,
+        "scrape_configs": [
+            scrape_config(monitor, ports[monitor["metadata"]["name"].removeprefix("vgpu-")])
+            for monitor in documents("monitoring/monitors.yaml")
+        ],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, stderr=log, stdout=log)
+        try:
+            found = Prometheus(port)
+            until(cluster, found.is_ready)
+            yield found
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+def labels(series: list[dict[str, Any]], *names: str) -> set[tuple[str, ...]]:
+    return {tuple(each["metric"].get(name, "") for name in names) for each in series}
+
+
+def test_scraped_series_keep_the_tenants_labels_and_every_rule_evaluates_on_them(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, a_pod("uses", a_container(limits=THIRD)))
+    running(cluster, "uses")
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "full", "namespace": "default"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "5000"}},
+    }
+    cluster.run(cluster.api.create(RESOURCE_QUOTAS, quota))
+    waits = create(cluster, a_pod("waits", a_container(limits=WHOLE)))
+    claim(cluster, claim_name(waits), lambda status: reason(status) == "ResourceQuotaNotFit")
+    with prometheus(cluster, tmp_path) as server:
+        used = "vgpu_claim_memory_limit_bytes"
+        until(cluster, lambda: bool(server.series(used)))
+        assert labels(server.series(used), "namespace", "pod", "container") == {
+            ("default", "uses", "main")
+        }
+        # Without a label of its own a series has that of the scraped pod.
+        assert labels(server.series("vgpu_device_healthy"), "namespace", "pod") == {
+            ("vgpu-node", "vgpu-nodeagent-0")
+        }
+        for name in ("namespace", "pod", "container"):
+            hidden = server.series(f'{{__name__=~".+",exported_{name}!=""}}')
+            assert hidden == [], f"a scrape overwrote the label {name}"
+        until(cluster, lambda: bool(server.series('vgpu_claims_refused{namespace="default"}')))
+
+        until(cluster, lambda: all(rule["health"] != "unknown" for rule in server.rules()))
+        failed = [(rule["name"], rule.get("lastError")) for rule in server.rules()]
+        assert [each for each in failed if each[1]] == []
+        given = 'vgpu:namespace_given_devices:sum{namespace="default"}'
+        until(cluster, lambda: bool(server.series(given)))
+        ((_, value),) = [each["value"] for each in server.series(given)]
+        assert float(value) == pytest.approx(4096 / 16384, rel=0.05)
+        recorded = {rule["name"] for rule in server.rules() if rule["type"] == "recording"}
+        over_minutes = {
+            "vgpu:webhook_unavailable:ratio_rate5m",
+            "vgpu:webhook_duration_seconds:p99",
+            "vgpu:extender_duration_seconds:p99",
+            "vgpu:agent_prestart_seconds:p99",
+        }
+        until(
+            cluster,
+            lambda: {name for name in recorded - over_minutes if not server.series(name)} == set(),
+        )
+
+        def waits_for_quota() -> bool:
+            found = [rule for rule in server.rules() if rule["name"] == "VGPUQuotaExhausted"]
+            alerts = [alert["labels"] for rule in found for alert in rule["alerts"]]
+            return {alert["namespace"] for alert in alerts} == {"default"}
+
+        until(cluster, waits_for_quota)
+    cluster.run(cluster.api.delete(RESOURCE_QUOTAS, "full", namespace="default"))
