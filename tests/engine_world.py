@@ -13,22 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from memory_api import MemoryApi
+from oracle import Amounts, needed_by, of_init, ordinary_init, total_of
 from replica import Replica
 from vgpu_api.core import Pod
-from vgpu_api.effective import Use, effective_use
-from vgpu_api.init_part import (
-    InitRound,
-    has_init_part,
-    init_requests,
-    init_round,
-    without_init_part,
-)
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
-from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_client.errors import Conflict, NotFound
 from vgpu_operator.engine.leader.fence import may_be_decided
 
-Place = tuple[str, str, str]
+Round = tuple[str, int]
+"""An allocation's id, and how often init containers were given devices anew in it."""
+Runs = tuple[str, str, tuple[AllocatedDevice, ...]]
+"""Of a pod whose containers run: its claim's UID, the allocation's id, and what they use."""
 
 
 class LateApi(MemoryApi):
@@ -36,6 +32,8 @@ class LateApi(MemoryApi):
 
     def __init__(self) -> None:
         self.news: deque[tuple[str, dict[str, Any]]] = deque()
+        self.pods_ever: dict[str, Pod] = {}
+        """Each pod as it was last, by UID, gone or not."""
         self.moved: list[str] = []
         """Claims that got other devices while a new leader would not have touched them."""
         super().__init__()
@@ -45,6 +43,8 @@ class LateApi(MemoryApi):
             (resource.plural, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         )
         stored = super().put(resource, obj)
+        if resource is PODS:
+            self.pods_ever[stored["metadata"]["uid"]] = Pod.model_validate(stored)
         if resource is VGPU_CLAIMS and former is not None:
             self._note_moved(VGPUClaim.read(former), VGPUClaim.read(stored))
         metadata = stored["metadata"]
@@ -99,10 +99,10 @@ class World:
         self.loop = self.new_loop()
         self.api = self.new_api()
         self.devices = devices  # UUID → node, MiB
-        self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, id, use
-        self.init_rounds: dict[str, InitRound] = {}  # pod UID → in which its init containers run
-        self.ended_rounds: set[tuple[str, InitRound]] = set()  # of claims, by UID
-        self.words: deque[tuple[str, str, InitRound]] = deque()  # claim UID, status: to be reported
+        self.running: dict[str, Runs] = {}  # by pod UID
+        self.init_rounds: dict[str, Round] = {}  # pod UID → in which its init containers run
+        self.ended_rounds: set[tuple[str, Round]] = set()  # of claims, by UID
+        self.words: deque[tuple[str, str, Round]] = deque()  # claim UID, status: to be reported
         self.binds: list[asyncio.Task[str]] = []
         self.operator = self.started(1000.0)
 
@@ -191,14 +191,14 @@ class World:
         """The pod with this UID, while it is there."""
         return next((p for p in self.api.all(PODS) if p["metadata"]["uid"] == uid), None)
 
-    def held(self) -> dict[str, Use]:
-        """What all claims hold of each device, by the API alone."""
-        total: dict[str, Use] = {}
-        for claim in self.claims():
-            if claim.status.allocation is not None:
-                for uuid, use in effective_use(claim.spec, claim.status.allocation.devices).items():
-                    total[uuid] = total.get(uuid, Use()) + use
-        return total
+    def pod_of(self, claim: VGPUClaim) -> Pod | None:
+        """The pod that the claim is reserved for, there or gone."""
+        reserved = claim.status.reserved_for
+        return None if reserved is None else self.api.pods_ever.get(reserved.pod_uid)
+
+    def held(self) -> dict[str, Amounts]:
+        """What the pods of all claims need of each device, by the API alone."""
+        return total_of(needed_by(claim, self.pod_of(claim)) for claim in self.claims())
 
     # The node's part.
 
@@ -213,35 +213,35 @@ class World:
                 continue
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
-            use = dict(effective_use(claim.spec, allocation.devices))
-            self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.id, use)
-            if has_init_part(claim.spec, allocation):
-                self.init_rounds[reserved.pod_uid] = init_round(allocation)
+            runs = claim.metadata.uid, allocation.id, tuple(allocation.devices)
+            self.running[reserved.pod_uid] = runs
+            if of_init(allocation, claim, self.pod_of(claim)):
+                self.init_rounds[reserved.pod_uid] = _round(allocation)
             self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
         """Their pages deny from now on, which the agent will report; the pods run with the rest."""
         for claim, allocation, pod_uid in self._used():
-            round_ = init_round(allocation)
+            round_ = _round(allocation)
             if self.init_rounds.get(pod_uid) == round_:
                 del self.init_rounds[pod_uid]
                 self.ended_rounds.add((claim.metadata.uid, round_))
-                rest = without_init_part(claim.spec, allocation)
-                use = dict(effective_use(claim.spec, rest.devices))
-                self.running[pod_uid] = (*self.running[pod_uid][:2], use)
+                ended = of_init(allocation, claim, self.pod_of(claim))
+                rest = tuple(device for device in allocation.devices if device not in ended)
+                self.running[pod_uid] = (*self.running[pod_uid][:2], rest)
                 self.words.append((claim.metadata.uid, "True", round_))
 
     def sandboxes_are_made_anew(self) -> None:
         """Init containers run again: at once where they were fitted again, else it is asked for."""
         for claim, allocation, pod_uid in self._used():
-            round_ = init_round(allocation)
-            if pod_uid in self.init_rounds or not init_requests(claim.spec):
+            round_, pod = _round(allocation), self.pod_of(claim)
+            asking = {request.name for request in claim.spec.requests}
+            if pod is None or pod_uid in self.init_rounds or not asking & ordinary_init(pod):
                 continue
-            has_part = has_init_part(claim.spec, allocation)
+            has_part = bool(of_init(allocation, claim, pod))
             if has_part and (claim.metadata.uid, round_) not in self.ended_rounds:
                 self.init_rounds[pod_uid] = round_
-                use = dict(effective_use(claim.spec, allocation.devices))
-                self.running[pod_uid] = (*self.running[pod_uid][:2], use)
+                self.running[pod_uid] = (*self.running[pod_uid][:2], tuple(allocation.devices))
             else:
                 self.words.append((claim.metadata.uid, "False", round_))
 
@@ -251,7 +251,7 @@ class World:
             uid, status, round_ = self.words.popleft()
             for claim in self.claims():
                 if claim.metadata.uid == uid:
-                    named = {"allocationID": round_.allocation_id, "round": round_.number}
+                    named = {"allocationID": round_[0], "round": round_[1]}
                     ended = named if status == "True" else None
                     again = named if status == "False" else None
                     self._report(claim, initReleased=ended, initWanted=again)
@@ -328,3 +328,7 @@ class World:
 
         self.loop.run_until_complete(end())
         self.loop.close()
+
+
+def _round(allocation: Allocation) -> Round:
+    return allocation.id, allocation.init_round

@@ -150,13 +150,25 @@ def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
     return tuple(grant for request in ask.requests for grant in grants[request.name])
 
 
+def memory_on(request: RequestDemand, total: int) -> int:
+    """MiB that a request means on a device: a size, or a percentage rounded down.
+
+    Who asks for a whole device (`Exclusive`) is charged all of it, if it has what was asked for.
+    """
+    if request.mode == "Exclusive":
+        return max(total, request.memory_mib or 0)
+    if request.memory_percent is not None:
+        return total * request.memory_percent // 100
+    return total if request.memory_mib is None else request.memory_mib
+
+
 def amounts(
     device: DeviceFacts, used: Used, request: RequestDemand
 ) -> tuple[int, int, str, frozenset[int]]:
     """MiB and cores that the device is charged, the instance by name, and its slices."""
     cut = instance(device, used, request)
     if cut is None:
-        return request.memory_on(device.memory_mib), request.cores, "", frozenset()
+        return memory_on(request, device.memory_mib), request.cores, "", frozenset()
     profile, start, size = cut
     slices = frozenset(range(start, start + size))
     return profile.memory_mib, profile.cores, f"{profile.name}@{start}", slices
@@ -166,7 +178,7 @@ def instance(device: DeviceFacts, used: Used, request: RequestDemand):
     """The profile and the place that a device in MIG mode has for the request, if any."""
     if device.mode != "MIG":
         return None
-    wanted = request.memory_on(device.memory_mib)
+    wanted = memory_on(request, device.memory_mib)
     for profile in device.profiles:
         for start, size in profile.places:
             named = request.mig_profile in ("", "any", profile.name)
@@ -302,7 +314,7 @@ def room_reason(device: DeviceFacts, used: Used, request: RequestDemand, policie
         return "CardTimeSlicingExhausted"
     if "Mutex" in policies and used.slots:
         return "ExclusiveDeviceAllocateConflict"
-    memory = request.memory_on(device.memory_mib)
+    memory = memory_on(request, device.memory_mib)
     if over_quota(device, request, amounts(device, used, request)[:2], *quota):
         return "ResourceQuotaNotFit"
     if memory < 1 or used.memory + memory > device.memory_mib:
@@ -354,7 +366,7 @@ def in_order(fleet, devices, used, request, policies, ask: Demand) -> list[Devic
         return 10.0 * (
             slots * share(1 + now.slots, device.slots)
             + cores * share(request.cores + now.cores, device.cores)
-            + memory * share(request.memory_on(device.memory_mib) + now.memory, device.memory_mib)
+            + memory * share(memory_on(request, device.memory_mib) + now.memory, device.memory_mib)
         )
 
     def fgd(device: DeviceFacts) -> int:
@@ -367,7 +379,7 @@ def in_order(fleet, devices, used, request, policies, ask: Demand) -> list[Devic
 
     def left(device: DeviceFacts) -> tuple[int, int, int]:
         now = used[device.uuid]
-        memory = device.memory_mib - now.memory - request.memory_on(device.memory_mib)
+        memory = device.memory_mib - now.memory - memory_on(request, device.memory_mib)
         return -memory, -(device.cores - now.cores - request.cores), -device.index
 
     def numa(device: DeviceFacts) -> int:

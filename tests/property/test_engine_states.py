@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from builders import a_claim, a_container, a_pod, a_request
 from engine_world import World
-from vgpu_api.effective import effective_use
+from vgpu_api.core import Container
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
     ANNOTATION_CLAIM_TEMPLATE,
@@ -53,7 +54,7 @@ class EngineStates(WorldStates):
         name: str,
         annotations: dict[str, str],
         limits: dict[str, Any],
-        init: dict[str, Any] | None = None,
+        init: Sequence[Container] = (),
     ) -> None:
         if any(pod["metadata"]["name"] == name for pod in self._pods()):
             return
@@ -63,7 +64,7 @@ class EngineStates(WorldStates):
             uid=f"{self.born:08x}-{name}",
             annotations=annotations,
             containers=[a_container(limits=limits)],
-            init_containers=[a_container("prepare", limits=init)] if init else [],
+            init_containers=init,
         )
         self.api.put(PODS, pod.to_wire())
 
@@ -71,10 +72,23 @@ class EngineStates(WorldStates):
     def create_a_pod(self, name: str, mib: int) -> None:
         self._create(f"pod-{name}", {}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
 
-    @rule(name=NAMES, mib=MIB, init_mib=MIB)
-    def create_a_pod_with_an_init_container(self, name: str, mib: int, init_mib: int) -> None:
-        init = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": init_mib}
-        self._create(f"pod-{name}", {}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}, init)
+    @rule(
+        name=NAMES, mib=MIB, inits=st.lists(st.tuples(st.booleans(), MIB), min_size=1, max_size=3)
+    )
+    def create_a_pod_with_init_containers(
+        self, name: str, mib: int, inits: list[tuple[bool, int]]
+    ) -> None:
+        """Ordinary ones and sidecars, in any order."""
+        containers = [
+            a_container(
+                f"i{number}",
+                limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": init_mib},
+                restart_policy="Always" if is_sidecar else None,
+            )
+            for number, (is_sidecar, init_mib) in enumerate(inits)
+        ]
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+        self._create(f"pod-{name}", {}, limits, containers)
 
     @rule(
         name=NAMES, claim=NAMES, key=st.sampled_from([ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE])
@@ -255,13 +269,12 @@ class EngineStates(WorldStates):
     def what_runs_is_held(self) -> None:
         """What init containers use while they run is not given away, nor what the others do."""
         held = {
-            claim.metadata.uid: effective_use(claim.spec, claim.status.allocation.devices)
+            claim.metadata.uid: claim.status.allocation.devices
             for claim in self.world.claims()
             if claim.status.allocation is not None
         }
-        for claim_uid, _, uses in self.world.running.values():
-            for uuid, use in uses.items():
-                assert held[claim_uid][uuid].peak(use) == held[claim_uid][uuid]
+        for claim_uid, _, devices in self.world.running.values():
+            assert all(device in held[claim_uid] for device in devices)
 
     @invariant()
     def only_claims_that_a_new_leader_touches_get_other_devices(self) -> None:

@@ -13,7 +13,6 @@ from builders import GATE, a_container, a_device, a_node, a_pod
 from engine_world import World
 from replica import Replica
 from vgpu_api.core.pod import ResourceRequirements
-from vgpu_api.effective import effective_use
 from vgpu_api.names import SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
@@ -134,14 +133,12 @@ class GateStates(WorldStates):
     @invariant()
     def nothing_is_freed_in_use(self) -> None:
         held = {
-            (claim.metadata.uid, claim.status.allocation.id): effective_use(
-                claim.spec, claim.status.allocation.devices
-            )
+            (claim.metadata.uid, claim.status.allocation.id): claim.status.allocation.devices
             for claim in self.world.claims()
             if claim.status.allocation is not None
         }
-        for claim_uid, allocation_id, uses in self.world.running.values():
-            assert held[claim_uid, allocation_id] == uses
+        for claim_uid, allocation_id, devices in self.world.running.values():
+            assert held[claim_uid, allocation_id] == list(devices)
 
     @invariant()
     def a_pod_past_its_gate_has_its_devices_on_its_node(self) -> None:

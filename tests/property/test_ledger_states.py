@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from builders import a_claim, a_device, a_node, a_request, allocation_id, an_ask, use_of
+from oracle import needed_by
 from vgpu_api.config import ClusterConfig
-from vgpu_api.effective import Use, effective_use
+from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_operator.ledger import Assumption, Ledger
 from vgpu_operator.placement import place
@@ -319,9 +320,8 @@ def at(claim: VGPUClaim) -> int:
 def total(claims) -> dict[str, Use]:
     uses: dict[str, Use] = {}
     for claim in claims:
-        if claim.status.allocation is not None:
-            for uuid, use in effective_use(claim.spec, claim.status.allocation.devices).items():
-                uses[uuid] = uses.get(uuid, Use()) + use
+        for uuid, amounts in needed_by(claim, None).items():
+            uses[uuid] = uses.get(uuid, Use()) + Use(*amounts)
     return uses
 
 

@@ -1,7 +1,8 @@
 """The checker: replays what was written, and finds every moment at which a rule was broken.
 
-It knows nothing of the operator's ledger: capacity is what GPUDevices had, use is what claims'
-statuses had, by the effective sums of the architecture's third rule, after every single write.
+It knows nothing of the operator's ledger, and shares no code that counts or decides with the
+product: capacity is what GPUDevices had, use is what the containers of the claims' pods need at
+their worst moment (`oracle`), after every single write.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from oracle import Amounts, init_has_ended, needed_by, of_init
 from vgpu_api.core import Pod
-from vgpu_api.effective import Use, effective_use
-from vgpu_api.init_part import init_part_ended, without_init_part
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.resize import is_resized, was_changed
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, GPUDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
 
 _DEVICES = f"{GPU_DEVICES.plural}.{GPU_DEVICES.group}"
@@ -28,8 +27,8 @@ class Excess:
 
     uuid: str
     resource_version: int
-    use: Use
-    capacity: Use
+    use: Amounts
+    capacity: Amounts
 
 
 def excesses(history: Iterable[WriteEvent]) -> list[Excess]:
@@ -46,9 +45,11 @@ class Sums:
     """What each device has and what is used of it after each write; keeps nothing of the past."""
 
     def __init__(self) -> None:
-        self._capacity: dict[str, Use] = {}
-        self._held: dict[str, dict[str, Use]] = {}  # claim UID → device → use
-        self._total: dict[str, Use] = {}
+        self._capacity: dict[str, Amounts] = {}
+        self._claims: dict[str, VGPUClaim] = {}  # allocated ones, by UID
+        self._pods: dict[str, Pod] = {}  # by UID; kept while a claim is reserved for it
+        self._gone: set[str] = set()  # UIDs of such pods that are no longer there
+        self._held: dict[str, dict[str, Amounts]] = {}  # claim UID → device → amounts
 
     def __call__(self, write: WriteEvent) -> list[Excess]:
         """Take the next write; returns the excesses that it made or left."""
@@ -56,30 +57,59 @@ class Sums:
             device = GPUDevice.model_validate(write.object)
             amount = device.status.allocatable
             if amount is not None and device.status.uuid:
-                use = Use(amount.memory_mib, amount.cores, amount.slots)
-                self._capacity[device.status.uuid] = use
-        if write.resource != _CLAIMS:
-            return []
-        claim = VGPUClaim.read(write.object)
-        uses = {} if write.type == "DELETED" else _uses(claim)
-        total = self._total
-        for uuid, use in self._held.pop(claim.metadata.uid, {}).items():
-            total[uuid] = total[uuid] - use
-        for uuid, use in uses.items():
-            total[uuid] = total.get(uuid, Use()) + use
-        if uses:
-            self._held[claim.metadata.uid] = uses
-        limits = {uuid: self._capacity.get(uuid, Use()) for uuid in uses}
-        return [
-            Excess(uuid, write.resource_version, total[uuid], limit)
-            for uuid, limit in limits.items()
-            if total[uuid].peak(limit) != limit
-        ]
+                limit = Amounts(amount.memory_mib, amount.cores, amount.slots)
+                self._capacity[device.status.uuid] = limit
+        if write.resource == PODS.plural:
+            return self._pod(Pod.model_validate(write.object), write)
+        if write.resource == _CLAIMS:
+            return self._claim(VGPUClaim.read(write.object), write)
+        return []
+
+    def _pod(self, pod: Pod, write: WriteEvent) -> list[Excess]:
+        """Its containers stay what they are; only a claim that came before its pod counts anew."""
+        uid = pod.metadata.uid
+        owned = [claim for claim in self._claims.values() if _pod_uid(claim) == uid]
+        if write.type != "DELETED":
+            is_new = self._pods.get(uid) is None
+            self._pods[uid] = pod
+            return [each for claim in owned if is_new for each in self._count(claim, write)]
+        if owned:
+            self._gone.add(uid)
+        else:
+            self._pods.pop(uid, None)
+        return []
+
+    def _claim(self, claim: VGPUClaim, write: WriteEvent) -> list[Excess]:
+        uid = claim.metadata.uid
+        before = self._claims.pop(uid, None)
+        self._held.pop(uid, None)
+        found: list[Excess] = []
+        if write.type != "DELETED" and claim.status.allocation is not None:
+            self._claims[uid] = claim
+            found = self._count(claim, write)
+        left = _pod_uid(before) if before is not None else ""
+        if left in self._gone and all(_pod_uid(c) != left for c in self._claims.values()):
+            self._gone.remove(left)
+            del self._pods[left]
+        return found
+
+    def _count(self, claim: VGPUClaim, write: WriteEvent) -> list[Excess]:
+        uses = needed_by(claim, self._pods.get(_pod_uid(claim)))
+        self._held[claim.metadata.uid] = uses
+        found = []
+        for uuid in uses:
+            limit = self._capacity.get(uuid, Amounts())
+            total = Amounts()
+            for each in self._held.values():
+                total = total.plus(each.get(uuid, Amounts()))
+            if not total.is_within(limit):
+                found.append(Excess(uuid, write.resource_version, total, limit))
+        return found
 
 
-def _uses(claim: VGPUClaim) -> dict[str, Use]:
-    allocation = claim.status.allocation
-    return {} if allocation is None else dict(effective_use(claim.spec, allocation.devices))
+def _pod_uid(claim: VGPUClaim) -> str:
+    reserved = claim.status.reserved_for
+    return "" if reserved is None else reserved.pod_uid
 
 
 def breaches(history: Iterable[WriteEvent], *, slot: str = "nvidia.com/gpu") -> list[str]:
@@ -128,7 +158,11 @@ class Replay:
             allocation, pod_uid = grant
             pod = self._pods.get(pod_uid)
             in_use = pod and not pod.is_terminal and pod.spec.node_name == allocation.node_name
-            kept = not gone and (_only_init_moved(before, claim) or _only_resized(before, claim))
+            kept = (
+                pod is not None
+                and not gone
+                and (_only_init_moved(before, claim, pod) or _only_resized(before, claim))
+            )
             if pod and in_use and not kept:
                 breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
         return breaches
@@ -149,16 +183,23 @@ class Replay:
         return []
 
 
-def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
+def _only_init_moved(before: VGPUClaim, after: VGPUClaim, pod: Pod) -> bool:
     """Whether init containers gave back devices that the agent reports as free, or got new ones."""
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False
-    kept = without_init_part(before.spec, old)
+    kept = _without(old, of_init(old, before, pod))
     if new == kept:
-        return init_part_ended(before)
-    rest = without_init_part(after.spec, new).model_copy(update={"init_round": old.init_round})
-    return rest == kept and new.init_round > old.init_round
+        return init_has_ended(before)
+    rest = _without(new, of_init(new, after, pod))
+    return new.init_round > old.init_round and kept == rest.model_copy(
+        update={"init_round": old.init_round}
+    )
+
+
+def _without(allocation: Allocation, devices: list[AllocatedDevice]) -> Allocation:
+    left = [device for device in allocation.devices if device not in devices]
+    return allocation.model_copy(update={"devices": left})
 
 
 def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
@@ -170,13 +211,23 @@ def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
         device.model_copy(update={"memory": former.memory, "cores": former.cores})
         for device, former in zip(new.devices, old.devices, strict=False)
     ]
-    if new.model_copy(update={"devices": same_amounts}) != old or not was_changed(before):
+    was_edited = before.metadata.generation > 1
+    if new.model_copy(update={"devices": same_amounts}) != old or not was_edited:
         return False
     shrinks = any(
         device.memory_mib < former.memory_mib or device.cores < former.cores
         for device, former in zip(new.devices, old.devices, strict=True)
     )
-    return not shrinks or is_resized(before)
+    return not shrinks or _agent_is_done(before)
+
+
+def _agent_is_done(claim: VGPUClaim) -> bool:
+    """Whether the agent reports that the pages have no more than this version asks for."""
+    return any(
+        (condition.type, condition.status) == ("Resized", "True")
+        and condition.observed_generation == claim.metadata.generation
+        for condition in claim.status.conditions
+    )
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:

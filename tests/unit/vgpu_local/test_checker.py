@@ -70,6 +70,52 @@ def test_a_device_that_was_never_published_may_hold_nothing() -> None:
     assert excesses([wrote("vgpuclaims", holding("a", 1), 1)])
 
 
+def meshed(uid: str, *, sidecar: bool) -> WriteEvent:
+    """A pod whose first container is a sidecar or an ordinary init container."""
+    side = a_container("side", restart_policy="Always" if sidecar else None)
+    pod = a_pod("p", uid=uid, init_containers=[side, a_container("prepare")])
+    return WriteEvent("ADDED", "pods", 2, orjson.dumps(pod.to_wire()))
+
+
+@pytest.mark.parametrize(("sidecar", "mib"), [(True, 10_000), (False, 7_000)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_runs_together_is_counted_by_the_pod_and_not_by_the_claim(
+    order: int, sidecar: bool, mib: int
+) -> None:
+    """Whatever order the claim's requests have: 3,000 beside 7,000 at once, then 1,000."""
+    sizes = {"side": 3_000, "prepare": 7_000, "main": 1_000}
+    phases = {"side": "App" if sidecar else "Init", "prepare": "Init", "main": "App"}
+    devices = [an_allocated_device(request=n, memory_mib=size) for n, size in sizes.items()]
+    status = VGPUClaimStatus(
+        allocation=an_allocation(*devices),
+        reserved_for=ReservedFor(pod_name="p", pod_uid="u1"),
+        conditions=[],
+    )
+    requests = [a_request(name=name, phase=phase) for name, phase in phases.items()][::order]
+    claim = a_claim("a", requests=requests, status=status)
+    history = [DEVICE, meshed("u1", sidecar=sidecar), wrote("vgpuclaims", claim, 3)]
+    assert excesses([*history, wrote("vgpuclaims", holding("b", 10_000 - mib), 4)]) == []
+    (excess,) = excesses([*history, wrote("vgpuclaims", holding("b", 10_001 - mib), 4)])
+    assert excess.use.memory_mib == 10_001
+
+
+def test_a_pod_that_is_gone_counts_as_long_as_its_claim_stands() -> None:
+    devices = [an_allocated_device(request=name, memory_mib=5_000) for name in ("side", "prepare")]
+    status = VGPUClaimStatus(
+        allocation=an_allocation(*devices),
+        reserved_for=ReservedFor(pod_name="p", pod_uid="u1"),
+        conditions=[],
+    )
+    requests = [a_request(name="prepare", phase="Init"), a_request(name="side")]
+    claim = wrote("vgpuclaims", a_claim("a", requests=requests, status=status), 3)
+    added = meshed("u1", sidecar=True)
+    gone = WriteEvent("DELETED", "pods", 4, orjson.dumps(added.object))
+    history = [DEVICE, added, claim, gone]
+    assert excesses([*history, wrote("vgpuclaims", holding("b", 1), 5)])
+    freed = wrote("vgpuclaims", a_claim("a", requests=requests), 5)
+    assert excesses([*history, freed, wrote("vgpuclaims", holding("b", 10_000), 6)]) == []
+
+
 # The rules of a claim's life.
 
 PROTECTED = {"finalizers": [FINALIZER_IN_USE]}
@@ -84,13 +130,21 @@ def granted(pod_uid: str = "u1", *, protected: bool = True) -> VGPUClaim:
     return a_claim("c", status=status, metadata=PROTECTED if protected else None)
 
 
-def a_pod_of_ours(*, node: str = "", uid: str = "u1", phase: str = "Pending") -> Pod:
+def a_pod_of_ours(
+    *, node: str = "", uid: str = "u1", phase: str = "Pending", init: bool = False
+) -> Pod:
+    limits = {"nvidia.com/gpu": 1}
     return a_pod(
-        "p", uid=uid, node=node, phase=phase, containers=[a_container(limits={"nvidia.com/gpu": 1})]
+        "p",
+        uid=uid,
+        node=node,
+        phase=phase,
+        init_containers=[a_container("prepare", limits=limits)] if init else [],
+        containers=[a_container(limits=limits)],
     )
 
 
-def pod_was(version: int, type_: str = "MODIFIED", **pod: str) -> WriteEvent:
+def pod_was(version: int, type_: str = "MODIFIED", **pod: Any) -> WriteEvent:
     return WriteEvent(type_, "pods", version, orjson.dumps(a_pod_of_ours(**pod).to_wire()))
 
 
@@ -157,9 +211,9 @@ def with_init(*requests: str, ended: bool = False, init_round: int = 0) -> VGPUC
 
 
 RUNNING_WITH_INIT = [
-    pod_was(1),
+    pod_was(1, init=True),
     claim_was(2, with_init("prepare", "main")),
-    pod_was(3, node=NODE),
+    pod_was(3, node=NODE, init=True),
 ]
 ENDED_INIT = [
     *RUNNING_WITH_INIT,

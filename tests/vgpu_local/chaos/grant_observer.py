@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oracle import after_shrinking
 from vgpu_api.quantity import MIB
-from vgpu_api.resize import allowed, target, was_changed
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import AllocatedDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
@@ -117,11 +117,10 @@ class GrantObserver:
                 if not is_ours or allocation is None:
                     continue
                 yield _devices(allocation.devices, record.container)
-                if was_changed(claim):
+                if claim.metadata.generation > 1:
                     # A container of a smaller request starts with less before the allocation shows
                     # it: the agent reports first.
-                    smaller = allowed(target(claim.spec, allocation), allocation.devices)
-                    yield _devices(smaller, record.container)
+                    yield _devices(after_shrinking(claim), record.container)
 
 
 def _devices(devices: Iterable[AllocatedDevice], container: str) -> Devices:

@@ -33,7 +33,7 @@ def _slice(chance: random.Random) -> Limits:
 def any_shape(chance: random.Random) -> Shape:
     """Any of the shapes that ask in HAMi's words."""
     kind = chance.choices(
-        ("slice", "exclusive", "two", "init", "sidecar"), weights=(10, 2, 3, 3, 2)
+        ("slice", "exclusive", "two", "init", "sidecar", "meshed"), weights=(10, 2, 3, 3, 2, 2)
     )[0]
     if kind == "exclusive":
         return one({COUNT: 1, **({CORES: 100} if chance.random() < 0.5 else {})})
@@ -42,6 +42,9 @@ def any_shape(chance: random.Random) -> Shape:
         return Shape((main, Box("second", _slice(chance))))
     if kind == "init":
         return Shape((Box("prepare", _slice(chance), "exit 0", "init"), main))
+    if kind == "meshed":  # an init container beside a sidecar
+        beside = Box("beside", _slice(chance), kind="sidecar")
+        return Shape((beside, Box("first", _slice(chance), "exit 0", "init"), main))
     if kind == "sidecar":
         return Shape((Box("beside", _slice(chance), kind="sidecar"), main))
     return Shape((main,))

@@ -1,0 +1,128 @@
+"""An oracle shares no code with what it judges: it imports types of the product and nothing else.
+
+A rule that is wrong in a function of the product is wrong in a check that calls it, too, and then
+no run shows it: so the sum of a sidecar and the init container beside it stayed wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+PRODUCT = ("vgpu_api", "vgpu_client", "vgpu_operator", "vgpu_nodeagent")
+
+API_TYPES = frozenset(
+    {"vgpu_api.core", "vgpu_api.v1alpha1", "vgpu_api.names", "vgpu_api.resources"}
+)
+"""Kinds, and how their names are spelled."""
+VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
+          "vgpu_operator.placement": {"DeviceFacts"}}  # fmt: skip
+"""What placement is asked with."""
+HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
+"""Modules of the tests that oracles may use: another oracle, and the record of a write."""
+
+ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py")
+CAMPAIGNS = ("engine_world.py", "world_states.py", "property/test_engine_states.py",
+             "property/test_gate_states.py", "property/test_ledger_states.py",
+             "property/test_slots_states.py", "property/test_placement_oracle.py",
+             "property/test_placement_plans.py", "vgpu_local/soak.py",
+             "vgpu_local/chaos/campaign.py", "vgpu_local/chaos/grant_observer.py")  # fmt: skip
+DECIDES = {
+    "vgpu_api.effective": {"effective_use", "out_of_order"},
+    "vgpu_api.init_part": {
+        "has_init_part",
+        "without_init_part",
+        "init_part_ended",
+        "init_part_rerun",
+        "init_requests",
+        "init_containers",
+        "ended_init_ids",
+    },
+    "vgpu_api.resize": {"*"},
+    "vgpu_api.host": {"*"},
+    "vgpu_operator.placement.bounds": {"most_at_once", "together", "ClaimUse", "Charge"},
+    "vgpu_operator.ledger.shares": {"*"},
+}
+"""What counts what a claim or a pod uses; a campaign that calls it would agree with it."""
+
+
+def imports(source: str) -> Iterator[tuple[str, str]]:
+    """Each module that is imported, and the name from it; `*` for the module itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "*") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def shared_with_the_product(source: str) -> list[str]:
+    """The imports of an oracle that are no types."""
+    found = []
+    for module, name in imports(source):
+        is_value = name in VALUES.get(module, set())
+        if module.split(".")[0] in PRODUCT and module not in API_TYPES and not is_value:
+            found.append(f"{module}.{name}")
+    return found
+
+
+def helpers(source: str) -> list[str]:
+    """The modules of the tests that an oracle imports, and that are none themselves."""
+    roots = {path.stem for path in TESTS.iterdir()}
+    return [
+        module
+        for module, _ in imports(source)
+        if module.split(".")[0] in roots and module not in HELPERS
+    ]
+
+
+def decisions(source: str) -> list[str]:
+    """What a campaign imports of the code that counts."""
+    return [
+        f"{module}.{name}"
+        for module, name in imports(source)
+        for decides in (DECIDES.get(module, set()),)
+        if decides and (name in decides or "*" in (name, *decides))
+    ]
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_an_oracle_imports_types_of_the_product_alone(oracle: str) -> None:
+    source = (TESTS / oracle).read_text()
+    assert shared_with_the_product(source) == []
+    assert helpers(source) == []
+
+
+@pytest.mark.parametrize("campaign", CAMPAIGNS)
+def test_a_campaign_counts_by_no_function_of_the_product(campaign: str) -> None:
+    assert decisions((TESTS / campaign).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from vgpu_api.effective import effective_use",
+        "from vgpu_operator.demand import Demand, WHOLE_MEMORY",
+        "import vgpu_operator.ledger",
+        "def f():\n    from vgpu_api.init_part import init_part_ended",
+    ],
+)
+def test_a_planted_import_is_found(planted: str) -> None:
+    assert shared_with_the_product(planted)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["from vgpu_api.effective import effective_use", "import vgpu_api.init_part",
+     "from vgpu_operator.placement.bounds import Charge"],
+)  # fmt: skip
+def test_a_planted_call_of_what_counts_is_found_in_a_campaign(planted: str) -> None:
+    assert decisions(planted)
+    assert decisions("from vgpu_api.effective import Use") == []
+
+
+def test_a_helper_that_is_no_oracle_is_found() -> None:
+    assert helpers("from engine_world import World") == ["engine_world"]
