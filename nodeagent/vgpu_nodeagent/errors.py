@@ -72,6 +72,7 @@ class Why(StrEnum):
     POD_ENDED = "PodEnded"
     WRONG_POD = "WrongPod"
     NO_CLAIM = "ClaimNotFound"
+    LATER_VERSION = "ClaimOfLaterVersion"
     REQUEST_MISMATCH = "RequestMismatch"
     UNKNOWN_DEVICE = "UnknownDevice"
     MIG_PLACE_MISSING = "MigPlaceMissing"

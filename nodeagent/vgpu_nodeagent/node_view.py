@@ -133,7 +133,7 @@ class NodeView:
                 api,
                 GPU_DEVICES,
                 self.devices,
-                decode=GPUDevice.model_validate,
+                decode=GPUDevice.read,
                 scope=self._scope("spec.nodeName"),
             ),
         ]

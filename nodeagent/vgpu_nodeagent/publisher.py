@@ -209,13 +209,13 @@ class Publisher:
             logger.info("GPU %s is published as %s", gpu.uuid, name)
             if self._register is not None:
                 self._register.forget()  # the old objects may have gone with another Node
-            return GPUDevice.model_validate(made)
+            return GPUDevice.read(made)
         return None
 
     async def _is_taken(self, name: str) -> bool:
         """Whether the object of this name is another live node's."""
         try:
-            other = GPUDevice.model_validate(await self._api.get(GPU_DEVICES, name))
+            other = GPUDevice.read(await self._api.get(GPU_DEVICES, name))
         except NotFound:
             self.wake()
             return False

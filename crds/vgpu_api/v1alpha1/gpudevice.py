@@ -6,12 +6,13 @@ the agent sees and, in `allocated` and `claims`, what the operator gave away: a 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from vgpu_api import quantity
 from vgpu_api.empties import no_items
+from vgpu_api.later_version import without_unknown_values
 from vgpu_api.v1alpha1.base import (
     ONE_OF_EACH_TYPE,
     ApiModel,
@@ -266,3 +267,23 @@ class GPUDevice(ApiModel):
     """What the administrator wants."""
     status: GPUDeviceStatus = Field(default_factory=lambda: GPUDeviceStatus(conditions=[]))
     """What is."""
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> GPUDevice:
+        """The device as the API server sent it; cordoned, if it has values of a later version.
+
+        What is on it stays, and nothing new is given of a device that is divided by rules which
+        this version does not know.
+
+        Raises:
+            pydantic.ValidationError: it cannot be read.
+        """
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            found = without_unknown_values(raw, error)
+            if found is None:
+                raise
+            device = cls.model_validate(found[0])
+            spec = device.spec.model_copy(update={"cordoned": True})
+            return device.model_copy(update={"spec": spec})

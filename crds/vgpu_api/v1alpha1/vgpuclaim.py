@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from vgpu_api import quantity
 from vgpu_api.empties import no_items
+from vgpu_api.later_version import without_unknown_values
 from vgpu_api.v1alpha1.base import (
     ApiModel,
     Conditions,
@@ -403,6 +404,11 @@ class VGPUClaim(ApiModel):
             owner.uid == reserved.pod_uid for owner in self.metadata.owner_references
         )
 
+    @property
+    def unknown_values(self) -> tuple[str, ...]:
+        """Values of a later version, as `path: "value"`: with any, nothing is decided about it."""
+        return ()
+
     @classmethod
     def read(cls, raw: dict[str, Any]) -> VGPUClaim:
         """The claim as the API server sent it.
@@ -410,4 +416,27 @@ class VGPUClaim(ApiModel):
         Raises:
             pydantic.ValidationError: it cannot be read; its devices count as full until it can.
         """
-        return cls.model_validate(raw)
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            found = without_unknown_values(raw, error)
+            if found is None:
+                raise
+            return _LaterClaim.of(*found)
+
+
+class _LaterClaim(VGPUClaim):
+    """A claim with values of a later version. Only it takes memory for them."""
+
+    _unknown: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def unknown_values(self) -> tuple[str, ...]:
+        return self._unknown
+
+    @classmethod
+    def of(cls, known: dict[str, Any], unknown: tuple[str, ...]) -> VGPUClaim:
+        """Return the claim with what is known of it."""
+        claim = cls.model_validate(known)
+        claim._unknown = unknown
+        return claim

@@ -25,7 +25,7 @@ def claim_reserved_for(
 
     Raises:
         Refused: There is none, or more than one, or it is reserved for a pod of the same name, or
-            its devices are not here.
+            its devices are not here, or it has values of a later version.
     """
     metadata = pod.metadata
     named = [
@@ -57,4 +57,11 @@ def claim_reserved_for(
         raise Refused(Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node")
     if not allocation.id:  # it could never be reported as released
         raise Refused(Why.NO_CLAIM, f"the allocation of claim {mine[0].metadata.name} has no id")
+    if mine[0].unknown_values:
+        # What the container would get is not known; those that run keep what they have.
+        raise Refused(
+            Why.LATER_VERSION,
+            f"claim {mine[0].metadata.name} has values that this version of the agent does "
+            f"not have: {', '.join(mine[0].unknown_values)}",
+        )
     return mine[0], allocation

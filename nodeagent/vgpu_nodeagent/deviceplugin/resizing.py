@@ -95,7 +95,7 @@ class Resizing:
         if new is None:
             if old is not None:
                 self._said.pop(old.metadata.uid, None)
-        elif was_changed(new):
+        elif was_changed(new) and not new.unknown_values:
             self._due[new.metadata.uid] = None
             self._desired.set()
 

@@ -308,6 +308,7 @@ def _note_immediate(state: State, key: ClaimKey) -> None:
     waits = (
         claim is not None
         and claim.spec.binding_mode == "Immediate"
+        and not claim.unknown_values
         and claim.status.allocation is None
         and claim.metadata.deletion_timestamp is None
         and (held is None or held.is_tentative)

@@ -47,6 +47,7 @@ from vgpu_client.object_writer import (
 )
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
+from vgpu_operator.engine.claims.status_patch import status_patch
 from vgpu_operator.engine.clock import Clock, rfc3339
 from vgpu_operator.engine.decision_log import DecisionLog
 
@@ -354,8 +355,9 @@ def _requests(effect: effects.WriteClaim) -> list[Request]:
         path = "/metadata/finalizers/-" if finalizers else "/metadata/finalizers"
         value: Any = FINALIZER_IN_USE if finalizers else [FINALIZER_IN_USE]
         requests.append(Patch([{"op": "add", "path": path, "value": value}]))
-    status = [{"op": "add", "path": "/status", "value": effect.status.to_wire()}]
-    requests.append(Patch(status, subresource="status"))
+    status = status_patch(effect.before, effect.status)
+    if status or not effect.let_go:
+        requests.append(Patch(status, subresource="status"))
     if effect.let_go:
         at = finalizers.index(FINALIZER_IN_USE)
         requests.append(Patch([{"op": "remove", "path": f"/metadata/finalizers/{at}"}]))

@@ -22,6 +22,7 @@ class WriteClaim:
         key: The claim.
         version: The resourceVersion that this was decided on; empty: there is no such claim.
         status: What its status shall be.
+        before: Its status at that version; None: there is no such claim.
         create: The claim to make first, where there is none.
         finalizers: Those it has at that version.
         add_finalizer: Put our finalizer on before the status is written.
@@ -34,6 +35,7 @@ class WriteClaim:
     key: ClaimKey
     version: str
     status: VGPUClaimStatus
+    before: VGPUClaimStatus | None = None
     create: dict[str, Any] | None = None
     finalizers: tuple[str, ...] = ()
     add_finalizer: bool = False

@@ -93,7 +93,7 @@ _KINDS: tuple[_Kind[Any], ...] = (
     ),
     _Kind(
         GPU_DEVICES,
-        GPUDevice.model_validate,
+        GPUDevice.read,
         events.DeviceObserved,
         lambda gone: events.DeviceDeleted(gone.name),
     ),

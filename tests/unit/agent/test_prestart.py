@@ -16,6 +16,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.node_view import nvidias_part
 
 
 @pytest.fixture
@@ -83,6 +84,25 @@ async def test_a_claim_for_another_uid_under_the_same_name_is_refused(bench: Ben
     bench.view.claims.added(a_claim_for(pod, uid="uid-of-its-predecessor"))
     assert await refusal(bench, pod, "slot-0") is Why.WRONG_POD
     assert bench.nothing_is_granted()
+
+
+async def test_a_claim_with_a_value_of_a_later_version_starts_no_container_and_ends_none(
+    bench: Bench,
+) -> None:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    claim = a_claim_for(pod)
+    bench.view.claims.added(claim)
+    running = await bench.start(pod, "slot-0")
+    raw = claim.to_wire()
+    raw["spec"]["requests"][0]["corePolicy"] = "Lend"
+    bench.view.claims.modified(nvidias_part(VGPUClaim.read(raw)))
+    await bench.releases.sweep()
+    assert bench.node.allocations.content(running).state is PageState.GRANT
+    assert bench.said.released_claims == []
+    with pytest.raises(Refused, match=r'spec.requests\[0\].corePolicy: "Lend"') as refused:
+        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+    assert refused.value.reason is Why.LATER_VERSION
 
 
 async def test_an_allocation_that_nobody_could_report_as_released_is_not_granted(

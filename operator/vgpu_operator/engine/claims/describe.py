@@ -225,6 +225,7 @@ def _write(claim: VGPUClaim, state: State, desired: DesiredStatus) -> WriteClaim
     return WriteClaim(
         key=key_of(claim),
         version=claim.metadata.resource_version,
+        before=claim.status,
         status=status_with(claim, claim.spec, desired, unix=state.unix),
         finalizers=tuple(claim.metadata.finalizers),
         is_news=is_news(claim, desired),

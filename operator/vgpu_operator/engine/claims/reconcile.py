@@ -64,6 +64,8 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
         return None
     _note_lapsed(key, state)
     claim = state.cache.claim(key)
+    if claim is not None and claim.unknown_values:
+        return None  # a later version decides; until then it keeps what it holds
     if claim is None:
         effect = _make(key, state) or describe_missing(key, state)
     else:
@@ -446,6 +448,7 @@ def _write(
     return WriteClaim(
         key=key_of(claim),
         version=claim.metadata.resource_version,
+        before=claim.status,
         status=status,
         finalizers=tuple(claim.metadata.finalizers),
         add_finalizer=add_finalizer,

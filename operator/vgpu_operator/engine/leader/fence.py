@@ -39,6 +39,7 @@ from vgpu_client.object_writer import (
     Written,
 )
 from vgpu_operator.engine.cache import Cache, version_of
+from vgpu_operator.engine.claims.status_patch import status_patch
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import ClaimObserved
 
@@ -219,7 +220,7 @@ class Fence:
     def _touching(self, claim: VGPUClaim) -> Write:
         status = claim.status.model_copy(update={"decider": self.decider})
         metadata = claim.metadata
-        operations = [{"op": "add", "path": "/status", "value": status.to_wire()}]
+        operations = status_patch(claim.status, status)
         return Write(
             Target(VGPU_CLAIMS, metadata.namespace, metadata.name),
             (Patch(operations, subresource="status"),),

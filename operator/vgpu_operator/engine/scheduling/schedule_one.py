@@ -277,7 +277,7 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
             text = f"claim {key.name} cannot be read; what it holds it keeps"
             return Refusal(Reason.CLAIM_UNREADABLE, text)
     if claim is not None:
-        return claim.spec
+        return _of_later_version(claim) or claim.spec
     if pod.demand.spec is not None:
         return pod.demand.spec
     if pod.template is not None:
@@ -297,6 +297,9 @@ def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
         reserved = claim.status.reserved_for
         assert reserved is not None
         return Refusal(Reason.CLAIM_IN_USE, f"claim {name} serves {reserved.pod_name}")
+    later = _of_later_version(claim)
+    if later is not None:
+        return later
     differs = mismatch(pod, claim.spec)
     if differs:
         return Refusal(Reason.REQUEST_MISMATCH, differs)
@@ -306,12 +309,26 @@ def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
     return None
 
 
+def _of_later_version(claim: VGPUClaim) -> Refusal | None:
+    """Why nothing is decided about a claim with values that this version does not know."""
+    if not claim.unknown_values:
+        return None
+    text = (
+        f"claim {claim.metadata.name} has values that this version of the operator does not know, "
+        f"and keeps what it holds: {', '.join(claim.unknown_values)}"
+    )
+    return Refusal(Reason.CLAIM_UNREADABLE, text)
+
+
 def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refusal:
     """The spec of the claim to be made from a template, which itself is never decided."""
     template = state.cache.claim(key)
     if template is None:
         text = f"claim template {key.name} does not exist yet; the pod waits for it"
         return Refusal(Reason.CLAIM_MISSING, text)
+    later = _of_later_version(template)
+    if later is not None:
+        return later
     if template.spec.binding_mode != "WaitForFirstConsumer":
         text = f"claim {key.name} is {template.spec.binding_mode}; a template must not be"
         return Refusal(Reason.REQUEST_MISMATCH, text)
