@@ -32,7 +32,7 @@ from vgpu_nodeagent.deviceplugin.registration import Registration
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
-from vgpu_nodeagent.deviceplugin.slot_offer import offer
+from vgpu_nodeagent.deviceplugin.slot_offer import free_slots, offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.drivers.numa import HostNuma
@@ -176,9 +176,8 @@ class Agent:
         )
         self._registration = Registration(
             PluginServer(self._plugin, config.plugin_socket),
+            self._node,
             kubelet=config.kubelet_socket,
-            resource=config.resource,
-            pod_resources=self._node.pod_resources,
             metrics=self._metrics,
         )
         self._publisher = Publisher(
@@ -316,14 +315,20 @@ class Agent:
             device.allocatable.slots for uuid, device in capacities.items() if self._is_usable(uuid)
         )
         in_use = state.slots_in_use()
-        shown = offer(
+        lost = state.slots_on(frozenset(filter(self._is_lost, state.used())))
+        self._metrics.slots.labels("used").set(len(in_use))
+        self._metrics.slots.labels("free").set(free_slots(usable=usable, in_use=in_use, lost=lost))
+        return offer(
             total=sum(device.allocatable.slots for device in capacities.values()),
             usable=usable,
             in_use=in_use,
+            lost=lost,
+            forgotten=self._registration.forgotten.slots,
         )
-        self._metrics.slots.labels("used").set(len(in_use))
-        self._metrics.slots.labels("free").set(sum(ok for slot, ok in shown if slot not in in_use))
-        return shown
+
+    def _is_lost(self, uuid: str) -> bool:
+        """Whether a device cannot be relied on; while the driver is away nothing is known."""
+        return self._inventory.driver_error is None and not self._is_usable(uuid)
 
     def _is_usable(self, uuid: str) -> bool:
         return self._inventory.is_present(uuid) and self._health.problem(uuid) is None

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import grpc
 
-from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.deviceplugin.forgotten_slots import ForgottenSlots
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.server import PluginServer
 from vgpu_nodeagent.deviceplugin.standing import Look, PluginProblem, PluginState, Standing
 from vgpu_nodeagent.errors import KubeletUnavailable
@@ -40,9 +41,8 @@ class Registration:
 
     Args:
         server: The plugin's server.
+        node: Our resource and the kubelet's records.
         kubelet: The kubelet's socket.
-        resource: The resource's name.
-        pod_resources: The kubelet's own list of what it offers.
         metrics: Where registrations and losses are counted.
         sleep: Waits between looks; swapped in tests.
     """
@@ -50,20 +50,21 @@ class Registration:
     def __init__(
         self,
         server: PluginServer,
+        node: LocalNode,
         *,
         kubelet: Path,
-        resource: str,
-        pod_resources: PodResources,
         metrics: Metrics,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._server = server
         self._kubelet = kubelet
-        self._resource = resource
-        self._pod_resources = pod_resources
+        self._resource = node.resource
+        self._pod_resources = node.pod_resources
         self._metrics = metrics
         self._sleep = sleep
-        self._standing = Standing(resource)
+        self._standing = Standing(node.resource)
+        self.forgotten = ForgottenSlots(node)
+        """What the kubelet that is registered with has no record of."""
         self._slept_s = 0.0
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
@@ -80,6 +81,7 @@ class Registration:
                 try:
                     if found is not None and (found != current or not self._server.socket.exists()):
                         await self._server.start()
+                        self.forgotten.look()  # before the kubelet asks for the slots
                         await self._register()
                         self._standing.registered_with_a_new_kubelet(now=self._slept_s)
                         self._note(PluginState.CONNECTED, None)
@@ -107,6 +109,8 @@ class Registration:
         """Compare what the kubelet offers with what we do; register again where it has lost us."""
         before, problem = self._standing.state, self._standing.problem
         plugin = self._server.plugin
+        if self.forgotten.look():
+            plugin.offer_changed()
         try:
             listed = await self._pod_resources.allocatable()
         except KubeletUnavailable as error:

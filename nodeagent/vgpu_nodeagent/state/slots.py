@@ -125,6 +125,20 @@ class SlotState:
             for slot in slot_allocation.slot_ids
         )
 
+    def slots_on(self, devices: Collection[str]) -> frozenset[str]:
+        """Return the slots of containers whose claim has any of these devices, by UUID."""
+        claims = {
+            uid
+            for uid, claim_allocation in self.claim_allocations.items()
+            if not claim_allocation.closed and not claim_allocation.use.keys().isdisjoint(devices)
+        }
+        return frozenset(
+            slot
+            for slot_allocation in self.slot_allocations.values()
+            if slot_allocation.claim_uid in claims
+            for slot in slot_allocation.slot_ids
+        )
+
     def used(self, *, but: str = "") -> Mapping[str, Use]:
         """Use per device of all claim allocations that are not closed, `but` one claim's."""
         total: dict[str, Use] = {}

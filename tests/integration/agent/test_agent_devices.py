@@ -32,7 +32,7 @@ from agent_node import (
 from agent_plane import Server
 from vgpu_api.config import ClusterConfig, DeviceFilter, NodeConfig
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
-from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
+from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError
 from vgpu_nodeagent.drivers.base import DeviceEvent, DeviceLink, Repair, Severity
@@ -280,9 +280,55 @@ async def test_a_fatal_event_takes_the_devices_free_slots_away_but_no_slot_in_us
     await node.driver.events.put(DeviceEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
     device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
     assert condition(device, "Healthy")["reason"] == "XID79"
-    await offers(api, 10)  # one of them in use
+    # Ten of the other device, and one that stands for the slot in use: kube-scheduler subtracts the
+    # pod on it from what is healthy.
+    await offers(api, 11)
     environment = node.kubelet.environment("default", "p1", "main")
     assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{T4_MIB // 2}M"
+
+
+def health(pod: Json) -> list[str]:
+    """The health of the devices of a pod's container, as its status shows it (KEP-4680)."""
+    (container,) = pod["status"].get("containerStatuses") or [{}]
+    statuses = container.get("allocatedResourcesStatus") or []
+    return [each["health"] for status in statuses for each in status["resources"]]
+
+
+async def a_pod_on(api: Api, name: str, uuid: str, number: int) -> None:
+    claim = await create_claim(api, f"c-{name}", requests=[{"name": "main", "memory": "1Gi"}])
+    device = {"request": "main", "uuid": uuid, "memory": "1Gi", "cores": 0, "index": 0}
+    allocation_id = f"00000000-0000-0000-0000-{number:012}"
+    pod = await create_pod(api, name, a_slot_container(), restartPolicy="Always")
+    await allocate(api, claim, pod, devices=[device], allocation_id=allocation_id)
+    await pod_is(api, name, "Running")
+
+
+async def test_a_pod_whose_gpu_is_lost_shows_it_runs_on_and_starts_again(
+    api: Api, node: AgentNode
+) -> None:
+    await a_pod_on(api, "sick", GPU_0, 1)
+    await a_pod_on(api, "well", GPU_1, 2)
+    await node.driver.events.put(DeviceEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
+    await until(api, PODS, "sick", lambda pod: health(pod) == ["Unhealthy"])
+    assert health(await api.get(PODS, "well", namespace="default")) == ["Healthy"]
+    await node.kubelet.kill_container("default", "sick", "main")
+    restarted = await until(
+        api, PODS, "sick", lambda p: p["status"]["containerStatuses"][0]["restartCount"] == 1
+    )
+    assert restarted["status"]["phase"] == "Running"
+    await a_pod_on(api, "new", GPU_1, 3)
+    assert health(await api.get(PODS, "new", namespace="default")) == ["Healthy"]
+
+
+async def test_a_driver_that_does_not_answer_makes_no_device_of_a_pod_unhealthy(
+    api: Api, node: AgentNode
+) -> None:
+    """Nothing is known of the GPUs then: pods that run on them are not accused."""
+    await a_pod_on(api, "p1", GPU_0, 1)
+    node.driver.error = "NVML did not answer within 10 s"
+    await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
+    await offers(api, 1)  # the driver has been asked again, and only what is in use stays
+    assert health(await api.get(PODS, "p1", namespace="default")) == ["Healthy"]
 
 
 async def test_a_programs_own_fault_leaves_the_device_healthy(api: Api, node: AgentNode) -> None:

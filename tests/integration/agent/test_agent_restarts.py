@@ -28,7 +28,7 @@ from agent_node import (
     until,
 )
 from agent_plane import Server
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.apiserver.faults import Fault
 from vgpu_nodeagent.agent import Agent
@@ -258,6 +258,42 @@ async def test_a_restarted_kubelet_is_registered_with_again(api: Api, node: Agen
     await allocate(api, claim, pod, devices=[a_device("1Gi")])
     await bind(api, pod)
     await pod_is(api, "p2", "Running")
+
+
+async def test_slots_in_use_are_no_new_pods_after_the_kubelet_lost_its_checkpoint(
+    api: Api, node: AgentNode
+) -> None:
+    """Nine of ten slots run; a kubelet without a record would give a new pod one of them."""
+    for number in range(9):
+        name = f"p{number}"
+        claim = await create_claim(api, name, requests=[{"name": "main", "memory": "1Gi"}])
+        pod = await create_pod(api, name)
+        allocation_id = f"00000000-0000-0000-0000-{number:012}"
+        await allocate(api, claim, pod, devices=[a_device("1Gi")], allocation_id=allocation_id)
+        await pod_is(api, name, "Running")
+    node.kubelet.folders.checkpoint.unlink()
+    await node.kubelet.restart()
+    await until(
+        api,
+        NODES,
+        "n1",
+        lambda n: (
+            n["status"]["allocatable"].get("nvidia.com/gpu") == "10"
+            and n["status"]["capacity"].get("nvidia.com/gpu") == "19"
+        ),
+    )
+    claim = await create_claim(api, "c-new", requests=[{"name": "main", "memory": "1Gi"}])
+    pod = await create_pod(api, "new")
+    await allocate(
+        api,
+        claim,
+        pod,
+        devices=[a_device("1Gi")],
+        allocation_id="11" * 4 + "-0000" * 3 + "-" + "0" * 12,
+    )
+    await pod_is(api, "new", "Running")
+    await api.delete(PODS, "p0", namespace="default", grace_s=1)
+    await claim_is(api, "p0", "Released")
 
 
 async def test_leftovers_of_an_allocation_that_nobody_holds_are_cleared_away(

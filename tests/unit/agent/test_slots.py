@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -272,6 +273,39 @@ def test_free_slots_are_offered_from_the_bottom_as_far_as_usable_devices_go(
         *("slot-0", "slot-1", "slot-2"),
         *(slot for slot in in_use if slot == "slot-9"),
     ]
+
+
+SLOTS = [f"slot-{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_kube_scheduler_counts_as_free_exactly_the_slots_of_usable_devices_without_a_holder(
+    seed: int,
+):
+    """Free, for kube-scheduler, are a node's healthy devices less those of all pods on it.
+
+    Whatever is lost or forgotten: nothing in use vanishes, nothing that a new pod must not get is
+    healthy, and the kubelet has an id for each pod that the scheduler sends.
+    """
+    draw = random.Random(seed)
+    usable = draw.randint(0, 6)
+    in_use = set(draw.sample(SLOTS, draw.randint(0, 6)))
+    lost = {slot for slot in in_use if draw.random() < 0.3} if usable < 6 else set()
+    forgotten = {slot for slot in in_use if draw.random() < 0.3}
+    shown = dict(offer(total=6, usable=usable, in_use=in_use, lost=lost, forgotten=forgotten))
+    healthy = {slot for slot, fine in shown.items() if fine}
+    free = max(0, usable - len(in_use - lost))
+    assert len(healthy) - len(in_use) == free
+    assert in_use <= shown.keys()
+    assert healthy.isdisjoint(lost | forgotten)
+    known_to_the_kubelet = in_use - forgotten
+    assert len(healthy - known_to_the_kubelet) >= free
+
+
+def test_a_lost_device_leaves_the_free_slots_of_the_others_as_they_are():
+    """One slot a device: the first is lost with a pod on it, the second is idle."""
+    shown = offer(total=2, usable=1, in_use=["slot-0"], lost=["slot-0"])
+    assert shown == [("slot-0", False), ("slot-1", True), ("slot-2", True)]
 
 
 def test_slots_are_offered_by_number_not_by_spelling():

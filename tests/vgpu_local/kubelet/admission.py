@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from vgpu_local.kubelet.checkpoint import write_checkpoint
@@ -65,6 +65,22 @@ class Admission:
                             again.update(ids)
                         else:
                             again.difference_update(ids)
+
+    def devices_of(self, pod_uid: str) -> Mapping[str, Mapping[str, Mapping[str, bool]]]:
+        """Return by container and resource the devices that it holds, and whether each is healthy.
+
+        By the health that was sent last (`UpdateAllocatedResourcesStatus`): a plugin that is
+        disconnected does not change it, and a device that is listed no more counts as healthy.
+        """
+        found: dict[str, dict[str, dict[str, bool]]] = {}
+        for holding in self._holdings:
+            if holding.pod_uid == pod_uid:
+                known = self._registry.get_or_add(holding.resource).devices
+                found.setdefault(holding.container, {})[holding.resource] = {
+                    device: device not in known or known[device].healthy
+                    for device in holding.device_ids
+                }
+        return found
 
     def save(self) -> None:
         """Write the checkpoint."""

@@ -72,6 +72,10 @@ class Holdings:
         """Return the ids that are held."""
         return {i for h in self if h.resource == resource for i in h.device_ids}
 
+    def clear(self) -> None:
+        """Forget everything, as a kubelet that starts without its checkpoint."""
+        self._entries.clear()
+
     def keep_only(self, active: Collection[str]) -> bool:
         """Forget the pods (by UID) that are no longer active; return whether there were any."""
         gone = [key for key in self._entries if key[0] not in active]

@@ -116,8 +116,14 @@ class Kubelet:
             self.folders.remove_link()
 
     async def restart(self) -> None:
-        """Restart the kubelet's process: sockets and plugin options go, containers stay."""
+        """Restart the kubelet's process: sockets and plugin options go, containers stay.
+
+        Without its checkpoint it starts with nothing held. What runs goes on: a container that the
+        runtime reports as running is given nothing anew (`devicesToAllocate`, the second flow).
+        """
         await self._close_sockets()
+        if not self.folders.checkpoint.exists():
+            self._holdings.clear()
         await self._registry.forget()
         for path in self.folders.device_plugins.iterdir():
             if path.name != self.folders.checkpoint.name:
@@ -284,6 +290,8 @@ class Kubelet:
                 pass  # time for a heartbeat
             self._devices_changed.clear()
             self._admission.save()
+            for worker in self._workers.values():
+                worker.devices_changed()
             devices = {
                 name: (len(resource.devices), len(resource.healthy))
                 for name, resource in self._registry.resources.items()

@@ -111,6 +111,7 @@ def pod_status(
     now: str,
     conditions: Sequence[Mapping[str, Any]],
     terminal: bool,
+    devices: Mapping[str, Mapping[str, Mapping[str, bool]]],
 ) -> dict[str, Any]:
     """Compose the status of a pod that was admitted.
 
@@ -122,6 +123,8 @@ def pod_status(
         now: for conditions that change.
         conditions: those it has; other writers' are kept.
         terminal: the pod is at its end and nothing will be started any more.
+        devices: by container and resource, the devices held and whether each is healthy; shown of
+            containers that are not init containers (KEP-4680).
     """
     phase = phase_of(pod, inits, apps, terminal=terminal)
     over = phase in ("Succeeded", "Failed")
@@ -152,7 +155,10 @@ def pod_status(
         "podIP": "127.0.0.1",
         "podIPs": [{"ip": "127.0.0.1"}],
         "startTime": start_time,
-        "containerStatuses": [_container_status(record) for record in apps],
+        "containerStatuses": [
+            {**_container_status(record), **_health(devices.get(record.container.name, {}))}
+            for record in apps
+        ],
     }
     if inits:
         status["initContainerStatuses"] = [_container_status(record) for record in inits]
@@ -187,6 +193,24 @@ def _container_status(record: ContainerRecord) -> dict[str, Any]:
         "containerID": record.container_id,
         "state": _state(record.state, record.container_id),
         "lastState": _state(record.last, record.container_id) if record.last else {},
+    }
+
+
+def _health(devices: Mapping[str, Mapping[str, bool]]) -> dict[str, Any]:
+    """Compose what a container status has of its devices' health; nothing without devices."""
+    if not devices:
+        return {}
+    return {
+        "allocatedResourcesStatus": [
+            {
+                "name": resource,
+                "resources": [
+                    {"resourceID": device, "health": "Healthy" if healthy else "Unhealthy"}
+                    for device, healthy in sorted(of_resource.items())
+                ],
+            }
+            for resource, of_resource in sorted(devices.items())
+        ]
     }
 
 

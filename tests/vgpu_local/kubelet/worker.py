@@ -116,6 +116,10 @@ class PodWorker:
         await self._stop_all(grace)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def devices_changed(self) -> None:
+        """The health of devices may be another now, which the pod's status shows."""
+        self._report.changed()
+
     def crash(self) -> None:
         """Let every container die at once, as when its node does."""
         for process in tuple(self._processes.values()):
@@ -288,4 +292,5 @@ class PodWorker:
             now=timestamp(),
             conditions=conditions,
             terminal=not self.active,
+            devices=self._admission.devices_of(self.pod.uid),
         )
