@@ -10,6 +10,7 @@ import uuid as uuids
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vgpu_api import names
 from vgpu_api.conditions import HEALTHY, READY
 from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core import (
@@ -271,8 +272,13 @@ def a_pod(
     affinity: Affinity | None = None,
     priority: int | None = None,
     volumes: Iterable[Mapping[str, Any]] = (),
+    admitted: bool = True,
 ) -> Pod:
-    """A pod that waits for a node; one container without a GPU unless containers are given."""
+    """A pod that waits for a node; one container without a GPU unless containers are given.
+
+    `admitted` gives it the mark that admission writes on pods that ask for a GPU.
+    """
+    marks = {names.LABEL_ADMITTED: names.ADMITTED} if admitted else {}
     return Pod(
         metadata=Metadata(
             name=name,
@@ -280,7 +286,7 @@ def a_pod(
             uid=uid or f"uid-of-{name}",
             resource_version=str(resource_version),
             annotations=dict(annotations or {}),
-            labels=dict(labels or {}),
+            labels=marks | dict(labels or {}),
             deletion_timestamp=deletion_timestamp,
             owner_references=list(owners),
         ),

@@ -21,6 +21,12 @@ ANNOTATION_CLAIM = "vgpu.dev/claim"
 ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
 ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 """Comma list of the containers to which admission added a slot (they are not read as HAMi)."""
+LABEL_ADMITTED = "vgpu.dev/admitted"
+"""Label of a pod that asks for a GPU and passed our admission; its value is ADMITTED.
+
+The policy vgpu-marks refuses it from everyone else. A label, and no annotation, because the API
+server can then leave all other pods out of that policy by a selector."""
+ADMITTED = "true"
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
 """Of a namespace: its pods may set CUDA_DISABLE_CONTROL, and run without the library."""

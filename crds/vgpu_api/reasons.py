@@ -60,6 +60,8 @@ class Reason(StrEnum):
     ALLOCATION_UNUSABLE = "AllocationUnusable"
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
+    NOT_ADMITTED = "NotAdmitted"
+    """The pod asks for devices and was not admitted by us, as in a namespace that opts out."""
     VOLUME_CLAIM_NOT_READY = "VolumeClaimNotReady"
     """A PersistentVolumeClaim of the pod is missing, going, or has to be bound first."""
     VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"

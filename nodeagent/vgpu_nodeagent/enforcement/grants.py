@@ -41,7 +41,8 @@ class ContainerGrant:
             before its pod's claim was there, and for which that has no request: it sees no device.
         interposed: Whether the library enforces them; not for whole devices, where there is nothing
             to enforce and so nothing to slow down or break, nor where the container is admitted
-            with CUDA_DISABLE_CONTROL, which only a labelled namespace allows.
+            with CUDA_DISABLE_CONTROL, which only a labelled namespace allows. Without the mark of
+            admission the pod was held to no such label, so its variable means nothing.
     """
 
     limits: tuple[DeviceLimit, ...]
@@ -127,6 +128,8 @@ def container_grant(
 
 
 def _control_is_off(pod: Pod, container: str) -> bool:
+    if pod.metadata.labels.get(names.LABEL_ADMITTED) != names.ADMITTED:
+        return False
     found = (c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container)
     return any(c.env_value(names.ENV_DISABLE_CONTROL) in names.TRUE for c in found)
 

@@ -25,7 +25,12 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import Kind, kind_of
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.jsonpatch import JsonPatch, Operation, Step
-from vgpu_operator.admission.podrules import HIDDEN, refuse_reserved_variables, refuse_what_is_wrong
+from vgpu_operator.admission.podrules import (
+    ADMITTED_FIELD,
+    HIDDEN,
+    refuse_reserved_variables,
+    refuse_what_is_wrong,
+)
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import (
     NamedClaim,
@@ -98,6 +103,11 @@ def mutate_pod(
             else:
                 _choose_scheduler(pod, config, patch)
             _choose_runtime(pod, config, patch)
+            patch.set("metadata", "labels", names.LABEL_ADMITTED, value=names.ADMITTED)
+        elif names.LABEL_ADMITTED in pod.metadata.labels:
+            raise BadInput.forbidden(
+                ADMITTED_FIELD, "admission alone writes it, on a pod that asks for a GPU"
+            )
         resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
             is_requested = any(place.container.requested(name) is not None for name in resources)

@@ -27,6 +27,7 @@ from vgpu_operator.dialects.reading import dialects, is_left_alone
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
 """Raises `BadInput` for a pod, of which the given containers ask for devices."""
 
+ADMITTED_FIELD = f"metadata.labels[{names.LABEL_ADMITTED}]"
 HIDDEN = "void"
 """The value of NVIDIA_VISIBLE_DEVICES under which a runtime shows no device."""
 HARMLESS = frozenset({"", "none", HIDDEN})
@@ -102,6 +103,12 @@ def validate_pod(
         refuse_what_is_wrong(pod, requesting, config, may_disable_control=may_disable_control)
         for place in requesting:
             _refuse_visible_devices(place)
+        if pod.metadata.labels.get(names.LABEL_ADMITTED) != names.ADMITTED:
+            raise BadInput(
+                field=ADMITTED_FIELD,
+                value=pod.metadata.labels.get(names.LABEL_ADMITTED),
+                expected=f"{names.ADMITTED}, which the mutating webhook sets",
+            )
 
 
 def refuse_what_is_wrong(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason, Tally
@@ -244,7 +245,8 @@ class LiveCluster:
     def _new(self, question: Question, given: Pod) -> GPUPod:
         """Its pod as one that is being created, whatever it was before."""
         identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
-        metadata = given.metadata.model_copy(update=identity)
+        labels = given.metadata.labels | {names.LABEL_ADMITTED: names.ADMITTED}
+        metadata = given.metadata.model_copy(update=identity | {"labels": labels})
         volumes = [each for each in given.spec.volumes if not each.get("ephemeral")]
         new = _with(given.model_copy(update={"metadata": metadata}), volumes=volumes)
         pod = gpu_pod_of(new, self.config)

@@ -11,7 +11,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, PodScopes
 from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
-from vgpu_api.names import SCHEDULING_GATE, pod_claim_name
+from vgpu_api.names import ADMITTED, LABEL_ADMITTED, SCHEDULING_GATE, pod_claim_name
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
@@ -86,6 +86,16 @@ class GPUPod:
     def reserved_for(self) -> ReservedFor:
         """How a claim's status names this pod."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
+
+    @property
+    def is_admitted(self) -> bool:
+        """True if our admission has read the pod, so that it may get devices.
+
+        Admission leaves out namespaces that opt out and those of the system, and a pod that its
+        rules do not bind could run without limits. The pod's own mark counts, and not the label of
+        its namespace: that may have been another when the pod was created.
+        """
+        return self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
 
     @property
     def wants_node(self) -> bool:

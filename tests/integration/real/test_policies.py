@@ -20,6 +20,7 @@ from vgpu_api.resources import (
     GPU_DEVICES,
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     PODS,
     SECRETS,
@@ -378,6 +379,13 @@ async def test_of_a_pods_status_the_operator_nominates_a_node_and_no_more(
         await change(callers.agent, PODS, "nominee", nominated, "status")
 
 
+MARK = {"vgpu.dev/admitted": "true"}
+
+
+def marked(pod: Object) -> Object:
+    return {**pod, "metadata": {**pod["metadata"], "labels": MARK}}
+
+
 UNSEEN = "the admission webhook of vgpu has not seen"
 GPU = {"nvidia.com/gpu": 1}
 
@@ -406,7 +414,10 @@ async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_ba
 ) -> None:
     container = a_container(limits=GPU)
     container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    await callers.tenant.create(PODS, a_pod("seen", container))
+    seen = a_pod("seen", container)
+    with pytest.raises(Invalid, match=UNSEEN):
+        await callers.tenant.create(PODS, seen)
+    await callers.tenant.create(PODS, marked(seen))
     await callers.tenant.create(PODS, a_pod("others", a_container(limits={"amd.com/gpu": 1})))
 
 
@@ -421,6 +432,36 @@ async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: C
         with pytest.raises(Invalid, match=r"labels\[hami\.io/webhook\]: Forbidden"):
             await change(callers.tenant, PODS, name, label)
     await change(callers.tenant, PODS, "unread", {"metadata": {"labels": {"mine": "yes"}}})
+
+
+async def test_nobody_marks_a_pod_where_no_webhook_reads_it(callers: Callers) -> None:
+    """An administrator cannot either: the mark records what admission did."""
+    labels = {"hami.io/webhook": "ignore"}
+    await callers.admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
+    for namespace in ("left-alone", "kube-system"):
+        pod = a_pod("forged", a_container(limits=GPU))
+        pod["metadata"]["namespace"] = namespace
+        with pytest.raises(Invalid, match=r"labels\[vgpu\.dev/admitted\]: Forbidden"):
+            await callers.admin.create(PODS, marked(pod))
+        await callers.admin.create(PODS, pod)
+
+
+async def test_nobody_marks_a_pod_that_exists(callers: Callers) -> None:
+    await callers.tenant.create(PODS, a_pod("plain", a_container()))
+    for api, subresource in (
+        (callers.tenant, None),
+        (callers.admin, None),
+        (callers.admin, "status"),
+    ):
+        with pytest.raises(Invalid, match=r"labels\[vgpu\.dev/admitted\]: Forbidden"):
+            await change(api, PODS, "plain", {"metadata": {"labels": MARK}}, subresource)
+    await change(callers.tenant, PODS, "plain", {"metadata": {"labels": {"mine": "yes"}}})
+    await callers.tenant.create(PODS, marked(a_pod("other", a_container())))
+    other = {"metadata": {"labels": {"vgpu.dev/admitted": "no"}}}
+    with pytest.raises(Invalid, match=r"labels\[vgpu\.dev/admitted\]: Forbidden"):
+        await change(callers.tenant, PODS, "other", other)
+    dropped = {"metadata": {"labels": {"vgpu.dev/admitted": None}}}
+    await change(callers.tenant, PODS, "other", dropped)
 
 
 async def test_an_agent_annotates_its_own_node_with_its_devices_and_no_more(

@@ -14,6 +14,7 @@ from vgpu_operator.admission import (
     claim_named_by,
     mutate_ephemeral_containers,
     mutate_pod,
+    validate_pod,
     waits_for_claim,
 )
 from vgpu_operator.dialects import NamedClaim
@@ -354,3 +355,26 @@ def test_an_ephemeral_container_that_chooses_its_devices_is_refused() -> None:
     field = r"spec\.ephemeralContainers\[0\]\.env\[NVIDIA_VISIBLE_DEVICES\]: Forbidden: "
     with pytest.raises(Denied, match=field):
         mutate_ephemeral_containers(pod, debugged())
+
+
+MARK = "vgpu.dev/admitted"
+
+
+def test_a_pod_that_asks_is_marked_as_read() -> None:
+    pod = a_pod(a_container({"gpu": 1}), labels={"app": "a", MARK: "forged"})
+    assert mutated(pod)["metadata"]["labels"] == {"app": "a", MARK: "true"}
+
+
+@pytest.mark.parametrize("label", [{}, {"hami.io/webhook": "ignore"}])
+def test_a_pod_that_gets_no_device_may_not_mark_itself(label: dict[str, str]) -> None:
+    asks = {"gpu": 1} if label else None
+    with pytest.raises(Denied, match=r"labels\[vgpu.dev/admitted\]: Forbidden"):
+        mutate_pod(a_pod(a_container(asks), labels={**label, MARK: "true"}), ClusterConfig(), None)
+
+
+def test_a_pod_that_lost_its_mark_on_the_way_is_refused() -> None:
+    pod = mutated(a_pod(a_container({"gpu": 1})))
+    validate_pod(pod, ClusterConfig())
+    del pod["metadata"]["labels"][MARK]
+    with pytest.raises(Denied, match=r"labels\[vgpu.dev/admitted\]"):
+        validate_pod(pod, ClusterConfig())

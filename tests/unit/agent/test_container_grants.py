@@ -325,3 +325,10 @@ def test_a_container_that_was_admitted_without_control_is_not_interposed(
     pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)])
     assert grant(pod=pod).interposed is interposed
     assert grant(pod=pod).env()["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096M"
+
+
+def test_without_the_mark_of_admission_nothing_switches_limits_off() -> None:
+    """Admission did not read such a pod, so its namespace was not asked either."""
+    env = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
+    pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)], admitted=False)
+    assert grant(pod=pod).interposed

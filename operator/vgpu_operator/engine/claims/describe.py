@@ -75,7 +75,7 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
     desired = _report(key, pods, None, state)
     pod = pods[0]
     spec = None if isinstance(pod.demand, BadInput) else pod.demand.spec
-    if desired is None or spec is None or not pod.owned:
+    if desired is None or spec is None or not (pod.owned and pod.is_admitted):
         return None
     return WriteClaim(
         key=key,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from vgpu_api import names
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
@@ -35,6 +36,11 @@ SAMPLED_FROM = 100
 """kube-scheduler offers every feasible node where they are fewer than this, else a sample.
 Source: minFeasibleNodesToFind in its schedule_one.go."""
 _ANY_NODE = NodeRules()
+_NOT_ADMITTED = (
+    f"metadata.labels[{names.LABEL_ADMITTED}]: Required value: admission has not read the pod, "
+    f"which therefore gets no device; create it anew in a namespace that is neither labelled "
+    f"{names.HAMI_WEBHOOK_LABEL}: ignore nor the system's"
+)
 
 
 def offer(
@@ -272,6 +278,8 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
         return Refusal(Reason.POD_UNREADABLE, str(pod.demand))
     cache = state.cache
     claim = cache.claim(pod.claim)
+    if not pod.is_admitted and not _was_decided_for(claim, pod):
+        return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
     for key in (pod.claim, None if claim is not None else pod.template):
         if key is not None and cache.is_unreadable(key):
             text = f"claim {key.name} cannot be read; what it holds it keeps"
@@ -284,6 +292,14 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
         return _copy_for(state, pod, pod.template)
     text = f"claim {pod.claim.name} does not exist yet; the pod waits for it"
     return Refusal(Reason.CLAIM_MISSING, text)
+
+
+def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
+    """Return True if the claim holds devices for this very pod, which it then keeps."""
+    if claim is None or claim.status.allocation is None:
+        return False
+    reserved = claim.status.reserved_for
+    return reserved is not None and reserved.pod_uid == pod.uid
 
 
 def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
