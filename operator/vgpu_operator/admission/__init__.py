@@ -14,7 +14,7 @@ from vgpu_operator.admission.podmutation import (
     mutate_pod,
 )
 from vgpu_operator.admission.podrules import disables_control, validate_pod
-from vgpu_operator.admission.rawpod import RawPod
+from vgpu_operator.admission.rawpod import RawPod, too_many_containers
 from vgpu_operator.admission.variables import unanswered, without_effect
 from vgpu_operator.admission.volcanojobs import check_volcano_job
 from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
@@ -29,6 +29,7 @@ __all__ = [
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "too_many_containers",
     "unanswered",
     "unasked",
     "validate_claim",

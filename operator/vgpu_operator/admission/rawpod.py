@@ -12,6 +12,9 @@ from vgpu_api.core import Pod
 from vgpu_api.field_errors import describe
 from vgpu_operator.admission.denial import Denied
 
+MAX_CONTAINERS = 250
+"""Of one section of a pod."""
+
 
 class RawPod(dict[str, Any]):
     """The JSON of a pod, for a review in which several rules read it: it is read once.
@@ -46,6 +49,22 @@ def _read(raw: Any) -> Pod:
         return Pod.model_validate(without_nulls(raw))
     except ValidationError as error:
         raise Denied(describe(error)) from error
+
+
+def too_many_containers(raw: dict[str, Any]) -> str | None:
+    """Return the fault of a pod with more containers than any real one has, or None.
+
+    Reading a pod costs by the container, however few bytes each has: a pod of 72 KiB with 2,400 of
+    them took 0.8 s of CPU.
+    """
+    spec = raw.get("spec")
+    for section in ("containers", "initContainers", "ephemeralContainers"):
+        found = spec.get(section) if isinstance(spec, dict) else None
+        if isinstance(found, list) and len(found) > MAX_CONTAINERS:
+            return (
+                f"spec.{section}: Too many: {len(found)}: must have at most {MAX_CONTAINERS} items"
+            )
+    return None
 
 
 def without_nulls(value: Any) -> Any:

@@ -23,6 +23,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
 from vgpu_operator.admission import (
+    Denied,
     RawPod,
     check_volcano_job,
     claim_named_by,
@@ -30,6 +31,7 @@ from vgpu_operator.admission import (
     misspelt,
     mutate_claim,
     mutate_pod,
+    too_many_containers,
     unanswered,
     unasked,
     validate_claim,
@@ -94,6 +96,7 @@ class Reviews:
         }
 
     async def _mutate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
+        _refuse_many_containers(pod)
         named = claim_named_by(pod)
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
         may = await self._may_disable_control(pod, request.namespace)
@@ -103,6 +106,7 @@ class Reviews:
         return operations, []
 
     async def _validate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
+        _refuse_many_containers(pod)
         config = self._source.config
         may = await self._may_disable_control(pod, request.namespace)
         validate_pod(pod, config, may_disable_control=may)
@@ -111,7 +115,9 @@ class Reviews:
         return [], [*unasked(pod, config), *without_effect(pod, config)]
 
     async def _warn(self, pod: RawPod, _: ReviewRequest) -> Verdict:
-        config = self._source.config
+        config, excess = self._source.config, too_many_containers(pod)
+        if excess is not None:
+            return [], [f"{excess}: vgpu has not looked for words without effect"]
         return [], [*misspelt(pod, config), *unanswered(pod, config)]
 
     async def _check_job(self, job: dict[str, Any], _: ReviewRequest) -> Verdict:
@@ -142,6 +148,12 @@ class Reviews:
             return VGPUClaim.read(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
         except NotFound:
             return None
+
+
+def _refuse_many_containers(pod: RawPod) -> None:
+    excess = too_many_containers(pod)
+    if excess is not None:
+        raise Denied(excess)
 
 
 def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:

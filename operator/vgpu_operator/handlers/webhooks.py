@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
@@ -21,12 +22,34 @@ from aiohttp import web
 from vgpu_client.listen import listen
 from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.config import Address
-from vgpu_operator.metrics import WEBHOOK_DURATION
+from vgpu_operator.metrics import WEBHOOK_DURATION, WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
 
 # Two objects of 1.5 MiB, the largest that etcd takes, as JSON that may be escaped.
 LARGEST_REVIEW = 8 << 20
+_TOO_LARGE = 413
+
+_POD = 256 << 10
+LARGEST_REVIEWS: Mapping[str, int] = {
+    "mutate-pods": _POD,
+    "validate-pods": _POD,
+    "warn-pods": _POD,
+    "mutate-ephemeral-containers": 3 * _POD,  # the pod before and after, each with its status
+    "check-volcano-jobs": 1 << 20,
+}
+"""Bytes of a review, by path; `LARGEST_REVIEW` for the others, whose rules measure what they read.
+
+Real pods have some kilobytes; those of Argo Workflows, which carry their template in a variable,
+reach 128 KiB. A pod of 2.6 MiB cost 2.5 s of CPU to mutate, and `kubectl create --dry-run=server`
+stores nothing, so one tenant could keep every GPU pod from being admitted. CEL cannot measure
+bytes, so no match condition can refuse such a pod.
+"""
+ONLY_WARN = frozenset({"warn-pods", "check-volcano-jobs"})
+"""Paths that refuse nothing: what is too large for them is admitted unread."""
+_UID = re.compile(rb'"request"\s*:\s*{\s*"uid"\s*:\s*"([^"\\]{1,64})"')
+_UID_WITHIN = 1024
+"""The API server writes the review's UID first."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 """Makes the answer to a review."""
@@ -98,11 +121,15 @@ class Webhooks:
         self, path: str, answer: Answer
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         duration = WEBHOOK_DURATION.labels(webhook=path)
+        largest = LARGEST_REVIEWS.get(path, LARGEST_REVIEW)
 
         async def serve(request: web.Request) -> web.Response:
             with duration.time():
+                sent = await request.read()
+                if len(sent) > largest:
+                    return _too_large(path, sent, largest)
                 try:
-                    review = _reduced(orjson.loads(await request.read()))
+                    review = _reduced(orjson.loads(sent))
                 except ValueError as error:
                     return web.Response(status=400, text=f"not a review: {error}")
                 body = orjson.dumps(await answer(review))
@@ -110,6 +137,23 @@ class Webhooks:
             return _last(response) if self._draining else response
 
         return serve
+
+
+def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
+    """Answer a review without parsing it; the API server needs its UID back."""
+    text = f"object: Too long: a review of {len(sent)} bytes, may not be more than {largest} bytes"
+    uid = _UID.search(sent, 0, _UID_WITHIN)
+    if uid is None:
+        return web.Response(status=_TOO_LARGE, text=text)
+    response: dict[str, Any] = {"uid": uid[1].decode(), "allowed": path in ONLY_WARN}
+    if response["allowed"]:
+        response["warnings"] = [f"{text}: vgpu has not looked for words without effect"]
+    else:
+        response["status"] = {"message": text, "code": _TOO_LARGE}
+    WEBHOOK_REQUESTS.labels(code=200 if response["allowed"] else _TOO_LARGE).inc()
+    logger.info("%s: %s", path, text)
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+    return web.Response(body=orjson.dumps(review), content_type="application/json")
 
 
 def _last(answer: web.Response) -> web.Response:

@@ -160,3 +160,18 @@ async def test_an_old_object_that_is_none_is_refused_by_field(
         "allowed": False,
         "status": {"message": "request.oldObject: Required value: an object", "code": 400},
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"), [("mutate-pods", False), ("validate-pods", False), ("warn-pods", True)]
+)
+async def test_a_pod_of_more_containers_than_any_real_one_is_not_read(
+    reviews: Reviews, path: str, allowed: bool
+) -> None:
+    """Reading costs by the container; a pod that only gets warnings is not refused for it."""
+    pod = a_pod()
+    pod["spec"]["containers"] += [{"name": f"c{number}"} for number in range(250)]
+    answer = await reviews.of(path, a_review(pod))
+    assert answer["allowed"] is allowed
+    (said,) = answer["warnings"] if allowed else [answer["status"]["message"]]
+    assert "spec.containers: Too many: 251: must have at most 250 items" in said

@@ -30,10 +30,11 @@ class Served:
 
     def __init__(self, port: int) -> None:
         self.reviews: list[Any] = []
+        self.beside_kopf: list[Any] = []
         self.may_end = asyncio.Event()
         self.drains = asyncio.Event()
         self.task: asyncio.Future[None] = asyncio.Future()
-        self._url = f"https://127.0.0.1:{port}"
+        self.url = f"https://127.0.0.1:{port}"
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False))
 
     async def review(self, review: Any, *, webhook: str | None = None, **_: Any) -> Any:
@@ -41,6 +42,7 @@ class Served:
         return {"response": {"uid": "r", "allowed": True}}
 
     async def beside(self, review: Any) -> Any:
+        self.beside_kopf.append(review)
         return {"response": {"uid": review["request"]["uid"], "allowed": False}}
 
     async def drain(self, _: float) -> None:
@@ -49,12 +51,12 @@ class Served:
 
     async def post(self, path: str, **body: Any) -> tuple[int, str | None]:
         """The status, and what becomes of the connection."""
-        async with self.session.post(f"{self._url}/{path}", **body) as answer:
+        async with self.session.post(f"{self.url}/{path}", **body) as answer:
             await answer.read()
             return answer.status, answer.headers.get("Connection")
 
     async def readyz(self) -> int:
-        async with self.session.get(f"{self._url}/readyz") as answer:
+        async with self.session.get(f"{self.url}/readyz") as answer:
             return answer.status
 
 
@@ -83,7 +85,9 @@ async def served(identity: Identity) -> AsyncIterator[Served]:
         Address("127.0.0.1", port),
         identity,
         paths=["one"],
-        answers={"beside": found.beside},
+        answers=dict.fromkeys(
+            ("beside", "mutate-pods", "validate-pods", "warn-pods"), found.beside
+        ),
         drain_s=5,
         sleep=found.drain,
     )
@@ -140,6 +144,43 @@ async def test_an_update_of_the_largest_object_that_etcd_takes_is_read(served: S
     large = {"metadata": {"annotations": {"a": "x" * (3 << 19)}}}
     review = {"request": {"uid": "r", "object": large, "oldObject": large}}
     assert (await served.post("one", data=BytesIO(json.dumps(review).encode())))[0] == 200
+
+
+def a_large_review() -> BytesIO:
+    """As the API server writes it: Go keeps the order of its fields."""
+    pod = {"metadata": {"annotations": {"a": "x" * (256 << 10)}}}
+    kind = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+    uid = "705ab4f5-6393-11e8-b7cc-42010a800002"
+    return BytesIO(json.dumps({**kind, "request": {"uid": uid, "object": pod}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("mutate-pods", False), ("validate-pods", False), ("warn-pods", True)],
+)
+async def test_a_pod_larger_than_any_real_one_is_answered_without_being_read(
+    served: Served, path: str, allowed: bool
+) -> None:
+    """A response has the UID of its request, or the API server takes it for a failure."""
+    async with served.session.post(f"{served.url}/{path}", data=a_large_review()) as answer:
+        assert answer.status == 200
+        review = await answer.json()
+    assert (review["kind"], review["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
+    response = review["response"]
+    assert (response["uid"], response["allowed"]) == (
+        "705ab4f5-6393-11e8-b7cc-42010a800002",
+        allowed,
+    )
+    (said,) = response["warnings"] if allowed else [response["status"]["message"]]
+    assert "may not be more than 262144 bytes" in said
+    assert served.beside_kopf == []
+
+
+async def test_a_large_review_that_does_not_begin_as_the_api_servers_do_is_refused(
+    served: Served,
+) -> None:
+    sent = BytesIO(b'{"request": {"object": "' + b"x" * (256 << 10) + b'", "uid": "u"}}')
+    assert (await served.post("mutate-pods", data=sent))[0] == 413
 
 
 async def test_a_server_that_ends_answers_until_its_callers_have_moved_on(served: Served) -> None:
