@@ -174,3 +174,29 @@ def name_of(found: Any) -> tuple[str, str, str]:
     if found["kind"] == "ConfigMap":
         name = name.rpartition("-")[0]
     return found["kind"], metadata.get("namespace", ""), name
+
+
+CRITICAL = {"system-node-critical", "system-cluster-critical"}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["overlays/default", "overlays/demo", "overlays/gate", "examples/main-scheduler", "uninstall"],
+)
+def test_where_pods_of_a_critical_class_run_a_quota_names_that_class(folder: str) -> None:
+    """GKE admits such pods only where a quota matches them."""
+    objects = built(MANIFESTS / folder)
+    wanted, named = set(), set()
+    for found in objects:
+        namespace = found["metadata"].get("namespace")
+        if found["kind"] == "ResourceQuota":
+            (term,) = found["spec"]["scopeSelector"]["matchExpressions"]
+            assert (term["scopeName"], term["operator"]) == ("PriorityClass", "In")
+            assert found["spec"]["hard"] == {"pods": "1G"}
+            named |= {(namespace, value) for value in term["values"]}
+        elif found["kind"] in ("Deployment", "DaemonSet"):
+            pod = found["spec"]["template"]["spec"]
+            wanted.add((namespace, pod.get("priorityClassName")))
+    wanted = {each for each in wanted if each[1] in CRITICAL}
+    assert wanted
+    assert wanted <= named
