@@ -464,6 +464,27 @@ async def test_nobody_marks_a_pod_that_exists(callers: Callers) -> None:
     await change(callers.tenant, PODS, "other", dropped)
 
 
+async def test_only_the_operator_takes_our_gate_off_a_pod(callers: Callers) -> None:
+    """Taken off by its author it would bring the pod past those that wait for their turn."""
+    gates = [{"name": "vgpu.dev/placement"}, {"name": "mine.dev/own"}]
+    pod = marked(a_pod("waits", a_container(), schedulingGates=gates))
+    await callers.tenant.create(PODS, pod)
+
+    async def lift(api: Api, *left: str) -> Object:
+        names = [{"name": name} for name in left]
+        operation = {"op": "replace", "path": "/spec/schedulingGates", "value": names}
+        return await api.json_patch(PODS, "waits", [operation], namespace="default")
+
+    for api in (callers.tenant, callers.admin):
+        for left in ((), ("mine.dev/own",)):
+            with pytest.raises(Invalid, match="only the operator removes the gate"):
+                await lift(api, *left)
+    await lift(callers.tenant, "vgpu.dev/placement")
+    dropped = {"metadata": {"labels": {"vgpu.dev/admitted": None}}}
+    await change(callers.tenant, PODS, "waits", dropped)
+    await lift(callers.tenant)  # and so it gets no device
+
+
 async def test_an_agent_annotates_its_own_node_with_its_devices_and_no_more(
     callers: Callers,
 ) -> None:
