@@ -485,6 +485,9 @@ def _without_ours(raw: dict[str, Any]) -> Any:
     annotations = document["metadata"].get("annotations", {})
     annotations.pop(names.ANNOTATION_SLOTS_ADDED, None)
     document["metadata"]["annotations"] = annotations
+    labels = document["metadata"].get("labels", {})
+    labels.pop(names.LABEL_ADMITTED, None)
+    document["metadata"]["labels"] = labels
     for section in ("containers", "initContainers"):
         for container in document["spec"].get(section, []):
             resources = container.setdefault("resources", {})
