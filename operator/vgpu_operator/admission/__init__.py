@@ -12,6 +12,7 @@ from vgpu_operator.admission.podmutation import (
     claim_named_by,
     mutate_ephemeral_containers,
     mutate_pod,
+    switched_off,
 )
 from vgpu_operator.admission.podrules import disables_control, validate_pod
 from vgpu_operator.admission.rawpod import RawPod, too_many_containers
@@ -29,6 +30,7 @@ __all__ = [
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "switched_off",
     "too_many_containers",
     "unanswered",
     "unasked",

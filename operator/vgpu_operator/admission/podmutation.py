@@ -8,13 +8,15 @@ spec overrides: so a node without our plugin hands out nothing (rule 4 of the ar
 closed), and a container beside gets nothing by `envFrom` or its image, which the pod's own
 variables override.
 
+Amounts beside a count of 0 are taken out, so that the container runs without a device.
+
 A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vgpu_api import names, quantity
@@ -44,6 +46,7 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.moved import movable, moved, restored
 from vgpu_operator.dialects.reading import dialects, is_left_alone
+from vgpu_operator.dialects.switched_off import amounts_without_devices
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -108,12 +111,51 @@ def mutate_pod(
             raise BadInput.forbidden(
                 ADMITTED_FIELD, "admission alone writes it, on a pod that asks for a GPU"
             )
+        _leave_out_amounts(pod, config, patch)
         resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
             is_requested = any(place.container.requested(name) is not None for name in resources)
             if demand is not None or is_requested:
                 _hide_devices(("spec", place.section, place.index), patch)
         return patch.operations
+
+
+def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
+    """Return a warning for each container whose amounts `mutate_pod` leaves out.
+
+    Raises:
+        Denied: the pod is unreadable.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+    return [
+        f"{place.resource_path(count)}: container {place.name!r} asks for 0 devices: it runs "
+        f"without one, and {', '.join(words)} is left out"
+        for place, count, words in _without_devices(pod, config)
+    ]
+
+
+def _without_devices(
+    pod: Pod, config: ClusterConfig
+) -> Iterator[tuple[PodContainer, str, tuple[str, ...]]]:
+    """Containers that ask for nothing, the count that says so, and the amounts beside it."""
+    if is_left_alone(pod):
+        return
+    for place in each_container(pod):
+        found = amounts_without_devices(place.container, config)
+        if found and not any(each.applies(place.container, config) for each in dialects()):
+            yield place, *found
+
+
+def _leave_out_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
+    """Amounts beside a count of 0 go, since no node counts them."""
+    for place, _, words in _without_devices(pod, config):
+        for kind in ("limits", "requests"):
+            steps = ("spec", place.section, place.index, "resources", kind)
+            given = patch.get(*steps) or {}
+            rest = {name: amount for name, amount in given.items() if name not in words}
+            if rest != given:
+                patch.set(*steps, value=rest)
 
 
 def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any]) -> list[Operation]:

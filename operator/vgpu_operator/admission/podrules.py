@@ -191,11 +191,10 @@ def _percentage(given: str | int) -> int | None:
 
 def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
     """A container of a named claim gets the claim's devices; its own amounts would be lost."""
+    if native.named_claim(pod) is None:
+        return
     count, *amounts = hami.resource_names(config)
-    recorded = native.slots_added(pod) if native.named_claim(pod) is not None else ()
     for place in requesting:
-        if place.name not in recorded:
-            continue
         for name in amounts:
             if place.container.requested(name) is not None:
                 raise BadInput.forbidden(

@@ -61,6 +61,10 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         BadInput: an amount cannot be read, or they contradict each other.
     """
     memory_name, core_name, count_name = resource_names(config)
+    if place.container.requested(count_name) is not None and not is_given(
+        place.container, count_name
+    ):
+        raise place.bad(count_name, "1 or more; leave it out where it has no meaning")
     gib = _amount(place, memory_name, "a whole number of GiB", MAX_GIB)
     cores = _amount(place, core_name, "a whole percentage, 1 to 100", ALL_CORES)
     labelled = None if gib is None else _labelled_count(pod)

@@ -31,6 +31,7 @@ from vgpu_operator.admission import (
     misspelt,
     mutate_claim,
     mutate_pod,
+    switched_off,
     too_many_containers,
     unanswered,
     unasked,
@@ -101,9 +102,10 @@ class Reviews:
         claim = None if named is None else await self._read_claim(request.namespace, named.name)
         may = await self._may_disable_control(pod, request.namespace)
         operations = mutate_pod(pod, self._source.config, claim, may_disable_control=may)
+        warnings = switched_off(pod, self._source.config)
         if named is not None and claim is None:
-            return operations, waits_for_claim(applied(pod, operations))
-        return operations, []
+            warnings += waits_for_claim(applied(pod, operations))
+        return operations, warnings
 
     async def _validate(self, pod: RawPod, request: ReviewRequest) -> Verdict:
         _refuse_many_containers(pod)

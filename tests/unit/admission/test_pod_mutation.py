@@ -14,6 +14,7 @@ from vgpu_operator.admission import (
     claim_named_by,
     mutate_ephemeral_containers,
     mutate_pod,
+    switched_off,
     validate_pod,
     waits_for_claim,
 )
@@ -378,3 +379,72 @@ def test_a_pod_that_lost_its_mark_on_the_way_is_refused() -> None:
     del pod["metadata"]["labels"][MARK]
     with pytest.raises(Denied, match=r"labels\[vgpu.dev/admitted\]"):
         validate_pod(pod, ClusterConfig())
+
+
+HAMIS = {"nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30}
+
+
+@pytest.mark.parametrize(
+    ("count", "amounts"),
+    [
+        ("nvidia.com/gpu", HAMIS),
+        ("nvidia.com/gpu", {"nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 0}),
+        ("volcano.sh/vgpu-number", {"volcano.sh/vgpu-memory": 1000, "volcano.sh/vgpu-cores": 5}),
+        ("huawei.com/Ascend910B3", {"huawei.com/Ascend910B3-memory": 16384}),
+        ("cambricon.com/vmlu", {"cambricon.com/mlu.smlu.vmemory": 4}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["Extender", "Gate"])
+def test_a_container_with_a_count_of_0_runs_without_a_device_as_under_hami(
+    count: str, amounts: dict[str, Any], mode: str
+) -> None:
+    """kube-scheduler skips a request of 0, and finds no node that counts the other amounts."""
+    config = ClusterConfig(scheduling=SchedulingConfig(mode=mode))
+    limits = {count: 0, **amounts, "cpu": "1"}
+    container = {"name": "main", "resources": {"limits": limits, "requests": dict(limits)}}
+    pod = a_pod(container)
+    after = mutated(pod, config=config)
+    resources = first(after)["resources"]
+    assert resources == {"limits": {count: 0, "cpu": "1"}, "requests": {count: 0, "cpu": "1"}}
+    assert first(after)["env"] == HIDDEN
+    assert set(after["spec"]) == {"containers"}
+    assert "labels" not in after["metadata"]
+    assert mutate_pod(after, config, None) == []
+    (warning,) = switched_off(pod, config)
+    assert warning.startswith(f"spec.containers[0].resources.limits[{count}]: container 'main'")
+    assert all(name in warning for name in amounts)
+    assert switched_off(after, config) == []
+
+
+def test_a_container_beside_one_that_asks_may_switch_its_devices_off() -> None:
+    off = {"name": "off", "resources": {"limits": {"nvidia.com/gpu": 0, **HAMIS}}}
+    after = mutated(a_pod(a_container({"gpu": 1, "gpumem": 100}), off))
+    asking, other = after["spec"]["containers"]
+    assert asking["resources"]["limits"]["nvidia.com/gpumem"] == 100
+    assert other["resources"]["limits"] == {"nvidia.com/gpu": 0}
+
+
+def test_a_count_of_0_in_one_vendors_words_leaves_what_is_asked_in_anothers() -> None:
+    limits = {"nvidia.com/gpu": 0, "volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 100}
+    pod = a_pod({"name": "main", "resources": {"limits": limits}})
+    assert switched_off(pod, ClusterConfig()) == []
+
+
+def test_a_container_of_a_named_claim_cannot_switch_its_slot_off() -> None:
+    pod = a_pod(a_container({"gpu": 0}), annotations={"vgpu.dev/claim": "mine"})
+    with pytest.raises(Denied, match=r"limits\[nvidia.com/gpu\]: Invalid value: 0: .*slot"):
+        mutate_pod(pod, ClusterConfig(), claim_with({"memory": "1Gi"}))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"aliyun.com/gpu-mem": 0, "aliyun.com/gpu-core.percentage": 30},
+        {"aliyun.com/gpu-count": 0, "aliyun.com/gpu-mem": 4},
+    ],
+)
+def test_acks_words_with_a_0_beside_amounts_are_refused_by_field(limits: dict[str, int]) -> None:
+    """They have no count that could switch devices off."""
+    pod = a_pod({"name": "main", "resources": {"limits": limits}})
+    with pytest.raises(Denied, match=r"spec.containers\[0\].resources.limits\[aliyun.com/gpu-"):
+        mutate_pod(pod, ClusterConfig(), None)

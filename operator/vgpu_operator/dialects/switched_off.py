@@ -1,0 +1,51 @@
+"""Containers that switch their devices off: a count of 0 beside amounts.
+
+Charts write `nvidia.com/gpu: 0` and leave the other amounts as they are. Such a container asks for
+nothing, but kube-scheduler would look for a node with its memory and find none. HAMi names its own
+scheduler in the pod, which leaves those amounts out; so it runs, without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container
+from vgpu_api.vendors import kinds
+from vgpu_operator.dialects import hami, volcano
+from vgpu_operator.dialects.containers import is_given
+
+
+def amounts_without_devices(
+    container: Container, config: ClusterConfig
+) -> tuple[str, tuple[str, ...]] | None:
+    """Return the count that is 0 and the amounts beside it, or None if no count switches them off.
+
+    Alibaba's words have no such count: their memory or compute without the other is refused.
+    """
+    resources = container.resources
+    if not any("/" in name for name in (*resources.limits, *resources.requests)):
+        return None  # most containers: no extended resource at all
+    off = [
+        (counts, amounts)
+        for counts, amounts in _words(config)
+        if any(container.requested(name) is not None for name in counts)
+        and not any(is_given(container, name) for name in counts)
+    ]
+    words = [
+        name for _, amounts in off for name in amounts if container.requested(name) is not None
+    ]
+    if not words:
+        return None
+    count = next(name for name in off[0][0] if container.requested(name) is not None)
+    return count, tuple(words)
+
+
+def _words(config: ClusterConfig) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield counts, and amounts that mean nothing without one of them."""
+    for names in (hami.resource_names(config), volcano.resource_names(config)):
+        yield names[:1], names[1:]
+    for kind in kinds():
+        if kind.name not in config.vendors.leave_alone:
+            counts = tuple(kind.requested_by)
+            yield counts, tuple(name for name in kind.resources if name not in counts)
