@@ -93,6 +93,9 @@ GiB. Never read back as an amount."""
 ACK_GPU_COUNT_LABEL = "aliyun.com/gpu-count"
 """A pod's label: over how many devices the memory of each of its containers is spread."""
 
+LIMIT_RANGER = "kubernetes.io/limit-ranger"
+"""Kubernetes' record of what a LimitRange gave to a pod's containers."""
+
 # Volcano's.
 VOLCANO_MODE = "volcano.sh/vgpu-mode"
 VOLCANO_PODGROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"

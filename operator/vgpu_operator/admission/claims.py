@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from vgpu_api.errors import BadInput, Fault, shown
 from vgpu_api.field_errors import describe
-from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.names import FINALIZER_IN_USE, OPERATOR_USER
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_api.vendors import kind_of
@@ -34,6 +34,7 @@ def validate_claim(
     old: dict[str, Any] | None = None,
     *,
     max_priority: int | None = None,
+    user: str = "",
 ) -> None:
     """Refuse a claim that cannot be meant, or an update that an allocation forbids.
 
@@ -42,6 +43,9 @@ def validate_claim(
         old: The stored object, on an update. An update that leaves the spec as it is passes, so
             that finalizers and labels of an older claim can always be written.
         max_priority: The configuration's `scheduling.maxClaimPriority`; None: any priority passes.
+        user: The account that writes it. The operator alone makes claims for other vendors'
+            devices, of pods that ask for them. Owner references would not show that: anyone may
+            write them.
 
     Raises:
         Denied: code 422; the message names each field, its value and what would be right.
@@ -53,8 +57,8 @@ def validate_claim(
             return
         spec = _read(raw_claim, raw_spec)
         _refuse_what_the_schema_cannot_say(spec)
-        if not _is_made_for_a_pod(raw_claim):
-            _refuse_other_vendors(spec)
+        if user != OPERATOR_USER:
+            _refuse_other_vendors(spec, _vendors_of(_spec_of(old)))
         _refuse_priority_above(max_priority, spec, _spec_of(old))
         if old is not None and _is_allocated(old):
             _refuse_change_in_use(spec, old)
@@ -130,17 +134,20 @@ def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
         )
 
 
-def _is_made_for_a_pod(raw: Any) -> bool:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
-    found = owners if isinstance(owners, list) else []
-    return any(isinstance(owner, dict) and owner.get("kind") == "Pod" for owner in found)
+def _vendors_of(raw_spec: Any) -> frozenset[str]:
+    """Return the vendors in the requests of a stored spec, which may stay there."""
+    requests = raw_spec.get("requests") if isinstance(raw_spec, dict) else None
+    found = requests if isinstance(requests, list) else []
+    return frozenset(
+        str(each.get("vendor", "")).lower() for each in found if isinstance(each, dict)
+    )
 
 
-def _refuse_other_vendors(spec: VGPUClaimSpec) -> None:
+def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
     """Admission gives the containers of a claim that a pod names slots of our own plugin."""
     for index, request in enumerate(spec.requests):
-        kind = kind_of(request.vendor.lower())
+        vendor = request.vendor.lower()
+        kind = None if vendor in stored else kind_of(vendor)
         if kind is not None:
             raise BadInput(
                 field=f"spec.requests[{index}].vendor",

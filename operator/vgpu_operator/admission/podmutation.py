@@ -30,6 +30,7 @@ from vgpu_operator.admission.jsonpatch import JsonPatch, Operation, Step
 from vgpu_operator.admission.podrules import (
     ADMITTED_FIELD,
     HIDDEN,
+    refuse_privileged,
     refuse_reserved_variables,
     refuse_what_is_wrong,
 )
@@ -138,7 +139,7 @@ def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 def _without_devices(
     pod: Pod, config: ClusterConfig
 ) -> Iterator[tuple[PodContainer, str, tuple[str, ...]]]:
-    """Containers that ask for nothing, the count that says so, and the amounts beside it."""
+    """Containers that ask for nothing, that count, and the amounts beside it."""
     if is_left_alone(pod):
         return
     for place in each_container(pod):
@@ -169,14 +170,16 @@ def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any])
         former: The pod without them.
 
     Raises:
-        Denied: a new one chooses its GPUs.
+        Denied: a new one chooses its GPUs, or is privileged.
     """
     patch = JsonPatch(raw_pod)
     with denying():
         there = {container.name for container in read_pod(former).spec.ephemeral_containers}
         for index, container in enumerate(read_pod(raw_pod).spec.ephemeral_containers):
             if container.name not in there:
-                refuse_reserved_variables(f"spec.ephemeralContainers[{index}]", container)
+                path = f"spec.ephemeralContainers[{index}]"
+                refuse_reserved_variables(path, container)
+                refuse_privileged(path, container)
                 _hide_devices(("spec", "ephemeralContainers", index), patch)
     return patch.operations
 

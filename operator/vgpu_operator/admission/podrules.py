@@ -51,7 +51,7 @@ HOST_FOLDERS = (
 
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
     names.HAMI_VULKAN: (
-        is_true,
+        lambda written: written not in names.FALSE,
         "the library limits CUDA, and Vulkan could allocate past the limit; leave it "
         "out, or ask for a whole GPU, which needs no limit",
     ),
@@ -231,13 +231,23 @@ def _words_of_one_dialect(
 
 
 def _unprivileged(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    for place in requesting:
-        context = place.container.security_context
-        if context is not None and context.privileged:
-            raise BadInput.forbidden(
-                f"{place.path}.securityContext.privileged",
-                "a privileged container can open every GPU of its node",
-            )
+    """One rule for the whole pod, as in HAMi: any container of it could use more than its grant."""
+    for place in each_container(pod):
+        refuse_privileged(place.path, place.container)
+
+
+def refuse_privileged(path: str, container: Container) -> None:
+    """Refuse a privileged container.
+
+    Raises:
+        BadInput: names the field.
+    """
+    context = container.security_context
+    if context is not None and context.privileged:
+        raise BadInput.forbidden(
+            f"{path}.securityContext.privileged",
+            "a privileged container, in a pod that asks for a GPU, can open every GPU of its node",
+        )
 
 
 def _environment_is_free(

@@ -10,14 +10,16 @@ Source: the getenv calls of HAMi-core.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from vgpu_api import names
+from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
+from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_api.vendors import Kind, kind_of, kinds
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
@@ -25,6 +27,7 @@ from vgpu_operator.dialects import ack, hami, native, read, volcano
 from vgpu_operator.dialects.containers import PodContainer, each_container, is_given
 from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.moved import restored
+from vgpu_operator.dialects.numa_spec import EXPECTED, numa_spec
 from vgpu_operator.dialects.pod_demand import PodDemand
 from vgpu_operator.dialects.reading import is_left_alone
 
@@ -43,12 +46,36 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """By variable: what to use instead."""
 
+_OF_VENDORS_PLUGIN = "devices that the vendor's own device plugin hands out undivided"
+_OF_OLD_ILUVATAR = (
+    "a part of an Iluvatar GPU, which is iluvatar.ai/MR-V100-vgpu and the like by now"
+)
 _FORMER_PARTS_OF_ENFLAME = "a part of an Enflame GCU, which is enflame.com/drs-gcu by now"
 NOT_SERVED: Mapping[str, str] = {
     "enflame.com/vgcu": _FORMER_PARTS_OF_ENFLAME,
     "enflame.com/vgcu-percentage": _FORMER_PARTS_OF_ENFLAME,
+    "cambricon.com/mlu": f"{_OF_VENDORS_PLUGIN}; a part is cambricon.com/vmlu",
+    "huawei.com/Ascend910": f"{_OF_VENDORS_PLUGIN}; a part is huawei.com/Ascend910A and the like",
+    "huawei.com/npu-memory": "memory of huawei.com/Ascend910; of a part it is "
+    "huawei.com/Ascend910A-memory and the like",
+    "hygon.com/dcu": f"{_OF_VENDORS_PLUGIN}; a part is hygon.com/dcunum",
+    "iluvatar.ai/vcuda-core": _OF_OLD_ILUVATAR,
+    "iluvatar.ai/vcuda-memory": _OF_OLD_ILUVATAR,
 }
 """By resource that HAMi's documents have and vgpu does not serve: what it is (decision 55)."""
+NPU_TEMPLATE = "huawei.com/npu-template"
+"""Of a guide to HAMi; no version of HAMi reads it."""
+
+GROUP_LABELS = ("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group")
+"""Of the plugin Coscheduling."""
+GROUP_FIELDS = ("schedulingGroup", "workloadRef")
+"""Of the pod's spec, in Kubernetes itself."""
+_SET_BY_LIMIT_RANGE = re.compile(
+    r"(?P<names>[^;:]+) (?P<kind>request|limit) for (?:init )?container (?P<container>[a-z0-9-]+)"
+)
+"""Source: mergeContainerResources in Kubernetes' plugin/pkg/admission/limitranger."""
+_LARGEST_MIB = 256 << 10
+"""More memory than any device of today: an amount was meant in another unit."""
 
 CHOOSING_IN_HAMIS_WORDS = (
     names.NVIDIA_USE_TYPE,
@@ -64,12 +91,22 @@ CHOOSING_IN_HAMIS_WORDS = (
 CHOOSING = (*CHOOSING_IN_HAMIS_WORDS, names.ACK_NUMA_SPEC)
 """Annotations that choose devices for pods that ask by resources."""
 
+AS_ANNOTATIONS = (
+    *CHOOSING,
+    names.ANNOTATION_CLAIM,
+    names.ANNOTATION_CLAIM_TEMPLATE,
+    names.VOLCANO_MODE,
+    names.VOLCANO_PODGROUP_POLICY,
+    names.HAMI_VULKAN,
+)
+"""Words that act as a pod's annotations."""
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
 """Words that act on a Node."""
 OF_LABELS = (names.HAMI_WEBHOOK_LABEL, names.ACK_GPU_COUNT_LABEL)
 """Words that act as a pod's labels."""
 _NVIDIAS = "nvidia"
 _FULL = 100
+_OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 
 
 def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
@@ -81,9 +118,10 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
             return []
         pod = restored(pod, config)
         found = [*_metadata(pod, config), *_beside_a_claim(pod), *_out_of_place(pod)]
-        found += [*_choosing_others(pod, demand, config), *_of_gangs(pod, config)]
-        found += _of_neighbours(pod, demand)
-        return [*found, *_amounts(pod, config), *_variables(pod)]
+        found += [*_choosing_others(pod, demand, config), *_of_gangs(pod, raw_pod, config)]
+        found += [*_of_neighbours(pod, demand), *_of_limit_ranges(pod, config)]
+        found += [*_of_numa(pod), *_of_templates(pod), *_in_other_units(pod, demand)]
+        return [*found, *_amounts(pod, config), *_variables(pod), *_switches(pod, demand)]
     except VgpuError:
         return []  # refused, and with a better sentence
 
@@ -100,7 +138,7 @@ def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         pod = read_pod(raw_pod)
         if is_left_alone(pod) or read(pod, config) is not None:
             return []
-    return [*_others_amounts(pod, config), *_not_served(pod, config)]
+    return [*_others_amounts(pod, config), *_not_served(pod, config), *_of_templates(pod)]
 
 
 def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
@@ -149,10 +187,96 @@ def _variables(pod: Pod) -> Iterator[str]:
                 yield f"{path}: has no effect: {WITHOUT_EFFECT[variable.name]}"
 
 
+def _switches(pod: Pod, demand: PodDemand) -> Iterator[str]:
+    """Variables and a priority that act on a share of compute, where there is none to act on."""
+    requests = {each.name: each for each in (() if demand.spec is None else demand.spec.requests)}
+    for place in each_container(pod):
+        control = place.container.env_value(names.ENV_DISABLE_CONTROL) or ""
+        if control not in (names.TRUE | names.FALSE | {""}):
+            yield f"{place.env_path(names.ENV_DISABLE_CONTROL)}: has no effect: true would be read"
+        request = requests.get(place.name)
+        policy = (place.container.env_value(names.ENV_CORE_POLICY) or "").strip().lower()
+        why = None if not policy else _why_no_policy(request, policy, demand)
+        if why is not None:
+            yield f"{place.env_path(names.ENV_CORE_POLICY)}: has no effect: {why}"
+        if request is not None and request.mode == "MIG" and request.compute_priority is not None:
+            resource = next(n for n in _named(place) if n.endswith("/priority"))
+            yield f"{place.resource_path(resource)}: has no effect: {_OF_INSTANCES}"
+
+
+def _why_no_policy(request: VGPURequest | None, policy: str, demand: PodDemand) -> str | None:
+    """Return why a container's policy of compute does nothing, or None if it acts."""
+    if request is None:
+        by_claim = "the claim's request has the corePolicy"
+        return "the container asks for no GPU" if demand.native is None else by_claim
+    if request.vendor != _NVIDIAS:
+        return "the library limits NVIDIA's GPUs alone"
+    if request.mode == "MIG":
+        return _OF_INSTANCES
+    if policy == "force" and not request.cores:
+        return "the container asks for no share of compute, so there is no limit to enforce"
+    return None
+
+
+def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    """Resources of ours that the namespace's LimitRange gave, and not the pod's author.
+
+    A LimitRange with a `max` and no `default` gives every container the maximum.
+    """
+    written = pod.metadata.annotations.get(names.LIMIT_RANGER, "")
+    known = config.managed_resources()
+    by_name = {place.name: place for place in each_container(pod)}
+    for found in _SET_BY_LIMIT_RANGE.finditer(written):
+        place = by_name.get(found["container"])
+        if found["kind"] != "limit" or place is None:
+            continue
+        for name in found["names"].split(","):
+            given = place.container.requested(name.strip())
+            if name.strip() in known and given is not None:
+                yield (
+                    f"{place.resource_path(name.strip())}: {given} was given to container "
+                    f"{place.name!r} by a LimitRange of the namespace, not by the pod: write 0 "
+                    "where it needs none, or give the LimitRange a default of 0"
+                )
+
+
+def _of_numa(pod: Pod) -> Iterator[str]:
+    """Keys of Alibaba's annotation that nothing reads."""
+    spec = numa_spec(pod)
+    for key in () if spec is None else spec.unknown:
+        yield f"{annotation_field(names.ACK_NUMA_SPEC)}: key {key[:63]!r} has no effect: {EXPECTED}"
+
+
+def _of_templates(pod: Pod) -> Iterator[str]:
+    if NPU_TEMPLATE in pod.metadata.annotations:
+        yield (
+            f"{annotation_field(NPU_TEMPLATE)}: has no effect: the memory that a container asks "
+            "for, such as huawei.com/Ascend910B3-memory, chooses the template"
+        )
+
+
+def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
+    """Amounts of memory in a vendor's units that no device has: they were meant in MiB."""
+    places = {place.name: place for place in each_container(pod)}
+    for request in () if demand.spec is None else demand.spec.requests:
+        kind = kind_of(request.vendor)
+        if kind is None or kind.memory is None or kind.memory.unit_mib == 1:
+            continue
+        memory, place = kind.memory, places[request.name]
+        if request.memory is not None and quantity.read_mib(request.memory) > _LARGEST_MIB:
+            given = place.container.requested(memory.resource)
+            gib = quantity.read_mib(request.memory) >> 10
+            yield (
+                f"{place.resource_path(memory.resource)}: {given} units of {memory.unit_mib} MiB "
+                f"are {gib} GiB of each device: write a size with its unit, such as 8Gi, if MiB "
+                "were meant"
+            )
+
+
 def _out_of_place(pod: Pod) -> Iterator[str]:
     """Words that act as annotations and stand as labels, the other way round, or act on a Node."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
-    for key in (*CHOOSING, names.ANNOTATION_CLAIM, names.ANNOTATION_CLAIM_TEMPLATE):
+    for key in AS_ANNOTATIONS:
         if key in labels:
             yield f"metadata.labels[{key}]: has no effect: write it as an annotation"
     for key in OF_LABELS:
@@ -240,15 +364,31 @@ def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
             )
 
 
-def _of_gangs(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """A PodGroup of a pod that Volcano does not schedule."""
+def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
+    """Groups whose pods are to start together, of a pod that is started by itself."""
     scheduler = pod.spec.scheduler_name
-    is_ours = scheduler in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
-    if is_ours and names.VOLCANO_GROUP in pod.metadata.annotations:
-        yield (
-            f"{annotation_field(names.VOLCANO_GROUP)}: has no effect: {scheduler} starts each pod "
-            "by itself; with schedulerName volcano Volcano starts the group together"
+    is_gated = config.scheduling.mode == "Gate"
+    if not is_gated and scheduler not in {
+        config.scheduling.scheduler_name,
+        *names.SCHEDULER_ALIASES,
+    }:
+        return
+    by_itself = (
+        "vgpu reserves devices pod by pod, so a part of the group may hold some and wait"
+        if is_gated
+        else f"{scheduler} starts each pod by itself"
+    )
+    if names.VOLCANO_GROUP in pod.metadata.annotations:
+        instead = (
+            "" if is_gated else "; with schedulerName volcano Volcano starts the group together"
         )
+        yield f"{annotation_field(names.VOLCANO_GROUP)}: has no effect: {by_itself}{instead}"
+    for key in GROUP_LABELS:
+        if key in pod.metadata.labels:
+            yield f"metadata.labels[{key}]: has no effect: {by_itself}"
+    for field in GROUP_FIELDS:
+        if raw_pod["spec"].get(field):
+            yield f"spec.{field}: has no effect: {by_itself}"
 
 
 def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
@@ -287,16 +427,19 @@ def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Devices that HAMi would place, in a pod that names our scheduler."""
+    """Devices of HAMi's documents that are not served here, whatever scheduler the pod names."""
     scheduler = pod.spec.scheduler_name
-    if scheduler not in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}:
-        return
+    is_ours = scheduler in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
+    by, instead = (
+        (f"by {scheduler}", "leave the pod the scheduler of HAMi or of the vendor")
+        if is_ours
+        else ("by vgpu", "it waits where the vendor's plugin is not installed")
+    )
     for place in each_container(pod):
         for name in _named(place):
             if name in NOT_SERVED:
                 yield (
-                    f"{place.resource_path(name)}: not served by {scheduler}: {NOT_SERVED[name]}; "
-                    "leave the pod the scheduler of HAMi or of the vendor"
+                    f"{place.resource_path(name)}: not served {by}: {NOT_SERVED[name]}; {instead}"
                 )
 
 

@@ -13,7 +13,7 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.jsonpatch import applied
-from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.admission.podmutation import mutate_pod, switched_off
 from vgpu_operator.admission.podrules import validate_pod
 from vgpu_operator.admission.rawpod import RawPod
 from vgpu_operator.admission.variables import unanswered, without_effect
@@ -43,7 +43,8 @@ def _checked(path: str, pod: RawPod, config: ClusterConfig) -> list[str]:
         operations = mutate_pod(pod, config, None, may_disable_control=True)
         admitted = RawPod(applied(pod, operations))
         validate_pod(admitted, config, may_disable_control=True)
-        warnings = [*unasked(admitted, config), *without_effect(admitted, config)]
+        warnings = [*switched_off(pod, config), *unasked(admitted, config)]
+        warnings += without_effect(admitted, config)
         return [*warnings, *misspelt(admitted, config), *unanswered(admitted, config)]
     except Denied as refusal:
         raise Denied(f"{path}.{refusal.message}") from refusal

@@ -27,6 +27,10 @@ WRITTEN_BY_USERS = (
     names.ANNOTATION_CLAIM,
     names.ANNOTATION_CLAIM_TEMPLATE,
     *CHOOSING_IN_HAMIS_WORDS,
+    names.HAMI_VULKAN,
+    names.ACK_NUMA_SPEC,
+    names.VOLCANO_MODE,
+    names.VOLCANO_PODGROUP_POLICY,
 )
 """The annotations of a pod that act."""
 WRITTEN_BY_PROGRAMS = (
@@ -36,7 +40,13 @@ WRITTEN_BY_PROGRAMS = (
     *names.HAMI_RECORDS,
 )
 """Records of ours and of HAMi, which copied pods bring along: no typos of anything."""
-ANNOTATION_PREFIXES = ("nvidia.com", "hami.io", names.GROUP)
+ANNOTATION_PREFIXES = (
+    "nvidia.com/",
+    "hami.io/",
+    f"{names.GROUP}/",
+    "volcano.sh/vgpu",
+    "scheduling.alibabacloud.com/numa",
+)
 RESOURCE_PREFIXES = ("nvidia.com/", "aliyun.com/gpu", "volcano.sh/vgpu", f"{names.GROUP}/")
 
 _MOST = 8
@@ -138,10 +148,8 @@ def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
     for name in pod.metadata.annotations:
         if name in WRITTEN_BY_USERS or name in WRITTEN_BY_PROGRAMS or name in others:
             continue
-        prefix, slash, _ = name.partition("/")
-        warning = (
-            _warning(name, "annotation", config) if slash and prefix in ANNOTATION_PREFIXES else ""
-        )
+        is_near = name.startswith(ANNOTATION_PREFIXES)
+        warning = _warning(name, "annotation", config) if is_near else ""
         if warning:
             yield f"{annotation_field(_shortened(name))}: {warning}"
 

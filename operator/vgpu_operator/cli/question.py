@@ -16,6 +16,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
+from vgpu_api.names import OPERATOR_USER
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
@@ -177,11 +178,13 @@ def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
 
 
 def _of_claim(raw: dict[str, Any]) -> Question:
-    validate_claim(copy.deepcopy(raw))
     try:
         claim = VGPUClaim.read(raw)
     except ValidationError as error:
+        validate_claim(copy.deepcopy(raw))
         raise Denied(describe(error)) from error
+    by_operator = any(owner.kind == "Pod" for owner in claim.metadata.owner_references)
+    validate_claim(copy.deepcopy(raw), user=OPERATOR_USER if by_operator else "")
     return Question(claim.spec, claim.metadata.namespace or "default", None)
 
 

@@ -123,6 +123,10 @@ def _device_policies(written: str) -> list[DevicePolicy]:
 
 
 def _numa(written: str) -> NumaPolicy | None:
+    """HAMi reads a word that is no switch as off; the pod would get GPUs of several NUMA nodes."""
+    if written and not is_true(written) and written not in names.FALSE:
+        switches = ("true", "false")
+        raise BadInput.unsupported(annotation_field(names.NVIDIA_NUMA_BIND), written, switches)
     return "Require" if is_true(written) else None
 
 

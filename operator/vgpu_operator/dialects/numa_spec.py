@@ -27,16 +27,21 @@ EXPECTED = (
     "a JSON object with numaTopologyPolicy: one of "
     f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
 )
+_POLICY, _EXCLUSIVE = "numaTopologyPolicy", "singleNUMANodeExclusive"
 _MAX_SPEC = 4096
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 
 
 @dataclass(frozen=True, slots=True)
 class NumaSpec:
-    """The annotation of one pod. `exclusive`: no other pod may have the NUMA node."""
+    """The annotation of one pod.
+
+    `exclusive`: no other pod may have the NUMA node. `unknown`: keys that mean nothing.
+    """
 
     policy: NumaPolicy
     exclusive: Literal["Preferred", "Required"]
+    unknown: tuple[str, ...] = ()
 
 
 def numa_spec(pod: Pod) -> NumaSpec | None:
@@ -61,9 +66,10 @@ def numa_spec(pod: Pod) -> NumaSpec | None:
         raise error from None
     if not isinstance(spec, dict):
         raise error
-    word = spec.get("numaTopologyPolicy")
+    word = spec.get(_POLICY)
     policy = NUMA_POLICIES.get(word) if isinstance(word, str) else None
-    exclusive = spec.get("singleNUMANodeExclusive", "Preferred")
+    exclusive = spec.get(_EXCLUSIVE, "Preferred")
     if policy is None or exclusive not in ("Preferred", "Required"):
         raise error
-    return NumaSpec(policy=policy, exclusive=exclusive)
+    unknown = tuple(sorted(spec.keys() - {_POLICY, _EXCLUSIVE}))
+    return NumaSpec(policy=policy, exclusive=exclusive, unknown=unknown)

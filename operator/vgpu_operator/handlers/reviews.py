@@ -64,10 +64,12 @@ class ReviewRequest(NamedTuple):
     Attributes:
         namespace: Where that is to be.
         old: As it is stored; None: it is created.
+        user: The account that writes it.
     """
 
     namespace: str
     old: dict[str, Any] | None
+    user: str
 
 
 Rule = Callable[[RawPod, ReviewRequest], Awaitable[Verdict]]
@@ -130,7 +132,7 @@ class Reviews:
 
     async def _validate_claim(self, claim: dict[str, Any], request: ReviewRequest) -> Verdict:
         most = self._source.config.scheduling.max_claim_priority
-        validate_claim(claim, request.old, max_priority=most)
+        validate_claim(claim, request.old, max_priority=most, user=request.user)
         return [], []
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
@@ -180,7 +182,13 @@ def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:
         for key, what in (("object", given), ("oldObject", {} if old is None else old)):
             if not isinstance(what, dict):
                 return _refused(f"request.{key}: Required value: an object", 400)
-        raw, request = RawPod(given), ReviewRequest(str(sent.get("namespace") or ""), old)
+        user = sent.get("userInfo")
+        request = ReviewRequest(
+            str(sent.get("namespace") or ""),
+            old,
+            str(user.get("username", "")) if isinstance(user, dict) else "",
+        )
+        raw = RawPod(given)
         try:
             with answering(kind, raw, request.namespace):
                 operations, warnings = await rule(raw, request)

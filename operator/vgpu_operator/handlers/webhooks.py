@@ -45,8 +45,8 @@ reach 128 KiB. A pod of 2.6 MiB cost 2.5 s of CPU to mutate, and `kubectl create
 stores nothing, so one tenant could keep every GPU pod from being admitted. CEL cannot measure
 bytes, so no match condition can refuse such a pod.
 """
-ONLY_WARN = frozenset({"warn-pods", "check-volcano-jobs"})
-"""Paths that refuse nothing: what is too large for them is admitted unread."""
+ADMITTED_UNREAD = frozenset({"warn-pods", "check-volcano-jobs"})
+"""Paths that admit what is too large for them: they warn, and a Job's pods are reviewed too."""
 _UID = re.compile(rb'"request"\s*:\s*{\s*"uid"\s*:\s*"([^"\\]{1,64})"')
 _UID_WITHIN = 1024
 """The API server writes the review's UID first."""
@@ -145,7 +145,7 @@ def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
     uid = _UID.search(sent, 0, _UID_WITHIN)
     if uid is None:
         return web.Response(status=_TOO_LARGE, text=text)
-    response: dict[str, Any] = {"uid": uid[1].decode(), "allowed": path in ONLY_WARN}
+    response: dict[str, Any] = {"uid": uid[1].decode(), "allowed": path in ADMITTED_UNREAD}
     if response["allowed"]:
         response["warnings"] = [f"{text}: vgpu has not looked for words without effect"]
     else:

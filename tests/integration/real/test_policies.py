@@ -545,8 +545,8 @@ async def test_without_webhooks_a_debugger_of_a_gpu_pod_chooses_no_devices(
 ) -> None:
     void, every = ({"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "all"))
     gpu = a_container(limits={"nvidia.com/gpu": 1}, env=[void])
-    for name, container in (("debugged", gpu), ("debugged-plain", a_container())):
-        await callers.admin.create(PODS, a_pod(name, container))
+    await callers.admin.create(PODS, marked(a_pod("debugged", gpu)))
+    await callers.admin.create(PODS, a_pod("debugged-plain", a_container()))
 
     async def debug(pod: str, *env: list[Object]) -> Object:
         added = [{"name": f"d{n}", "image": "x", "env": given} for n, given in enumerate(env)]
@@ -560,4 +560,9 @@ async def test_without_webhooks_a_debugger_of_a_gpu_pod_chooses_no_devices(
     with pytest.raises(Invalid, match="kubectl debug --env"):
         await debug("debugged", [void], [every])
     await debug("debugged", [void], [void])
+    privileged = {"privileged": True}
+    added = [{"name": "d9", "image": "x", "env": [void], "securityContext": privileged}]
+    change_ = {"spec": {"ephemeralContainers": added}}
+    with pytest.raises(Invalid, match="a privileged container, in a pod that asks for a GPU"):
+        await change(callers.admin, PODS, "debugged", change_, "ephemeralcontainers")
     await debug("debugged-plain", [every])

@@ -298,7 +298,21 @@ def test_devices_of_other_vendors_are_asked_for_by_pods_alone() -> None:
     )
 
 
-def test_the_claim_that_is_made_for_such_a_pod_passes() -> None:
+def of_hygons(memory: str = "1Gi") -> dict[str, Any]:
+    """A claim in the form of those that the operator makes for pods."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": "u"}
-    spec = {"requests": [{"name": "main", "vendor": "hygon"}]}
-    validate_claim({"metadata": {"ownerReferences": [owner]}, "spec": spec})
+    spec = {"requests": [{"name": "main", "vendor": "hygon", "memory": memory}]}
+    return {"metadata": {"ownerReferences": [owner]}, "spec": spec}
+
+
+def test_the_operator_makes_such_claims_for_pods() -> None:
+    validate_claim(of_hygons(), user="system:serviceaccount:vgpu-system:vgpu-operator")
+
+
+def test_an_owner_that_anyone_can_write_makes_no_claim_the_operators() -> None:
+    with pytest.raises(Denied, match=r"spec\.requests\[0\]\.vendor: Unsupported value"):
+        validate_claim(of_hygons(), user="jane")
+
+
+def test_a_claim_that_the_operator_made_may_be_edited() -> None:
+    validate_claim(of_hygons("2Gi"), of_hygons(), user="jane")

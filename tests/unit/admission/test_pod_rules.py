@@ -120,10 +120,15 @@ def test_a_privileged_container_gets_no_device() -> None:
     admit(a_pod(securityContext={"privileged": False}))
 
 
-def test_a_privileged_container_beside_the_asking_one_passes() -> None:
+def test_no_container_of_a_pod_that_asks_is_privileged() -> None:
+    """As in HAMi: any container of the pod could open the device beside its limits."""
     pod = a_pod()
     pod["spec"]["containers"][1]["securityContext"] = {"privileged": True}
-    admit(pod)
+    assert "spec.containers[1].securityContext.privileged: Forbidden" in denial_of(pod)
+    pod = a_pod()
+    first = {"name": "first", "securityContext": {"privileged": True}}
+    pod["spec"]["initContainers"] = [first]
+    assert "spec.initContainers[0].securityContext.privileged: Forbidden" in denial_of(pod)
 
 
 def test_a_node_chosen_beforehand_is_refused() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission import unanswered, without_effect
+from vgpu_api.config import ClusterConfig, SchedulingConfig
+from vgpu_operator.admission import misspelt, unanswered, without_effect
 from vgpu_operator.admission.variables import CHOOSING, NOT_SERVED, WITHOUT_EFFECT
 
 HAMI_READS = (
@@ -273,3 +273,182 @@ def test_a_device_that_is_not_served_is_named_to_a_pod_of_our_scheduler(name: st
     )
     assert unanswered(pod, ClusterConfig()) == []
     assert without_effect(pod, ClusterConfig()) == [warning]
+
+
+def warned(pod: dict[str, Any], mode: str = "Extender") -> list[str]:
+    """As the webhooks do: what the validating one finds, then the one that only warns."""
+    config = ClusterConfig(scheduling=SchedulingConfig(mode=mode))
+    return [*without_effect(pod, config), *misspelt(pod, config), *unanswered(pod, config)]
+
+
+def of(limits: dict[str, Any], *env: tuple[str, str], **pod: Any) -> dict[str, Any]:
+    variables = [{"name": name, "value": value} for name, value in env]
+    container = {"name": "main", "env": variables, "resources": {"limits": limits}}
+    metadata = {"name": "p", **pod.pop("metadata", {})}
+    return {"metadata": metadata, "spec": {"containers": [container], **pod}}
+
+
+GPU = {"nvidia.com/gpu": 1}
+FORCE = ("GPU_CORE_UTILIZATION_POLICY", "force")
+MIG = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
+OURS = {"schedulerName": "vgpu-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "field", "why"),
+    [
+        (
+            of({**GPU, "nvidia.com/gpumem": 9}, FORCE),
+            "env[GPU_CORE_UTILIZATION_POLICY]",
+            "no limit",
+        ),
+        (of({**GPU, "nvidia.com/gpumem": 9}, FORCE, metadata=MIG), "env[GPU_CORE", "MIG instance"),
+        (of({"hygon.com/dcunum": 1}, FORCE), "env[GPU_CORE", "NVIDIA's GPUs alone"),
+        (
+            of({**GPU, "nvidia.com/gpumem": 9, "nvidia.com/priority": 1}, metadata=MIG),
+            "limits[nvidia.com/priority]",
+            "MIG instance",
+        ),
+        (of(GPU, ("CUDA_DISABLE_CONTROL", "yes")), "env[CUDA_DISABLE_CONTROL]", "true would be"),
+        (
+            of({"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 8000}),
+            "limits[cambricon.com/mlu.smlu.vmemory]",
+            "2000 GiB of each device",
+        ),
+        (
+            of(GPU, metadata={"labels": {"volcano.sh/vgpu-mode": "mig"}}),
+            "labels[volcano.sh/vgpu-mode]",
+            "write it as an annotation",
+        ),
+        (
+            of(
+                GPU,
+                metadata={
+                    "annotations": {
+                        "scheduling.alibabacloud.com/numa-topology-spec": '{"numaTopologyPolicy": '
+                        '"BestEffort", "singleNUMANodeExclusiv": "Required"}'
+                    }
+                },
+            ),
+            "annotations[scheduling.alibabacloud.com/numa-topology-spec]",
+            "key 'singleNUMANodeExclusiv' has no effect",
+        ),
+        (
+            of(GPU, metadata={"annotations": {"huawei.com/npu-template": "1c8g"}}),
+            "annotations[huawei.com/npu-template]",
+            "has no effect",
+        ),
+        (
+            of({}, metadata={"annotations": {"huawei.com/npu-template": "1c8g"}}),
+            "annotations[huawei.com/npu-template]",
+            "has no effect",
+        ),
+        (
+            of(GPU, metadata={"annotations": {"volcano.sh/vgpu-modes": "mig"}}),
+            "annotations[volcano.sh/vgpu-modes]",
+            "did you mean volcano.sh/vgpu-mode?",
+        ),
+        (
+            of(
+                GPU,
+                metadata={"annotations": {"scheduling.alibabacloud.com/numa-topology-specs": ""}},
+            ),
+            "annotations[scheduling.alibabacloud.com/numa-topology-specs]",
+            "did you mean scheduling.alibabacloud.com/numa-topology-spec?",
+        ),
+    ],
+)
+def test_a_word_that_does_nothing_where_it_stands_is_named(
+    pod: dict[str, Any], field: str, why: str
+) -> None:
+    found = [each for each in warned(pod) if field in each]
+    assert len(found) == 1
+    assert why in found[0]
+    assert len(found[0]) <= 320
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        of({**GPU, "nvidia.com/gpucores": 30}, FORCE),
+        of(GPU, FORCE),  # alone on its device: force keeps it there
+        of({**GPU, "nvidia.com/gpumem": 9}, ("CUDA_DISABLE_CONTROL", "false")),
+        of({"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 32}),
+        of(GPU, metadata={"annotations": {"volcano.sh/task-spec": "a", "volcano.sh/queue": "b"}}),
+        of({}, metadata={"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, **OURS),
+    ],
+)
+def test_what_acts_where_it_stands_is_not(pod: dict[str, Any]) -> None:
+    assert warned(pod) == []
+
+
+@pytest.mark.parametrize(
+    ("gang", "field"),
+    [
+        ({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}}, "metadata.labels["),
+        ({"metadata": {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}}, "metadata.labels["),
+        ({"metadata": {"annotations": {"scheduling.k8s.io/group-name": "g"}}}, "metadata.annot"),
+        ({"schedulingGroup": {"podGroupName": "g"}}, "spec.schedulingGroup"),
+        ({"workloadRef": {"name": "w", "podGroup": "g"}}, "spec.workloadRef"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("mode", "scheduler"),
+    [("Extender", "vgpu-scheduler"), ("Extender", "hami-scheduler"), ("Gate", "default-scheduler")],
+)
+def test_a_gang_that_is_started_pod_by_pod_is_warned_of(
+    gang: dict[str, Any], field: str, mode: str, scheduler: str
+) -> None:
+    """Left silent it would start in part, and hold devices for ever."""
+    (warning,) = warned(of(GPU, schedulerName=scheduler, **gang), mode)
+    assert warning.startswith(field)
+    assert "has no effect" in warning
+
+
+@pytest.mark.parametrize("scheduler", ["vgpu-scheduler", "default-scheduler"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "huawei.com/Ascend910",
+        "huawei.com/npu-memory",
+        "iluvatar.ai/vcuda-core",
+        "iluvatar.ai/vcuda-memory",
+        "cambricon.com/mlu",
+        "hygon.com/dcu",
+        "enflame.com/vgcu",
+    ],
+)
+def test_a_vendors_word_that_is_not_served_is_named_whatever_the_scheduler(
+    name: str, scheduler: str
+) -> None:
+    """Source: the guides to HAMi in examples/hami-guide."""
+    (warning,) = warned(of({name: 1}, schedulerName=scheduler))
+    assert warning.startswith(f"spec.containers[0].resources.limits[{name}]: not served by ")
+
+
+LIMIT_RANGER = "kubernetes.io/limit-ranger"
+
+
+def test_a_gpu_that_a_limit_range_gave_is_named_with_its_container() -> None:
+    """The annotation as Kubernetes 1.36 writes it for a LimitRange with a max and no default."""
+    pod = of(GPU | {"nvidia.com/gpumem": 1000})
+    pod["spec"]["containers"].append({"name": "istio-proxy", "resources": {"limits": GPU}})
+    pod["spec"]["initContainers"] = [{"name": "init", "resources": {"limits": dict(GPU)}}]
+    pod["metadata"]["annotations"] = {
+        LIMIT_RANGER: "LimitRanger plugin set: cpu, nvidia.com/gpu request for init container "
+        "init; cpu, nvidia.com/gpu limit for init container init; nvidia.com/gpu request for "
+        "container istio-proxy; memory, nvidia.com/gpu limit for container istio-proxy"
+    }
+    found = warned(pod)
+    assert [each.split(": ")[0] for each in found] == [
+        "spec.initContainers[0].resources.limits[nvidia.com/gpu]",
+        "spec.containers[1].resources.limits[nvidia.com/gpu]",
+    ]
+    assert "container 'istio-proxy' by a LimitRange of the namespace" in found[1]
+
+
+@pytest.mark.parametrize(
+    "written", ["", "nonsense", "LimitRanger plugin set: cpu limit for container main", "for ;;;"]
+)
+def test_a_limit_range_that_gave_no_gpu_is_not_named(written: str) -> None:
+    assert warned(of(GPU, metadata={"annotations": {LIMIT_RANGER: written}})) == []

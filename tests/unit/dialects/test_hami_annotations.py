@@ -155,9 +155,16 @@ def test_numa_bind_requires_one_numa_node(written: str) -> None:
     assert placement_of({"nvidia.com/numa-bind": written}).numa == "Require"
 
 
-@pytest.mark.parametrize("written", ["false", "0", "yes", "", "maybe"])
-def test_a_numa_bind_that_cannot_be_read_is_off(written: str) -> None:
+@pytest.mark.parametrize("written", ["false", "0", "F", ""])
+def test_a_numa_bind_that_is_off_places_nothing(written: str) -> None:
     assert spec_of({"nvidia.com/numa-bind": written}).placement is None
+
+
+@pytest.mark.parametrize("written", ["yes", "maybe", "on", "tRUE"])
+def test_a_numa_bind_that_cannot_be_read_is_refused(written: str) -> None:
+    """Read as off, as HAMi does, it would place the pod where its author did not want it."""
+    with pytest.raises(BadInput, match=r"annotations\[nvidia.com/numa-bind\]: Unsupported value"):
+        spec_of({"nvidia.com/numa-bind": written})
 
 
 def test_weights_name_all_three_terms_in_any_order() -> None:
