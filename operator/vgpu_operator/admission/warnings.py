@@ -45,7 +45,7 @@ ANNOTATION_PREFIXES = (
     "hami.io/",
     f"{names.GROUP}/",
     "volcano.sh/vgpu",
-    "scheduling.alibabacloud.com/numa",
+    names.ACK_NUMA_SPEC.partition("-")[0],
 )
 RESOURCE_PREFIXES = ("nvidia.com/", "aliyun.com/gpu", "volcano.sh/vgpu", f"{names.GROUP}/")
 

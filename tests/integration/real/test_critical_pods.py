@@ -9,7 +9,7 @@ import pytest
 
 from vgpu_api.resources import NODES, PODS
 from vgpu_client.api import Api
-from vgpu_client.errors import Forbidden
+from vgpu_client.errors import ServerError
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installation import apply
 from vgpu_local.programs import ROOT
@@ -45,7 +45,7 @@ async def test_our_pods_are_created_where_critical_classes_need_a_quota(
         async with Api.connect(str(plane.kubeconfig)) as api:
             await api.create(NODES, {"metadata": {"name": "node-1"}})
             pod = a_pod("other", a_container(), priorityClassName="system-node-critical")
-            with pytest.raises(Forbidden, match="insufficient quota to match these scopes"):
+            with pytest.raises(ServerError, match="insufficient quota to match these scopes"):
                 await api.create(PODS, pod)
             if folder == "uninstall":
                 namespace = tmp_path / "namespace"

@@ -556,13 +556,13 @@ async def test_without_webhooks_a_debugger_of_a_gpu_pod_chooses_no_devices(
     for env in ([], [every], [void, every]):
         with pytest.raises(Invalid, match="kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void"):
             await debug("debugged", env)
+    privileged = {"privileged": True}
+    added = [{"name": "d0", "image": "x", "env": [void], "securityContext": privileged}]
+    change_ = {"spec": {"ephemeralContainers": added}}
+    with pytest.raises(Invalid, match="a privileged container, in a pod that asks for a GPU"):
+        await change(callers.admin, PODS, "debugged", change_, "ephemeralcontainers")
     await debug("debugged", [void])
     with pytest.raises(Invalid, match="kubectl debug --env"):
         await debug("debugged", [void], [every])
     await debug("debugged", [void], [void])
-    privileged = {"privileged": True}
-    added = [{"name": "d9", "image": "x", "env": [void], "securityContext": privileged}]
-    change_ = {"spec": {"ephemeralContainers": added}}
-    with pytest.raises(Invalid, match="a privileged container, in a pod that asks for a GPU"):
-        await change(callers.admin, PODS, "debugged", change_, "ephemeralcontainers")
     await debug("debugged-plain", [every])
