@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
 
 from vgpu_api.errors import BadInput, Fault
+from vgpu_api.vendors import kinds
 
 NVIDIA = "nvidia"
 VENDOR_SECTIONS = (
@@ -78,6 +80,8 @@ _MADE_ON_DEMAND = (
     "made"
 )
 _POLICIES = {"nodeSchedulerPolicy": "nodePolicy", "gpuSchedulerPolicy": "devicePolicy"}
+_NO_DEFAULT = (0, "0", "", None)
+_NO_FACTOR = (*_NO_DEFAULT, 1, "1")
 _MOST_TEXT = 1 << 20
 _MOST_LEVELS = 32
 _MOST_VALUES = 100_000
@@ -222,10 +226,44 @@ def _take(
                 "others, which are not renamed",
             )
         )
+        flat = {rest: value} if dot else value
+        notices += _lost(field.removesuffix(f".{rest}") if dot else field, flat)
     elif key == "scheduler" and isinstance(value, dict):
         _helm(field, value, sections, notices)
     else:
         sections[key] = value
+
+
+def _lost(field: str, value: Any) -> Iterator[Notice]:
+    """Name what another vendor's section would change: words of pods, and what amounts mean.
+
+    The general notice about the section does not show that pods in a renamed word get nothing.
+    """
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _lost(f"{field}[{at}]", item)
+    elif isinstance(value, dict):
+        for key, given in value.items():
+            path, name = f"{field}.{key}", str(key).lower()
+            if isinstance(given, dict | list):
+                yield from _lost(path, given)
+            elif name.startswith("resource") and given and given not in _known():
+                yield Notice(path, given, "no pod is served under this name; see docs/vendors.md")
+            elif name.startswith("default") and given not in _NO_DEFAULT:
+                instead = (
+                    "a container gets what docs/vendors.md has for one that asks for no amount"
+                )
+                yield Notice(path, given, instead)
+            elif name == "memoryfactor" and given not in _NO_FACTOR:
+                instead = "amounts of memory are in the units that docs/vendors.md has"
+                yield Notice(path, given, instead)
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Return the words of vendors that pods are served by, or are refused with by name."""
+    words = ((*kind.resources, *kind.unsupported.resources) for kind in kinds())
+    return frozenset(name for some in words for name in some)
 
 
 def _section(sections: Mapping[str, Any], key: str) -> dict[str, Any]:

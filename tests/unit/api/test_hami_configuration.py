@@ -109,11 +109,32 @@ def test_each_flat_key_is_read_in_the_type_that_it_has(
 
 @pytest.mark.parametrize("section", VENDOR_SECTIONS)
 def test_another_vendors_section_is_accepted_and_named(section: str) -> None:
-    config, notices = read({section: {"resourceCountName": "x.com/y"}})
+    config, notices = read({section: {"resourceCountName": "hygon.com/dcunum"}})
     assert config == ClusterConfig()
     assert notices == [
         f'{section}: "…" has no effect: of vendors only NVIDIA\'s section is read; '
         "docs/vendors.md has the words of the others, which are not renamed"
+    ]
+
+
+def test_what_another_vendors_section_would_change_is_named() -> None:
+    """Pods in a renamed word would wait for ever, and an amount would mean something else."""
+    chips = [{"commonWord": "A", "resourceName": "x.com/a", "memoryFactor": 1024}]
+    hygons = {"resourceCountName": "x.com/dcu", "memoryFactor": 1, "defaultMem": 0}
+    given = {
+        "hygon": {**hygons, "defaultMemory": 2000},
+        "vnpus": {"configs": chips},
+        "mthreads.resourceCountName": "x.com/gpu",
+    }
+    _, notices = read(given)
+    lost = [notice.split(" has no effect")[0] for notice in notices if "…" not in notice]
+    assert lost == [
+        'hygon.resourceCountName: "x.com/dcu"',
+        "hygon.defaultMemory: 2000",
+        'vnpus.configs[0].resourceName: "x.com/a"',
+        "vnpus.configs[0].memoryFactor: 1024",
+        'mthreads.resourceCountName: "x.com/gpu"',
+        'mthreads.resourceCountName: "x.com/gpu"',
     ]
 
 
