@@ -282,6 +282,9 @@ def _out_of_place(pod: Pod) -> Iterator[str]:
     for key in OF_LABELS:
         if key in annotations:
             yield f"{annotation_field(key)}: has no effect: write it as a label"
+    if names.LABEL_DISABLE_CONTROL in labels:
+        field = f"metadata.labels[{names.LABEL_DISABLE_CONTROL}]"
+        yield f"{field}: has no effect: it acts on a Namespace"
     for key in OF_NODES:
         if key in labels:
             yield f"metadata.labels[{key}]: has no effect: it acts on a Node"

@@ -316,6 +316,11 @@ OURS = {"schedulerName": "vgpu-scheduler"}
             "2000 GiB of each device",
         ),
         (
+            of(GPU, metadata={"labels": {"vgpu.dev/disable-control": "allowed"}}),
+            "labels[vgpu.dev/disable-control]",
+            "it acts on a Namespace",
+        ),
+        (
             of(GPU, metadata={"labels": {"volcano.sh/vgpu-mode": "mig"}}),
             "labels[volcano.sh/vgpu-mode]",
             "write it as an annotation",
