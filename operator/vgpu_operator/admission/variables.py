@@ -224,6 +224,8 @@ def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
     A LimitRange with a `max` and no `default` gives every container the maximum.
     """
     written = pod.metadata.annotations.get(names.LIMIT_RANGER, "")
+    if not written:
+        return
     known = config.managed_resources()
     by_name = {place.name: place for place in each_container(pod)}
     for found in _SET_BY_LIMIT_RANGE.finditer(written):

@@ -24,8 +24,9 @@ def amounts_without_devices(
     Alibaba's words have no such count: their memory or compute without the other is refused.
     """
     resources = container.resources
-    if not any("/" in name for name in (*resources.limits, *resources.requests)):
-        return None  # most containers: no extended resource at all
+    extended = (name for name in (*resources.limits, *resources.requests) if "/" in name)
+    if all(is_given(container, name) for name in extended):
+        return None  # nearly every container: no count of 0
     off = [
         (counts, amounts)
         for counts, amounts in _words(config)

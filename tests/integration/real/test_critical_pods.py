@@ -43,7 +43,8 @@ async def test_our_pods_are_created_where_critical_classes_need_a_quota(
     arguments = [f"--admission-control-config-file={config}"]
     with ControlPlane(Options(controllers=True, apiserver_args=arguments)) as plane:
         async with Api.connect(str(plane.kubeconfig)) as api:
-            await api.create(NODES, {"metadata": {"name": "node-1"}})
+            labels = {"kubernetes.io/os": "linux"}
+            await api.create(NODES, {"metadata": {"name": "node-1", "labels": labels}})
             pod = a_pod("other", a_container(), priorityClassName="system-node-critical")
             with pytest.raises(ServerError, match="insufficient quota to match these scopes"):
                 await api.create(PODS, pod)
