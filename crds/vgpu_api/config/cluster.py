@@ -393,18 +393,23 @@ def read_cluster_config(
     try:
         config = ClusterConfig.model_validate(found.document)
     except ValidationError as error:
-        raise _bad_input(error) from error
+        raise _bad_input(error, found.origin) from error
     if report is not None:
         for notice in found.notices:
             report(notice)
     return config
 
 
-def _bad_input(error: ValidationError) -> BadInput:
+def _bad_input(error: ValidationError, origin: Callable[[str], str]) -> BadInput:
+    """Return the first error, under the path that its field has in the document that was given."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "extra_forbidden":
-        return BadInput.forbidden(path(first["loc"]), "unknown key" + _meant(first["loc"]))
-    return field_errors(error)[0]
+        field = origin(path(first["loc"]))
+        return BadInput.forbidden(field, "unknown key" + _meant(first["loc"]))
+    found = field_errors(error)[0]
+    return BadInput(
+        field=origin(found.field), fault=found.fault, value=found.value, detail=found.detail
+    )
 
 
 def _meant(location: tuple[int | str, ...]) -> str:

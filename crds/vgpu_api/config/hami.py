@@ -10,6 +10,7 @@ reader judges every value. Source: HAMi v2.10, pkg/device/nvidia and charts/hami
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -107,6 +108,30 @@ class Translated:
 
     document: dict[str, Any]
     notices: tuple[Notice, ...]
+    origins: Mapping[str, str]
+    """By path in `document`: the path that it has in the given one, where they differ."""
+
+    def origin(self, field: str) -> str:
+        """Return the path in the given document of a field of this one."""
+        parts = [at.start() for at in re.finditer(r"[.\[]", field)] + [len(field)]
+        for end in reversed(parts):
+            if (found := self.origins.get(field[:end])) is not None:
+                return found + field[end:]
+        return field
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was taken from the documents so far."""
+
+    sections: dict[str, Any]
+    notices: list[Notice]
+    origins: dict[str, str]
+
+    def came_from(self, field: str, given: str) -> None:
+        """Note where a field of ours stands in the given document."""
+        if field != given:
+            self.origins[field] = given
 
 
 def translated(given: Any) -> Translated:
@@ -115,13 +140,12 @@ def translated(given: Any) -> Translated:
     Raises:
         BadInput: it is no document, or a text inside a ConfigMap cannot be read.
     """
-    sections: dict[str, Any] = {}
-    notices: list[Notice] = []
+    reading = _Reading({}, [], {})
     _refuse_endless(given, "document")
     for path, document in _documents(given, ""):
         for key, value in document.items():
-            _take(f"{path}{key}", str(key), value, sections, notices)
-    return Translated(sections, tuple(notices))
+            _take(f"{path}{key}", str(key), value, reading)
+    return Translated(reading.sections, tuple(reading.notices), reading.origins)
 
 
 def parsed(text: str, field: str) -> Any:
@@ -204,21 +228,17 @@ def _config_map(given: dict[Any, Any], path: str) -> Iterator[tuple[str, dict[An
         yield f"{path}data.", flat
 
 
-def _take(
-    field: str, key: str, value: Any, sections: dict[str, Any], notices: list[Notice]
-) -> None:
+def _take(field: str, key: str, value: Any, reading: _Reading) -> None:
     """Put one key of a document where ours has it."""
     section, dot, rest = key.partition(".")
     if key == "nodeconfig":
-        nodes = sections.setdefault("nodes", [])
-        nodes += _nodes(field, value, notices)
+        _nodes(field, value, reading)
     elif key == NVIDIA:
-        sections[NVIDIA] = {**_section(sections, NVIDIA), **_nvidia(field, value, notices)}
+        _nvidia(field, value, reading)
     elif dot and section == NVIDIA:
-        entry = _nvidia(field.removesuffix(f".{rest}"), {rest: value}, notices)
-        sections[NVIDIA] = {**_section(sections, NVIDIA), **entry}
+        _nvidia(field.removesuffix(f".{rest}"), {rest: value}, reading)
     elif key in VENDOR_SECTIONS or (dot and section in VENDOR_SECTIONS):
-        notices.append(
+        reading.notices.append(
             Notice(
                 field,
                 "…" if isinstance(value, dict | list) else value,
@@ -227,11 +247,12 @@ def _take(
             )
         )
         flat = {rest: value} if dot else value
-        notices += _lost(field.removesuffix(f".{rest}") if dot else field, flat)
+        reading.notices.extend(_lost(field.removesuffix(f".{rest}") if dot else field, flat))
     elif key == "scheduler" and isinstance(value, dict):
-        _helm(field, value, sections, notices)
+        _helm(field, value, reading)
     else:
-        sections[key] = value
+        reading.sections[key] = value
+        reading.came_from(key, field)
 
 
 def _lost(field: str, value: Any) -> Iterator[Notice]:
@@ -271,18 +292,18 @@ def _section(sections: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _nvidia(field: str, value: Any, notices: list[Notice]) -> dict[str, Any]:
-    """The section with what acts; keys that do nothing become notices."""
+def _nvidia(field: str, value: Any, reading: _Reading) -> None:
+    """Put what acts into the section; keys that do nothing become notices."""
+    kept = reading.sections[NVIDIA] = _section(reading.sections, NVIDIA)
     if value is None:
-        return {}
+        return
     if not isinstance(value, dict):
         raise BadInput(field=field, value=value, expected="an object")
-    kept: dict[str, Any] = {}
     for key, given in value.items():
-        name = {"disablecorelimit": "disableCoreLimit"}.get(key, key)
-        if not _does_nothing(f"{field}.{key}", str(name), given, notices):
-            kept[str(name)] = given
-    return kept
+        name = str({"disablecorelimit": "disableCoreLimit"}.get(key, key))
+        if not _does_nothing(f"{field}.{key}", name, given, reading.notices):
+            kept[name] = given
+            reading.came_from(f"{NVIDIA}.{name}", f"{field}.{key}")
 
 
 def _does_nothing(field: str, name: str, given: Any, notices: list[Notice]) -> bool:
@@ -302,29 +323,33 @@ def _same(given: Any, value: Any) -> bool:
     return type(given) is type(value) and bool(given == value)
 
 
-def _nodes(field: str, value: Any, notices: list[Notice]) -> list[Any]:
-    """`nodeconfig`, entry by entry."""
+def _nodes(field: str, value: Any, reading: _Reading) -> None:
+    """Put the entries of `nodeconfig` after those that are there."""
     if value is None:
-        return []
+        return
     if not isinstance(value, list):
         raise BadInput(field=field, value=value, expected="a list of nodes")
-    found: list[Any] = []
+    nodes = reading.sections.get("nodes") or []
+    if not isinstance(nodes, list):
+        raise BadInput(field="nodes", value=nodes, expected="a list of nodes")
+    nodes = reading.sections["nodes"] = list(nodes)
     for at, entry in enumerate(value):
-        path = f"{field}[{at}]"
+        path, ours = f"{field}[{at}]", f"nodes[{len(nodes)}]"
         if not isinstance(entry, dict):
             raise BadInput(field=path, value=entry, expected="an object")
+        reading.came_from(ours, path)
         kept: dict[str, Any] = {}
         made = _instances_are_made(entry)
         for key, given in entry.items():
             name = _NODE_KEYS.get(str(key).lower(), str(key))
             if name == "migStrategy" and made and given not in ("none", "", None):
-                notices.append(Notice(f"{path}.{key}", given, _MADE_ON_DEMAND))
+                reading.notices.append(Notice(f"{path}.{key}", given, _MADE_ON_DEMAND))
                 continue
-            if given is None or _does_nothing(f"{path}.{key}", name, given, notices):
+            if given is None or _does_nothing(f"{path}.{key}", name, given, reading.notices):
                 continue
             kept[name] = given
-        found.append(kept)
-    return found
+            reading.came_from(f"{ours}.{name}", f"{path}.{key}")
+        nodes.append(kept)
 
 
 def _instances_are_made(entry: Mapping[Any, Any]) -> bool:
@@ -335,26 +360,26 @@ def _instances_are_made(entry: Mapping[Any, Any]) -> bool:
     )
 
 
-def _helm(
-    field: str, value: dict[Any, Any], sections: dict[str, Any], notices: list[Notice]
-) -> None:
-    """The chart's values of its scheduler: policies and scheduler's name."""
-    scheduling = _section(sections, "scheduling")
+def _helm(field: str, value: dict[Any, Any], reading: _Reading) -> None:
+    """Put the chart's values of its scheduler: policies and the scheduler's name."""
+    scheduling = _section(reading.sections, "scheduling")
     for key, given in value.items():
         if key == "defaultSchedulerPolicy" and isinstance(given, dict):
             for name, policy in given.items():
-                scheduling[_POLICIES.get(str(name), str(name))] = policy
+                ours = _POLICIES.get(str(name), str(name))
+                scheduling[ours] = policy
+                reading.came_from(f"scheduling.{ours}", f"{field}.{key}.{name}")
         elif key == "forceOverwriteDefaultScheduler":
             if given in (False, "false"):
                 scheduling["schedulerName"] = ""
         elif key == "overwriteEnv":
-            _does_nothing(f"{field}.{key}", key, given, notices)
+            _does_nothing(f"{field}.{key}", key, given, reading.notices)
         else:
             shown = "…" if isinstance(given, dict | list) else given
             instead = "it is of HAMi's chart; see manifests/ for what can be set here"
-            notices.append(Notice(f"{field}.{key}", shown, instead))
+            reading.notices.append(Notice(f"{field}.{key}", shown, instead))
     if scheduling:
-        sections["scheduling"] = scheduling
+        reading.sections["scheduling"] = scheduling
 
 
 def _first_line(error: Exception) -> str:

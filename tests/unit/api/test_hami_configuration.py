@@ -223,7 +223,7 @@ def test_node_configuration_holds_by_labels() -> None:
 
 @pytest.mark.parametrize("entry", [{}, {"name": "a", "selector": {"b": "c"}}])
 def test_an_entry_for_no_node_or_for_two_kinds_of_them_is_refused(entry: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"nodes.0.*give the name of a node or a selector"):
+    with pytest.raises(BadInput, match=r"nodeconfig.0.*give the name of a node or a selector"):
         read({"nodeconfig": [entry]})
 
 
@@ -436,3 +436,44 @@ def test_the_memory_of_gpus_that_report_none_is_read_for_all_nodes_and_for_one()
     assert notices == []
     assert config.on_node("other", {}).nvidia.pre_configured_device_memory == 4096
     assert config.on_node("spark", {}).nvidia.pre_configured_device_memory == 122880
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"nodeconfig": [{"name": "a", "typo": 1}]}, "nodeconfig[0].typo"),
+        (
+            {"nodeconfig": [{"name": "a", "devicesplitcount": "x"}]},
+            "nodeconfig[0].devicesplitcount",
+        ),
+        (
+            {"nodeconfig": [{"name": "a", "filterdevices": {"uuids": ["x"]}}]},
+            "nodeconfig[0].filterdevices.uuids",
+        ),
+        ({"nodeconfig": [{"devicesplitcount": 3}]}, "nodeconfig[0]"),
+        ({"nodes": [{"name": "a"}], "nodeconfig": [{"typo": 1}]}, "nodeconfig[0].typo"),
+        ({"nodes": [{"name": "a", "typo": 1}]}, "nodes[0].typo"),
+        ({"nvidia.disablecorelimit": "maybe"}, "nvidia.disablecorelimit"),
+        (
+            {"scheduler": {"defaultSchedulerPolicy": {"nodeSchedulerPolicy": "tight"}}},
+            "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy",
+        ),
+        (
+            {"kind": "ConfigMap", "data": {"device-config.yaml": "nvidia: {deviceSplitCount: x}"}},
+            "data[device-config.yaml].nvidia.deviceSplitCount",
+        ),
+        (
+            {
+                "kind": "ConfigMap",
+                "data": {"config.json": '{"nodeconfig": [{"name": "a", "b": 1}]}'},
+            },
+            "data[config.json].nodeconfig[0].b",
+        ),
+    ],
+)
+def test_a_refusal_has_the_path_that_the_field_has_in_the_given_document(
+    given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        read(given)
+    assert refusal.value.field == field
