@@ -90,7 +90,7 @@ class Operator:
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._claim_metrics = ClaimsCollector(self.engine)
         source = InSlices(api, self.engine.slices)
-        self._informers = informers(source, self._observe)
+        self._informers = informers(source, self._observe, cluster)
         if cluster.scheduling.mode == "Gate":
             self._informers += storage_informers(source, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)

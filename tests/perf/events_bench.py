@@ -265,7 +265,7 @@ async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterat
             source = InSlices(api, replica.engine.slices)
             followed = [
                 each
-                for each in informers(source, replica.engine.observe)
+                for each in informers(source, replica.engine.observe, replica.state.config)
                 if each.resource in (PODS, VGPU_CLAIMS)
             ]
             tasks = [asyncio.create_task(each.run()) for each in followed]

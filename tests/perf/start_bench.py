@@ -183,7 +183,9 @@ async def memory(way: str, pods: int, gpu_in: int) -> dict[str, float]:
     server = Pages(way, pods, gpu_in)
     replica = Replica(clock=Clock())
     replica.leading = False
-    reflectors = informers(Api(cast(Transport, server)), replica.engine.observe)
+    reflectors = informers(
+        Api(cast(Transport, server)), replica.engine.observe, replica.state.config
+    )
     tasks = [asyncio.create_task(each.run()) for each in (replica.engine, *reflectors)]
     for reflector in reflectors:
         await reflector.synced.wait()

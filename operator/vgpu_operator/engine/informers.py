@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from vgpu_api import names
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.core.storage import (
     CSINode,
@@ -44,6 +45,7 @@ from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.slices import Slice, Slices
 from vgpu_operator.ledger import ClaimKey, StorageObject
 from vgpu_operator.ledger.storage import NodeDrivers, Volume, VolumeClaim, VolumeClass
@@ -162,14 +164,17 @@ STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
 """Those that decisions in mode Gate rest on besides."""
 
 
-def informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
+def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Reflector[Any]]:
     """All that decisions rest on in every mode.
 
     Args:
         api: Where from.
         observe: Takes the events.
+        config: Has which pods ask for devices.
     """
-    return [_informer(api, _Handler(kind, observe)) for kind in _KINDS]
+    pods = PodReader(config, has_room=config.scheduling.mode == "Gate")
+    kinds = (replace(k, decode=pods.read) if k.resource is PODS else k for k in _KINDS)
+    return [_informer(api, _Handler(kind, observe)) for kind in kinds]
 
 
 def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:

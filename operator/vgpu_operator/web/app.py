@@ -39,7 +39,7 @@ async def run(config: WebConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     async with Api.connect(config.kubeconfig, config.context) as api:
         mirror = Mirror(config.cluster.config, Clock())
-        sources = informers(api, mirror.observe)
+        sources = informers(api, mirror.observe, config.cluster.config)
         of_volumes = storage_informers(api, mirror.observe) if is_on(mirror.state) else []
         synced = asyncio.Event()
 
