@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
@@ -49,9 +49,17 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a cache of answers: how many are kept, asked at once, and wait to be asked."""
+    """Of a cache of answers.
+
+    Attributes:
+        kept: Answers that are kept of accepted questions, and as many of refused ones.
+        of_owner: Of these, answers to one owner's questions.
+        at_once: Questions that are asked at once, in each lane.
+        waiting: Questions that wait to be asked or are, in each lane.
+    """
 
     kept: int = KEPT
+    of_owner: int = KEPT
     at_once: int = AT_ONCE
     waiting: int = WAITING
 
@@ -59,8 +67,12 @@ class Limits:
 class Answers(Generic[K, V]):
     """Answers by question, each kept for a while; those who ask the same wait for one answer.
 
+    A question that was accepted before is asked again in a lane of its own, and no answer to a
+    stranger takes its place. So a flood of forged tokens delays and evicts nobody who is known.
+
     Args:
         keep_s: For how many seconds an answer is good; 0: it is not kept.
+        owner: Who asked an accepted question; None: the question was refused.
         limits: Of its size.
         clock: Monotonic seconds.
     """
@@ -69,18 +81,22 @@ class Answers(Generic[K, V]):
         self,
         keep_s: Callable[[V], float],
         *,
+        owner: Callable[[K, V], str | None],
         limits: Limits = Limits(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._keep_s = keep_s
+        self._owner = owner
         self._limits = limits
         self._clock = clock
-        self._kept: OrderedDict[K, tuple[float, V]] = OrderedDict()
-        self._under_way: dict[K, asyncio.Task[V]] = {}
-        self._turns = asyncio.Semaphore(limits.at_once)
+        self._refused: _Kept[K, V] = OrderedDict()
+        self._accepted: dict[str, _Kept[K, V]] = {}
+        self._owner_of: dict[K, str] = {}
+        self._strangers = _Lane[K, V](limits)
+        self._known = _Lane[K, V](limits)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._refused) + len(self._owner_of)
 
     async def get(self, key: K, query: Callable[[], Awaitable[V]]) -> V:
         """The answer to `key`: a kept one, or what `query` returns.
@@ -89,34 +105,67 @@ class Answers(Generic[K, V]):
             Busy: Too many wait.
             Exception: What `query` raises; that is not kept.
         """
-        kept = self._kept.get(key)
+        owner = self._owner_of.get(key)
+        kept = (self._refused if owner is None else self._accepted[owner]).get(key)
         if kept is not None and self._clock() < kept[0]:
             return kept[1]
-        task = self._under_way.get(key)
+        lane = self._strangers if owner is None else self._known
+        task = lane.under_way.get(key)
         if task is None:
-            if len(self._under_way) >= self._limits.waiting:
+            if len(lane.under_way) >= self._limits.waiting:
                 raise Busy("too many reviews are under way; try again")
-            task = asyncio.create_task(self._answered(query))
-            self._under_way[key] = task
-            task.add_done_callback(lambda done: self._keep(key, done))
+            task = asyncio.create_task(_answered(lane, query))
+            lane.under_way[key] = task
+            task.add_done_callback(lambda done: self._keep(key, lane, done))
         return await asyncio.shield(task)
 
-    async def _answered(self, query: Callable[[], Awaitable[V]]) -> V:
-        async with self._turns:
-            return await query()
-
-    def _keep(self, key: K, done: asyncio.Task[V]) -> None:
-        del self._under_way[key]
+    def _keep(self, key: K, lane: _Lane[K, V], done: asyncio.Task[V]) -> None:
+        del lane.under_way[key]
         if done.cancelled() or done.exception() is not None:
             return
         answer = done.result()
         seconds = self._keep_s(answer)
         if not seconds:
             return
-        self._kept[key] = self._clock() + seconds, answer
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._limits.kept:
-            self._kept.popitem(last=False)
+        self._forget(key)
+        owner, entry = self._owner(key, answer), (self._clock() + seconds, answer)
+        if owner is None:
+            self._refused[key] = entry
+            if len(self._refused) > self._limits.kept:
+                self._refused.popitem(last=False)
+            return
+        self._owner_of[key] = owner
+        of_owner = self._accepted.setdefault(owner, OrderedDict())
+        of_owner[key] = entry
+        if len(of_owner) > self._limits.of_owner:
+            self._forget(next(iter(of_owner)))
+        if len(self._owner_of) > self._limits.kept:  # the owner of the most makes room
+            most = max(self._accepted, key=lambda name: len(self._accepted[name]))
+            self._forget(next(iter(self._accepted[most])))
+
+    def _forget(self, key: K) -> None:
+        self._refused.pop(key, None)
+        owner = self._owner_of.pop(key, None)
+        if owner is not None:
+            del self._accepted[owner][key]
+            if not self._accepted[owner]:
+                del self._accepted[owner]
+
+
+_Kept: TypeAlias = "OrderedDict[K, tuple[float, V]]"
+
+
+class _Lane(Generic[K, V]):
+    """Questions that are being asked, or wait for their turn."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.under_way: dict[K, asyncio.Task[V]] = {}
+        self.turns = asyncio.Semaphore(limits.at_once)
+
+
+async def _answered(lane: _Lane[K, V], query: Callable[[], Awaitable[V]]) -> V:
+    async with lane.turns:
+        return await query()
 
 
 def bearer(authorization: str) -> str:

@@ -40,7 +40,9 @@ class Scrapers:
 
     def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
-        self._answers: Answers[bytes, Answer] = Answers(_good_for, clock=clock)
+        self._answers: Answers[bytes, Answer] = Answers(
+            _good_for, owner=lambda _, answer: "" if answer.status == 200 else None, clock=clock
+        )
 
     async def review(self, authorization: str) -> Answer:
         """What to answer a request with this `Authorization` header."""

@@ -73,7 +73,6 @@ class Operator:
                 write_s=config.lease_duration_s / 3,
             ),
         )
-        self._reviews = api
         # All that is written as the leader lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
         clock = Clock()
@@ -140,7 +139,7 @@ class Operator:
             self._recorder.run(),
             self.engine.run(),
             self._leadership.run(),
-            serve_metrics(self._reviews, self._config, identity),
+            serve_metrics(self._config, identity),
         ]
         for coroutine in work:
             task = asyncio.create_task(coroutine)

@@ -1,9 +1,14 @@
-"""Puts the metrics server of operator and webhooks together, from how a process runs."""
+"""Serves the metrics of operator and webhooks on a loop of their own.
+
+TLS handshakes and reviews of whoever reaches the port would share a loop with the engine, or with
+admission: a flood of requests with forged tokens would delay kube-scheduler's calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import ssl
+import threading
 from typing import NoReturn
 
 from prometheus_client import REGISTRY
@@ -14,37 +19,78 @@ from vgpu_client.metrics_server import MetricsAccess, MetricsServer
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.scrapers import Scrapers
 from vgpu_operator.certificates.identity import Identity
-from vgpu_operator.config import OperatorConfig, WebhookConfig
+from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
 async def serve_metrics(
-    api: Api, config: OperatorConfig | WebhookConfig, identity: Identity | None
+    config: OperatorConfig | WebhookConfig, identity: Identity | None
 ) -> NoReturn:
     """Serve this process's metrics for as long as it runs.
 
     Args:
-        api: Reviews scrapers, in every replica.
         config: Where, and to whom.
         identity: The certificate that the process shows elsewhere; None: one of its own making.
 
     Raises:
         OSError: The port is taken.
+        LoginError: No credentials to review scrapers with.
     """
     address, is_open = config.metrics, config.metrics_access is MetricsAccess.OPEN
-    async with AsyncExitStack() as stack:
-        if address is not None:
-            tls = None
-            if not is_open and identity is None:
-                tls = own_certificate(config.identity)
-            elif not is_open and identity is not None:
-                await identity.ready.wait()
-                tls = identity.anonymous
-            server = MetricsServer(
-                REGISTRY,
-                listen(address.host, address.port),
-                scrapers=None if is_open else Scrapers(api),
-                tls=tls,
-            )
-            await stack.enter_async_context(server)
+    if address is not None:
+        tls = None
+        if not is_open and identity is None:
+            tls = own_certificate(config.identity)
+        elif not is_open and identity is not None:
+            await identity.ready.wait()
+            tls = identity.anonymous
+        await _in_a_thread(config, address, tls)
+    while True:
+        await asyncio.Event().wait()
+
+
+async def _in_a_thread(
+    config: OperatorConfig | WebhookConfig, address: Address, tls: ssl.SSLContext | None
+) -> None:
+    """Serve on another thread's loop until cancelled; raises what ends that."""
+    here, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    there = asyncio.new_event_loop()
+    serving = there.create_task(_serve(config, address, tls))
+
+    def fail(error: BaseException) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    def run() -> None:
+        try:
+            there.run_until_complete(serving)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            here.call_soon_threadsafe(fail, error)
+        finally:
+            there.close()
+
+    thread = threading.Thread(target=run, name="metrics", daemon=True)
+    thread.start()
+    try:
+        await ended
+    finally:
+        if thread.is_alive():
+            there.call_soon_threadsafe(serving.cancel)
+        await asyncio.to_thread(thread.join)
+
+
+async def _serve(
+    config: OperatorConfig | WebhookConfig, address: Address, tls: ssl.SSLContext | None
+) -> NoReturn:
+    listening = listen(address.host, address.port)
+    if tls is None:
+        async with MetricsServer(REGISTRY, listening, scrapers=None, tls=None):
+            while True:
+                await asyncio.Event().wait()
+    async with (
+        Api.connect(config.kubeconfig, config.context) as api,
+        MetricsServer(REGISTRY, listening, scrapers=Scrapers(api), tls=tls),
+    ):
         while True:
             await asyncio.Event().wait()

@@ -67,7 +67,7 @@ class PodReader:
             pydantic.ValidationError: It is no pod.
         """
         metadata, spec = raw["metadata"], raw.get("spec") or {}
-        # A pod that asked keeps what it asked for, whatever becomes of its words.
+        # A pod that asked keeps what it asked for, whatever is taken from it later.
         known = self._asking.get(metadata["uid"])
         if known is None and not self._asks(metadata, spec):
             return Pod.model_validate(self._of_host(metadata, spec, raw.get("status") or {}))

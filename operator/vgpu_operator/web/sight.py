@@ -30,8 +30,8 @@ KNOWN_S = 15.0
 REFUSED_S = 30.0
 """A tenant of a cluster with a thousand namespaces is refused most of them, again and again."""
 _AT_ONCE = 8
-_TOKENS = Limits(kept=1_000, at_once=4, waiting=32)
-_PERMISSIONS = Limits(kept=100_000, at_once=_AT_ONCE, waiting=1_000)
+_TOKENS = Limits(kept=1_000, of_owner=16, at_once=4, waiting=32)
+_PERMISSIONS = Limits(kept=100_000, of_owner=10_000, at_once=_AT_ONCE, waiting=1_000)
 
 _Right: TypeAlias = tuple[User, str, str]
 """Who lists what, in which namespace; empty: everywhere."""
@@ -85,10 +85,16 @@ class Visitors:
     def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._users: Answers[bytes, User | None] = Answers(
-            lambda user: REFUSED_S if user is None else KNOWN_S, limits=_TOKENS, clock=clock
+            lambda user: REFUSED_S if user is None else KNOWN_S,
+            owner=lambda _, user: None if user is None else user.name,
+            limits=_TOKENS,
+            clock=clock,
         )
         self._permissions: Answers[_Right, bool] = Answers(
-            lambda allowed: KNOWN_S if allowed else REFUSED_S, limits=_PERMISSIONS, clock=clock
+            lambda allowed: KNOWN_S if allowed else REFUSED_S,
+            owner=lambda right, _: right[0].name,
+            limits=_PERMISSIONS,
+            clock=clock,
         )
 
     async def user(self, authorization: str) -> User:

@@ -65,7 +65,7 @@ async def run(config: WebhookConfig) -> None:
             )
             for work in (
                 identity.run(),
-                serve_metrics(api, config, identity),
+                serve_metrics(config, identity),
                 follow(config.cluster, config.log_level),
             ):
                 tasks.append(asyncio.create_task(keep(work)))

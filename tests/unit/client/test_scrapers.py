@@ -152,6 +152,44 @@ async def test_a_flood_of_forged_tokens_is_bounded(reviewed: Scrapers, api: Revi
     assert len(reviewed._answers) == KEPT
 
 
+async def test_a_flood_of_forged_tokens_neither_delays_nor_evicts_a_known_scraper(
+    reviewed: Scrapers, api: Reviews, clock: Clock
+) -> None:
+    assert (await reviewed.review("Bearer good")).status == 200
+    for number in range(KEPT + 50):
+        await reviewed.review(f"Bearer forged-{number}")
+    asked = len(api.asked)
+    assert (await reviewed.review("Bearer good")).status == 200
+    assert len(api.asked) == asked  # it is still kept
+    clock.now += ALLOWED_S + 1
+    api.gate.clear()
+    flood = [asyncio.create_task(reviewed.review(f"Bearer again-{n}")) for n in range(200)]
+    await asyncio.sleep(0)
+    honest = asyncio.create_task(reviewed.review("Bearer good"))
+    await asyncio.sleep(0)
+    assert not honest.done()  # it is being reviewed, not turned away
+    assert api.asked[-1] == "TokenReview"
+    api.gate.set()
+    assert (await honest).status == 200
+    await asyncio.gather(*flood)
+
+
+async def test_a_token_whose_right_ended_is_a_strangers_again(
+    reviewed: Scrapers, api: Reviews, clock: Clock
+) -> None:
+    assert (await reviewed.review("Bearer good")).status == 200
+    api.allowed.clear()
+    clock.now += ALLOWED_S + 1
+    assert (await reviewed.review("Bearer good")).status == 403
+    clock.now += REFUSED_S + 1
+    api.gate.clear()
+    flood = [asyncio.create_task(reviewed.review(f"Bearer again-{n}")) for n in range(WAITING)]
+    await asyncio.sleep(0)
+    assert (await reviewed.review("Bearer good")).status == 503
+    api.gate.set()
+    await asyncio.gather(*flood)
+
+
 @asynccontextmanager
 async def served(api: Reviews | None) -> AsyncIterator[str]:
     """A server of one gauge, and where it is."""
