@@ -25,6 +25,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api.resources import (
+    EVENTS,
     GPU_DEVICES,
     NAMESPACES,
     NODES,
@@ -326,6 +327,33 @@ async def test_door_9_a_pod_that_admission_did_not_read_never_gets_a_device(door
     given = [c["metadata"]["name"] for c in claims if c["status"].get("allocation")]
     assert [name for name in given if name.startswith("nine-")] == []
     assert not runs(list((await doors.admin.list(PODS, namespace=TENANT)).items), "nine")
+
+
+async def test_door_9_a_namespace_that_opts_out_gets_no_device_and_no_way_past_limits(
+    doors: Doors,
+) -> None:
+    """HAMi's users label namespaces so; whoever may create pods there is not held to our rules."""
+    labels = {"hami.io/webhook": "ignore"}
+    await doors.admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
+    disabled = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
+    pod = a_gpu_pod("without-limits", env=disabled)
+    pod["metadata"]["namespace"] = "left-alone"
+    pod["spec"]["schedulerName"] = "vgpu-scheduler"
+    bound = {**pod, "metadata": {**pod["metadata"], "name": "bound"}}
+    bound["spec"] = {**pod["spec"], "nodeName": ONE}
+    for each in (pod, bound):
+        await doors.admin.create(PODS, each)
+
+    def refused(events: list[Object]) -> bool:
+        named = {e["involvedObject"]["name"] for e in events if e["reason"] == "NotAdmitted"}
+        return named >= {"without-limits", "bound"}
+
+    await until(doors, EVENTS, refused, namespace="left-alone")
+    await doors.tenant.create(PODS, a_gpu_pod("reads-on"))
+    await until(doors, PODS, lambda pods: runs(pods, "reads-on"))
+    pods = list((await doors.admin.list(PODS, namespace="left-alone")).items)
+    assert not any(runs(pods, name) for name in ("without-limits", "bound"))
+    assert (await doors.admin.list(VGPU_CLAIMS, namespace="left-alone")).items == []
 
 
 def runs(pods: list[Object], name: str) -> bool:

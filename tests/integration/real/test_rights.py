@@ -276,31 +276,31 @@ def a_pod_comes_and_goes_while_the_agents_hang(cluster: InstalledCluster) -> Non
 
 
 def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCluster) -> None:
-    """A pod of kube-system that names its node meets neither webhook nor scheduler."""
+    """A scheduler that asks no extender may bind a pod that admission has read."""
     leader = cluster.leader()
     leader.signal(signal.SIGSTOP)
     try:
-        pod = gpu("straight", nodeName="one")
-        pod["metadata"]["namespace"] = "kube-system"
-        made = create(cluster, pod)
+        made = create(cluster, gpu("straight", schedulerName="asks-nobody"))
+        bind = cluster.api.bind_pod(
+            namespace="default",
+            name="straight",
+            uid=made["metadata"]["uid"],
+            node="one",
+            annotations={},
+        )
+        cluster.run(bind)
         cluster.until(
             lambda: any(
-                event["involvedObject"]["name"] == "straight"
-                for event in cluster.objects(EVENTS, "kube-system")
+                event["involvedObject"]["name"] == "straight" for event in cluster.objects(EVENTS)
             ),
-            lambda: cluster.objects(EVENTS, "kube-system"),
+            lambda: cluster.objects(EVENTS),
         )
     finally:
         leader.signal(signal.SIGCONT)
     name = pod_claim_name("straight", made["metadata"]["uid"])
-    cluster.wait_for(
-        VGPU_CLAIMS,
-        name,
-        lambda claim: claim.get("status", {}).get("allocation"),
-        namespace="kube-system",
-    )
-    cluster.wait_for(PODS, "straight", runs, namespace="kube-system")
-    delete(cluster, "straight", namespace="kube-system")
+    cluster.wait_for(VGPU_CLAIMS, name, lambda claim: claim.get("status", {}).get("allocation"))
+    cluster.wait_for(PODS, "straight", runs)
+    delete(cluster, "straight")
 
 
 def certificates_are_issued_anew_and_nothing_restarts(cluster: InstalledCluster) -> None:
