@@ -76,6 +76,7 @@ class FaultProxy(Started):
         self._context = self.authority.leaf().server_context()
         self._streams: set[BrokenStream] = set()
         self._tokens: dict[str, str] = {}  # what the bearer shows here → what it is upstream
+        self._acts_as: dict[str, str] = {}  # likewise → the account that it impersonates
         self._port = 0
         self._loop: BackgroundLoop | None = None
         self._runner: web.ServerRunner | None = None
@@ -86,17 +87,20 @@ class FaultProxy(Started):
         """Where clients connect; kept over restarts."""
         return f"https://127.0.0.1:{self._port}"
 
-    def kubeconfig(self, of_upstream: Path, path: Path, *, user: str) -> Path:
+    def kubeconfig(self, of_upstream: Path, path: Path, *, user: str, acts_as: str = "") -> Path:
         """Write a kubeconfig that leads through the proxy.
 
         Args:
             of_upstream: has the token that the upstream will see.
             path: where to.
             user: who its bearer is to the proxy; faults may befall one user.
+            acts_as: The account that the upstream sees, with all rights.
         """
         config = yaml.safe_load(of_upstream.read_text())
         (credentials,) = (entry["user"] for entry in config["users"])
         self._tokens[f"Bearer {user}"] = f"Bearer {credentials['token']}"
+        if acts_as:
+            self._acts_as[f"Bearer {user}"] = acts_as
         credentials["token"] = user
         authority = path.with_suffix(".ca.crt")
         authority.write_bytes(self.authority.certificate)
@@ -208,6 +212,9 @@ class FaultProxy(Started):
         headers["Accept-Encoding"] = "identity"
         shown = headers.get("Authorization", "")
         headers["Authorization"] = self._tokens.get(shown, shown)
+        if shown in self._acts_as:
+            headers["Impersonate-User"] = self._acts_as[shown]
+            headers["Impersonate-Group"] = "system:masters"
         async with session.request(
             request.method,
             self._upstream.join(URL(request.raw_path, encoded=True)),

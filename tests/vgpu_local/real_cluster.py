@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_api import resources
-from vgpu_api.names import SCHEDULER_ALIASES
+from vgpu_api.names import OPERATOR_USER, SCHEDULER_ALIASES
 from vgpu_api.resources import GPU_DEVICES, LEASES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
@@ -131,10 +131,11 @@ class RealControlPlane:
         return self._plane.kubeconfig
 
     def kubeconfig_of(self, user: str) -> Path:
-        """The administrator's rights, through the proxy."""
+        """Return the administrator's rights, through the proxy; of an operator, in its name."""
         assert self._proxy is not None, "the control plane was not started"
         path = self._folder / f"{user}.kubeconfig"
-        return self._proxy.kubeconfig(self._plane.kubeconfig, path, user=user)
+        acts_as = OPERATOR_USER if user.startswith("operator-") else ""
+        return self._proxy.kubeconfig(self._plane.kubeconfig, path, user=user, acts_as=acts_as)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """What reads objects."""
