@@ -6,6 +6,7 @@ keep the newest version from any source, and what is noted waits.
 
 from __future__ import annotations
 
+import logging
 from functools import singledispatch
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events, hami_events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
+from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
@@ -41,6 +43,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
 from vgpu_operator.engine.state import AgentSeen, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
+from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
 from vgpu_operator.vendors import values_of
 
 _FIRST_WAIT_S = 0.05
@@ -48,6 +51,11 @@ _LAST_WAIT_S = 5.0
 _READ_AGAIN_S = 1.0
 _NEVER = 1 << 63
 """A version that no write was decided on."""
+
+
+TOO_MANY_DEVICES = "TooManyDevices"
+"""Reason of the event on a node of whose devices some are ignored."""
+logger = logging.getLogger(__name__)
 
 
 @singledispatch
@@ -370,6 +378,9 @@ def _(event: events.NodeUnreadable, state: State) -> None:
 @apply.register
 def _(event: events.DeviceObserved, state: State) -> None:
     device = event.device
+    if state.ledger.is_one_too_many(device):
+        _report_crowded(state, device.spec.node_name)
+        return
     state.ledger.apply_device(device)
     state.devices[device.spec.node_name] = None
     if kind_of(device.status.vendor) is not None or not device.status.vendor:
@@ -378,10 +389,24 @@ def _(event: events.DeviceObserved, state: State) -> None:
     _look_at_claims_on(state, device.spec.node_name, idle_only=True)
 
 
+def _report_crowded(state: State, name: str) -> None:
+    """Once for each node: an agent that makes thousands of devices is not to be logged as often."""
+    if name in state.crowded:
+        return
+    state.crowded.add(name)
+    note = f"only {DEVICES_OF_A_NODE} GPUDevices of a node are used, and it has more"
+    logger.warning("node %s: %s", name, note)
+    node = state.cache.nodes.get(name)
+    if node is not None:
+        state.outbox.append(node_event(node, TOO_MANY_DEVICES, note))
+
+
 @apply.register
 def _(event: events.DeviceDeleted, state: State) -> None:
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
+    if node is not None:
+        state.crowded.discard(node)
     state.device_views.pop(event.name, None)
     state.device_writes.pop(event.name, None)
     state.device_looks.zeros.discard(event.name)

@@ -22,6 +22,7 @@ from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, PublishDevice
 from vgpu_operator.engine.state import DeviceWrite, State
 from vgpu_operator.ledger.device_facts import unknown_cordons, unread_words
+from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
 from vgpu_operator.vendors import RegisteredDevice, devices_of, silence_of
 
 UNREADABLE = "RegisterUnreadable"
@@ -69,6 +70,9 @@ def _publish_kind(
 ) -> Iterator[Effect]:
     try:
         registered, unreadable = devices_of(kind, node), ""
+        if len(registered) > DEVICES_OF_A_NODE:
+            many = f"it names {len(registered)}, and may name {DEVICES_OF_A_NODE} at most"
+            registered, unreadable = (), many
     except BadInput as error:
         registered, unreadable = (), str(error)
     reported = state.registers_reported.get((node.metadata.name, kind.name), "")

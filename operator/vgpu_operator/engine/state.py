@@ -386,6 +386,7 @@ class State:
         links_reported: By node: the disagreements of links that were reported last.
         out_of_service: By device: why nothing is placed on it, as reported last; empty: it is
             in service.
+        crowded: Nodes with more devices than are taken in, as reported.
         agents: Signs of life of the nodes' agents that have ever given one.
         evicts: Whether pods are evicted whose claims violate limits.
         evictions_from: When the next one may be.
@@ -416,6 +417,7 @@ class State:
     links: dict[str, None] = field(default_factory=dict)
     links_reported: dict[str, list[str]] = field(default_factory=dict)
     out_of_service: dict[str, str] = field(default_factory=dict)
+    crowded: set[str] = field(default_factory=set)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
     evicts: bool = False
     evictions_from: float = 0.0

@@ -300,6 +300,10 @@ class Ledger:
         """The device objects of a node, by name; those that are no devices yet included."""
         return self._table.devices(node)
 
+    def is_one_too_many(self, device: GPUDevice) -> bool:
+        """True for a new device of a node that has as many as are taken in."""
+        return self._table.is_one_too_many(device)
+
     def node_of(self, device: str) -> str | None:
         """The node of a device object, if it is known."""
         return self._table.node_of(device)

@@ -70,16 +70,19 @@ def _mib(size: str) -> int:
 
 
 class Fleet:
-    """Devices of one node, claims that come and go, and how old each shown number is."""
+    """Devices, up to 50 a node, claims that come and go, and how old each shown number is."""
 
     def __init__(self, devices: int) -> None:
         self.api = Written()
         self.replica = self.api.replica = Replica(self.api, clock=LoopClock())
-        self.replica.news.node_changed(a_node("node-1"))
+        for node in range(1 + devices // 50):
+            self.replica.news.node_changed(a_node(f"node-{node + 1}"))
         self.held = {f"gpu-{at}": 0 for at in range(devices)}
         for at in range(devices):
             self.replica.news.device_changed(
-                a_device(uuid=f"GPU-{at}", index=at, memory_mib=1_000_000)
+                a_device(
+                    uuid=f"GPU-{at}", index=at, memory_mib=1_000_000, node=f"node-{at // 50 + 1}"
+                )
             )
         self._claims: list[tuple[int, VGPUClaim]] = []
         self._numbers = itertools.count()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from builders import a_claim, a_device, a_node, an_allocation
 from replica import Replica
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.errors import ServerError
+from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.devices import SHOWN_WITHIN_S
 from vgpu_operator.engine.effects import WriteDevice
 
@@ -45,6 +48,33 @@ def merged(device: GPUDevice, applied: dict[str, Any]) -> GPUDevice:
     wire["status"] |= {**status, "conditions": [*kept, *status.get("conditions", [])]}
     wire["metadata"]["resourceVersion"] = applied["metadata"]["resourceVersion"]
     return GPUDevice.model_validate(wire)
+
+
+async def test_of_a_node_no_more_devices_are_used_than_any_host_has(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[tuple[str, str]] = []
+
+    def record(regarding: Regarding, *, reason: str, **_: Any) -> None:
+        recorded.append((regarding.name, reason))
+
+    monkeypatch.setattr(replica.recorder, "record", record)
+    replica.news.node_changed(a_node("node-1"))
+    replica.news.node_changed(a_node("node-2"))
+    for number in range(200):
+        replica.news.device_changed(a_device(uuid=f"GPU-{number}", node="node-1"))
+    replica.news.device_changed(a_device(uuid="GPU-other", node="node-2"))
+    assert len(replica.ledger.devices("node-1")) == 64
+    assert len(replica.ledger.devices("node-2")) == 1
+    known = replica.ledger.devices("node-1")[0]
+    changed = a_device(uuid=known.status.uuid, node="node-1", cordoned=True, resource_version=9)
+    replica.news.device_changed(changed)
+    assert replica.ledger.devices("node-1")[0].spec.cordoned
+    replica.news.device_gone(known.metadata.name)
+    replica.news.device_changed(a_device(uuid="GPU-199", node="node-1"))
+    assert len(replica.ledger.devices("node-1")) == 64
+    await replica.settle()
+    assert recorded == [("node-1", "TooManyDevices")]
 
 
 async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_first_goes(

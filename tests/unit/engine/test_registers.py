@@ -71,6 +71,14 @@ async def test_registered_devices_become_objects_of_their_node(replica: Replica)
     assert said(second)["Healthy"] == ("False", "ReportedUnhealthy")
 
 
+async def test_a_register_of_more_devices_than_any_host_has_publishes_none(
+    replica: Replica,
+) -> None:
+    many = "".join(f"DCU-{n},4,16384,100,DCU-Z100,0,true,{n},hami-core:" for n in range(65))
+    replica.news.node_changed(a_registering_node(many))
+    assert await published(replica) == {}
+
+
 async def test_what_is_published_is_written_once(replica: Replica) -> None:
     replica.news.node_changed(a_registering_node())
     await published(replica)
