@@ -200,3 +200,24 @@ def test_where_pods_of_a_critical_class_run_a_quota_names_that_class(folder: str
     wanted = {each for each in wanted if each[1] in CRITICAL}
     assert wanted
     assert wanted <= named
+
+
+def test_nobody_marks_pods_in_the_namespaces_that_the_webhooks_leave_out(
+    default: list[Any],
+) -> None:
+    """A namespace that is left out in one place alone would be a way past admission."""
+    left_out, guarded = set(), set()
+    for found in default:
+        name, kind = found["metadata"]["name"], found["kind"]
+        if kind == "MutatingWebhookConfiguration":
+            (hook,) = (h for h in found["webhooks"] if h["name"] == "mutate-pods.vgpu.dev")
+            for term in hook["namespaceSelector"]["matchExpressions"]:
+                assert term["operator"] == "NotIn"
+                left_out |= {(term["key"], value) for value in term["values"]}
+        elif kind == "ValidatingAdmissionPolicyBinding" and name.startswith("vgpu-marks-"):
+            assert found["spec"]["policyName"] == "vgpu-marks"
+            (term,) = found["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+            assert term["operator"] == "In"
+            guarded |= {(term["key"], value) for value in term["values"]}
+    assert left_out == guarded
+    assert ("hami.io/webhook", "ignore") in guarded
