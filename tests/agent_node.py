@@ -243,6 +243,7 @@ async def an_agent_node(
             library=library,
             cluster=ClusterConfig(),
             kubelet_dir=folders.sockets,
+            device_plugins_dir=folders.device_plugins,
             cdi_dir=folders.cdi,
             metrics_port=0,
             health_port=0,

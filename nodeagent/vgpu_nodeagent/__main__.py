@@ -25,6 +25,7 @@ from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node, usage_of_this_node
 from vgpu_nodeagent.config import (
     CDI_DIR,
+    DEVICE_PLUGINS_DIR,
     HANG_LIMIT_S,
     HEALTH_PORT,
     KUBELET_DIR,
@@ -69,7 +70,16 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
     )
     parser.add_argument(
-        "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's files on the host"
+        "--kubelet-dir",
+        type=Path,
+        default=KUBELET_DIR,
+        help="the kubelet's root folder (its --root-dir), with pods and pod-resources",
+    )
+    parser.add_argument(
+        "--device-plugins-dir",
+        type=Path,
+        default=DEVICE_PLUGINS_DIR,
+        help="where device plugins register, which the kubelet's --root-dir does not move",
     )
     parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="the folder of CDI specs")
     parser.add_argument("--sysfs-dir", type=Path, default=SYSFS, help="the host's sysfs")
@@ -183,6 +193,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         config_fault=config_fault,
         state_dir=state_dir,
         kubelet_dir=given.kubelet_dir.absolute(),
+        device_plugins_dir=given.device_plugins_dir.absolute(),
         cdi_dir=given.cdi_dir.absolute(),
         sysfs_dir=given.sysfs_dir.absolute(),
         library=given.library.absolute(),

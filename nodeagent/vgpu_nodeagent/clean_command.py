@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vgpu_nodeagent.config import CDI_DIR, KUBELET_DIR, PLUGIN_SOCKET, STATE_DIR
+from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, PLUGIN_SOCKET, STATE_DIR
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders
 from vgpu_nodeagent.turn import Turn
@@ -35,7 +35,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="the folder of CDI specs")
     parser.add_argument(
-        "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's files on the host"
+        "--device-plugins-dir",
+        type=Path,
+        default=DEVICE_PLUGINS_DIR,
+        help="where device plugins register",
     )
     parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
     given, _ = parser.parse_known_args(
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     try:
         state = given.state_dir.absolute()
-        done = clean(state, given.cdi_dir, given.kubelet_dir, turn_s=_TURN_S)
+        done = clean(state, given.cdi_dir, given.device_plugins_dir, turn_s=_TURN_S)
     except (OSError, TimeoutError) as error:
         print(f"vgpu-nodeagent clean: {error}", file=sys.stderr)
         return _FAILED
@@ -60,13 +63,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def clean(state: Path, cdi: Path, kubelet: Path, *, turn_s: float) -> list[str]:
+def clean(state: Path, cdi: Path, device_plugins: Path, *, turn_s: float) -> list[str]:
     """Remove everything; returns a line for each thing that was there.
 
     Args:
         state: The agents' state folder; it goes too, unless it is a mount point itself.
         cdi: The runtime's folder of CDI specs.
-        kubelet: The kubelet's root folder.
+        device_plugins: Where device plugins register.
         turn_s: How long to wait for an agent to end.
 
     Raises:
@@ -82,7 +85,7 @@ def clean(state: Path, cdi: Path, kubelet: Path, *, turn_s: float) -> list[str]:
         for allocation in sorted(specs.allocations()):
             specs.remove(allocation)
             done.append(f"CDI spec of {allocation}")
-        socket = kubelet / "device-plugins" / PLUGIN_SOCKET
+        socket = device_plugins / PLUGIN_SOCKET
         if socket.exists():
             socket.unlink()
             done.append(str(socket))

@@ -13,6 +13,8 @@ from vgpu_nodeagent.mount import Mount
 PLUGIN_SOCKET = "vgpu.sock"
 KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
 KUBELET_DIR = Path("/var/lib/kubelet")
+DEVICE_PLUGINS_DIR = Path("/var/lib/kubelet/device-plugins")
+"""A constant of the kubelet (`DevicePluginPath`), which its `--root-dir` does not move."""
 CDI_DIR = Path("/var/run/cdi")
 STATE_DIR = Path("/var/lib/vgpu")
 LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
@@ -60,7 +62,8 @@ class AgentConfig:
         kubeconfig: Path of a kubeconfig; None: the environment's, or the pod's service account.
         cluster: The cluster's configuration.
         state_dir: Where the agent keeps what must survive it; the same path on the host.
-        kubelet_dir: The kubelet's root folder.
+        kubelet_dir: The kubelet's root folder, where it keeps pods and serves PodResources.
+        device_plugins_dir: Where device plugins register.
         cdi_dir: The runtime's folder of CDI specs.
         sysfs_dir: Where sysfs is mounted.
         library: The native library, in this process's file system.
@@ -90,6 +93,7 @@ class AgentConfig:
     kubeconfig: str | None = None
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     kubelet_dir: Path = KUBELET_DIR
+    device_plugins_dir: Path = DEVICE_PLUGINS_DIR
     cdi_dir: Path = CDI_DIR
     sysfs_dir: Path = SYSFS
     driver_files: tuple[Mount, ...] = ()
@@ -116,17 +120,17 @@ class AgentConfig:
     @property
     def plugin_socket(self) -> Path:
         """The device plugin's own socket."""
-        return self.kubelet_dir / "device-plugins" / PLUGIN_SOCKET
+        return self.device_plugins_dir / PLUGIN_SOCKET
 
     @property
     def kubelet_socket(self) -> Path:
         """Where device plugins register."""
-        return self.kubelet_dir / "device-plugins" / "kubelet.sock"
+        return self.device_plugins_dir / "kubelet.sock"
 
     @property
     def kubelet_checkpoint(self) -> Path:
         """The kubelet's record of allocations."""
-        return self.kubelet_dir / "device-plugins" / KUBELET_CHECKPOINT
+        return self.device_plugins_dir / KUBELET_CHECKPOINT
 
     @property
     def pod_resources_socket(self) -> Path:

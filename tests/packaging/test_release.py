@@ -93,3 +93,14 @@ def test_the_chart_has_every_object_and_a_value_for_every_component():
     for _, kind, _, name in kustomized(COMPONENTS):
         assert f"kind: {kind}\n" in text
         assert f"name: {name}\n" in text or name.startswith("vgpu-config-")
+
+
+def test_each_folder_of_the_kubelet_is_a_value_and_the_agent_has_it_where_it_always_is():
+    """A kubelet with --root-dir keeps its plugins and moves the two others."""
+    files = chart("1.2.3")
+    values = yaml.safe_load(files["values.yaml"])["kubelet"]
+    text = files["templates/daemonset-vgpu-node-vgpu-nodeagent.yaml"]
+    for name, path in values.items():
+        assert f"path: {{{{ .Values.kubelet.{name} | quote }}}}\n" in text
+        assert f"mountPath: {path}\n" in text
+        assert f" path: {path}\n" not in text

@@ -38,6 +38,12 @@ _IMAGES = {
     "vgpu/nodeagent": "nodeagent",
     "registry.k8s.io/kube-scheduler": "scheduler",
 }
+_KUBELET = {
+    "devicePlugins": "/var/lib/kubelet/device-plugins",
+    "podResources": "/var/lib/kubelet/pod-resources",
+    "pods": "/var/lib/kubelet/pods",
+}
+"""The kubelet's folders on hosts, by the name of their value; in containers they never move."""
 _HELPERS = """\
 {{- /* A changed configuration has another name, so that a change of it rolls its readers. */ -}}
 {{- define "vgpu.config" -}}
@@ -164,6 +170,10 @@ def _values(default: Objects) -> str:
         "# extender (manifests/examples/main-scheduler).",
         "scheduler:",
         "  enabled: true",
+        "# Folders of the kubelets on the hosts. A kubelet's --root-dir moves podResources and",
+        "# pods, and not devicePlugins.",
+        "kubelet:",
+        *(f"  {name}: {path}" for name, path in _KUBELET.items()),
         "# The cluster's configuration as one text (docs/reference/configuration.md);",
         "# empty: files/config.yaml.",
         'config: ""',
@@ -236,6 +246,9 @@ def _escaped(obj: Mapping[str, Any], config: str) -> str:
         name = _IMAGES.get(image.rpartition(":")[0])
         if separator and not head.strip(" -") and name is not None:
             line = f"{head}image: {{{{ .Values.images.{name} | quote }}}}"
+        for name, path in _KUBELET.items():
+            if line.strip() == f"path: {path}":
+                line = line.replace(path, f"{{{{ .Values.kubelet.{name} | quote }}}}")
         lines.append(line)
     return "---\n" + "\n".join(lines) + "\n"
 

@@ -238,6 +238,7 @@ def agent_command(
         "config": config,
         "state-dir": folders.root / "agent",
         "kubelet-dir": folders.sockets,
+        "device-plugins-dir": folders.device_plugins,
         "cdi-dir": folders.cdi,
         "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,

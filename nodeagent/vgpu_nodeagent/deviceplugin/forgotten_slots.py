@@ -66,8 +66,8 @@ class ForgottenSlots:
         """Return the slots of pods that run, as far as is known.
 
         A slot allocation is bound at the first start, which the kubelet asks for after it has
-        written its record. Of a pod that ends the kubelet forgets the slots first, and the agent a
-        moment later: those are no news.
+        written its record. Of a pod that ends the kubelet forgets the slots first, and the agent
+        within seconds: those are no news.
         """
         view = self._node.view
         found: set[str] = set()

@@ -16,7 +16,7 @@ CLEANER = "vgpu-cleaner"
 _DEFAULTS = {
     "--state-dir": "/var/lib/vgpu",
     "--cdi-dir": "/var/run/cdi",
-    "--kubelet-dir": "/var/lib/kubelet",
+    "--device-plugins-dir": "/var/lib/kubelet/device-plugins",
 }
 """Of the agent's arguments (`vgpu_nodeagent.config`)."""
 _STATE_PARENT = "/host-state"
@@ -42,7 +42,7 @@ def cleaner_of(agents: Object) -> Object:
         for option, default in _DEFAULTS.items()
     }
     parent, name = posixpath.split(folders["--state-dir"])
-    sockets = posixpath.join(folders["--kubelet-dir"], "device-plugins")
+    sockets = folders["--device-plugins-dir"]
     # The parent, because a folder cannot be removed where it is mounted; at a path of its own,
     # because what is mounted inside a Bidirectional mount would be mounted on the host, too.
     hosts = {

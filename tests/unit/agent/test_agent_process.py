@@ -187,8 +187,10 @@ def test_arguments_become_the_configuration(tmp_path: Path) -> None:
         ]
     )
     assert (made.node_name, made.resource, made.metrics_port) == ("n1", "ex.dev/gpu", 0)
-    assert made.kubelet_socket == Path("/k/device-plugins/kubelet.sock")
+    # A kubelet with --root-dir=/k: its plugins register where they always do (DevicePluginPath).
+    assert made.kubelet_socket == Path("/var/lib/kubelet/device-plugins/kubelet.sock")
     assert made.pod_resources_socket == Path("/k/pod-resources/kubelet.sock")
+    assert made.kubelet_pods == Path("/k/pods")
     driver = [f"{tmp_path}/{name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
     assert made.driver_files == (
         *(Mount(path, path) for path in driver),

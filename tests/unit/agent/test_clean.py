@@ -23,11 +23,11 @@ class Host:
         self.root = root
         self.state = root / "lib" / "vgpu"
         self.cdi = root / "cdi"
-        self.kubelet = root / "kubelet"
+        self.device_plugins = root / "kubelet" / "device-plugins"
         (self.state / "slots" / "slot-1-abc" / "usage").mkdir(parents=True)
         (self.state / "slots.json").write_text("{}")
         (self.state / "lib").mkdir()
-        plugins = self.kubelet / "device-plugins"
+        plugins = self.device_plugins
         plugins.mkdir(parents=True)
         (plugins / "vgpu.sock").touch()
         self.foreign = [plugins / "other.sock", self.cdi / "nvidia.yaml", root / "lib" / "other"]
@@ -36,7 +36,7 @@ class Host:
             path.touch()
 
     def clean(self) -> list[str]:
-        return clean(self.state, self.cdi, self.kubelet, turn_s=0.05)
+        return clean(self.state, self.cdi, self.device_plugins, turn_s=0.05)
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.root.rglob("*") if not path.is_dir())
@@ -92,7 +92,7 @@ def test_the_command_takes_what_the_agents_were_given(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [f"--state-dir={host.state}", f"--cdi-dir={host.cdi}", "--host-root=/host"]
-    assert clean_command.main([*folders, "--kubelet-dir", str(host.kubelet)]) == 0
+    assert clean_command.main([*folders, "--device-plugins-dir", str(host.device_plugins)]) == 0
     assert str(host.state) in capsys.readouterr().out
     assert host.files() == sorted(host.foreign)
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_removed_is_a_failure_with_its_name(
 
     monkeypatch.setattr(clean_command.shutil, "rmtree", refuse)
     folders = [f"--state-dir={host.state}", f"--cdi-dir={host.cdi}"]
-    assert clean_command.main([*folders, "--kubelet-dir", str(host.kubelet)]) == 1
+    assert clean_command.main([*folders, "--device-plugins-dir", str(host.device_plugins)]) == 1
     assert "Read-only file system" in capsys.readouterr().err
     assert asyncio.run(_can_serve(host.state))
 

@@ -45,6 +45,7 @@ def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
         library=library,
         cluster=ClusterConfig(),
         kubelet_dir=folder / "kubelet",
+        device_plugins_dir=folder / "kubelet" / "device-plugins",
         cdi_dir=folder / "cdi",
         metrics_port=0,
         health_port=0,

@@ -25,7 +25,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_local.programs import ROOT
-from vgpu_nodeagent.config import CDI_DIR, KUBELET_DIR, STATE_DIR
+from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, STATE_DIR
 from vgpu_operator.cli.cleaner import cleaner_of
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, Uninstall
@@ -286,7 +286,7 @@ def test_the_manifest_for_those_who_use_kubectl_is_the_same() -> None:
 def test_the_folders_of_the_cleaner_are_the_agents_own() -> None:
     (clean,) = cleaner_of(DAEMON_SET)["spec"]["template"]["spec"]["initContainers"]
     assert f"--cdi-dir={CDI_DIR}" in clean["args"]
-    assert f"--kubelet-dir={KUBELET_DIR}" in clean["args"]
+    assert f"--device-plugins-dir={DEVICE_PLUGINS_DIR}" in clean["args"]
     assert clean["args"][0].endswith(f"/{STATE_DIR.name}")
 
 
