@@ -332,7 +332,7 @@ async def test_door_9_a_pod_that_admission_did_not_read_never_gets_a_device(door
 async def test_door_9_a_namespace_that_opts_out_gets_no_device_and_no_way_past_limits(
     doors: Doors,
 ) -> None:
-    """HAMi's users label namespaces so; whoever may create pods there is not held to our rules."""
+    """HAMi's users label namespaces so, and no rule of ours binds the pods there."""
     labels = {"hami.io/webhook": "ignore"}
     await doors.admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
     disabled = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]

@@ -258,7 +258,7 @@ def _take(field: str, key: str, value: Any, reading: _Reading) -> None:
 def _lost(field: str, value: Any) -> Iterator[Notice]:
     """Name what another vendor's section would change: words of pods, and what amounts mean.
 
-    The general notice about the section does not show that pods in a renamed word get nothing.
+    The general notice about the section does not show that pods with a renamed word get nothing.
     """
     if isinstance(value, list):
         for at, item in enumerate(value):

@@ -5,7 +5,7 @@ Pods are changed, refused and warned of; claims and configurations are refused.
 Pure: whatever must be looked up (the claim that a pod names) is passed in.
 """
 
-from vgpu_operator.admission.claims import mutate_claim, validate_claim
+from vgpu_operator.admission.claims import claim_without_effect, mutate_claim, validate_claim
 from vgpu_operator.admission.configuration import validate_configuration
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import (
@@ -25,6 +25,7 @@ __all__ = [
     "RawPod",
     "check_volcano_job",
     "claim_named_by",
+    "claim_without_effect",
     "disables_control",
     "misspelt",
     "mutate_claim",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from vgpu_operator.admission.rawpod import without_nulls
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _RESIZABLE = frozenset({"memory", "memory_percent", "cores"})
 """Fields of a request that may change while it holds devices (resize in place)."""
+_OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
 """Fields of the spec that are not frozen as a whole."""
 
@@ -62,6 +64,55 @@ def validate_claim(
         _refuse_priority_above(max_priority, spec, _spec_of(old))
         if old is not None and _is_allocated(old):
             _refuse_change_in_use(spec, old)
+
+
+def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
+    """Return a warning for each field of a claim that does nothing where it stands.
+
+    Args:
+        raw_claim: The claim, which `validate_claim` has passed.
+        old: The stored object, on an update; nothing is repeated while the spec stays as it is.
+
+    Raises:
+        Denied: the claim is none.
+    """
+    raw_spec = _spec_of(raw_claim)
+    if old is not None and _spec_of(old) == raw_spec:
+        return []
+    with denying():
+        spec = _read(raw_claim, raw_spec)
+    found = [
+        f"spec.requests[{index}].{field}: has no effect: {why}"
+        for index, request in enumerate(spec.requests)
+        for field, why in _idle_fields(request)
+    ]
+    if spec.scheduling_priority and spec.binding_mode != "Immediate":
+        found.append(
+            "spec.schedulingPriority: has no effect: a claim that waits for its pod is decided in "
+            "the order of the pod's PriorityClass"
+        )
+    return found
+
+
+def _idle_fields(request: VGPURequest) -> Iterator[tuple[str, str]]:
+    """Fields of a request that the mode of its devices leaves without a meaning."""
+    if request.mode == "MIG":
+        if request.core_policy != "Default":
+            yield "corePolicy", _OF_INSTANCES
+        if request.compute_priority is not None:
+            yield "computePriority", _OF_INSTANCES
+    elif request.mode == "Exclusive":
+        for field, given in (
+            ("memory", request.memory),
+            ("memoryPercent", request.memory_percent),
+            ("cores", request.cores),
+            ("corePolicy", None if request.core_policy == "Default" else request.core_policy),
+            ("computePriority", request.compute_priority),
+        ):
+            if given is not None:
+                yield field, "mode Exclusive takes all of a device, without limits"
+    elif request.core_policy == "Force" and not request.cores:
+        yield "corePolicy", "without cores there is no share of compute to enforce"
 
 
 def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:

@@ -27,6 +27,7 @@ from vgpu_operator.admission import (
     RawPod,
     check_volcano_job,
     claim_named_by,
+    claim_without_effect,
     disables_control,
     misspelt,
     mutate_claim,
@@ -133,7 +134,7 @@ class Reviews:
     async def _validate_claim(self, claim: dict[str, Any], request: ReviewRequest) -> Verdict:
         most = self._source.config.scheduling.max_claim_priority
         validate_claim(claim, request.old, max_priority=most, user=request.user)
-        return [], []
+        return [], claim_without_effect(claim, request.old)
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
         """Whether the namespace allows it; only a pod that does it costs a read."""

@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_operator.admission import Denied, mutate_claim, validate_claim
+from vgpu_operator.admission import Denied, claim_without_effect, mutate_claim, validate_claim
 
 
 def a_claim(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -316,3 +316,37 @@ def test_an_owner_that_anyone_can_write_makes_no_claim_the_operators() -> None:
 
 def test_a_claim_that_the_operator_made_may_be_edited() -> None:
     validate_claim(of_hygons("2Gi"), of_hygons(), user="jane")
+
+
+@pytest.mark.parametrize(
+    ("request_", "fields"),
+    [
+        ({"memory": "1Gi", "corePolicy": "Force"}, ["corePolicy"]),
+        ({"memory": "1Gi", "cores": 30, "corePolicy": "Force"}, []),
+        ({"corePolicy": "Disable"}, []),
+        (
+            {"mode": "MIG", "corePolicy": "Force", "computePriority": 1},
+            ["corePolicy", "computePriority"],
+        ),
+        ({"mode": "Exclusive", "memory": "1Gi", "cores": 10}, ["memory", "cores"]),
+        ({"mode": "Exclusive"}, []),
+        ({"mode": "Shared", "memoryPercent": 50, "computePriority": 0}, []),
+    ],
+)
+def test_a_field_of_a_claim_that_does_nothing_is_named(
+    request_: dict[str, Any], fields: list[str]
+) -> None:
+    claim = a_claim(request_)
+    validate_claim(claim)
+    found = claim_without_effect(claim)
+    assert [each.split(": has no effect: ")[0] for each in found] == [
+        f"spec.requests[0].{field}" for field in fields
+    ]
+    assert claim_without_effect(claim, claim) == []
+
+
+def test_a_priority_of_a_claim_orders_those_that_are_decided_without_a_pod() -> None:
+    (warning,) = claim_without_effect(a_claim(schedulingPriority=5))
+    assert warning.startswith("spec.schedulingPriority: has no effect: ")
+    immediate = a_claim(schedulingPriority=5, bindingMode="Immediate")
+    assert claim_without_effect(immediate) == []

@@ -145,8 +145,8 @@ async def test_a_claim_is_refused_by_field_and_bound_by_the_configuration(
 
 async def test_an_update_is_judged_beside_what_is_stored(reviews: Reviews) -> None:
     """A claim that was stored while its priority was allowed may keep it."""
-    stored = a_claim(schedulingPriority=10**6)
-    changed = a_claim(schedulingPriority=10**6, ttlSecondsAfterUnused=60)
+    stored = a_claim(bindingMode="Immediate", schedulingPriority=10**6)
+    changed = a_claim(bindingMode="Immediate", schedulingPriority=10**6, ttlSecondsAfterUnused=60)
     review = a_review(changed, oldObject=stored)
     assert await reviews.of("validate-claims", review) == {"allowed": True}
 
