@@ -68,7 +68,7 @@ class Answers(Generic[K, V]):
     """Answers by question, each kept for a while; those who ask the same wait for one answer.
 
     A question that was accepted before is asked again in a lane of its own, and no answer to a
-    stranger takes its place. So a flood of forged tokens delays and evicts nobody who is known.
+    stranger takes its place. So a flood of forged tokens delays and evicts no known client.
 
     Args:
         keep_s: For how many seconds an answer is good; 0: it is not kept.

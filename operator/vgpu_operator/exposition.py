@@ -1,7 +1,7 @@
 """Serves the metrics of operator and webhooks on a loop of their own.
 
-TLS handshakes and reviews of whoever reaches the port would share a loop with the engine, or with
-admission: a flood of requests with forged tokens would delay kube-scheduler's calls.
+Otherwise TLS handshakes and reviews of every client that reaches the port would share a loop with
+the engine, or with admission: a flood of forged tokens would delay kube-scheduler's calls.
 """
 
 from __future__ import annotations

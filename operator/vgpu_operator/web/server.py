@@ -16,10 +16,11 @@ import logging
 import ssl
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib import resources
+from itertools import chain
 from socket import socket
 from typing import TypeAlias
 
@@ -46,6 +47,8 @@ LARGEST_TEXT = 64 << 10
 FIRST_REQUEST_S = 10.0
 """A connection that has asked nothing by then is closed."""
 _KEPT = 128
+"""Documents."""
+_KEPT_OF_A_USER = 16
 _SILENCE_S = 15.0
 """Of a stream; then a comment is sent, so that proxies keep it."""
 _SHORTEST_PAUSE_S = 1.0
@@ -73,6 +76,8 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+_Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...], Sight]
+"""Of a document: its path, its parameters, and who sees it."""
 _Document: TypeAlias = Mapping[str, object]
 _View: TypeAlias = Callable[[web.Request, Sight], _Document]
 
@@ -102,9 +107,8 @@ class WebServer:
         self._listening = listening
         self._tls = tls
         self._synced = synced
-        self._kept: OrderedDict[tuple[str, Sight], tuple[int, bytes]] = OrderedDict()
-        self._streams: Counter[str] = Counter()
-        self._streaming: set[asyncio.Task[object]] = set()
+        self._kept: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
+        self._streams: dict[str, list[asyncio.Task[object]]] = {}  # by visitor, oldest first
         self._questions = asyncio.Semaphore(QUESTIONS)
         self._silent: set[asyncio.BaseProtocol] = set()  # connections that have asked nothing yet
         self._server: asyncio.Server | None = None
@@ -125,8 +129,10 @@ class WebServer:
             "/claims": self._claims,
             "/claims/{namespace}/{name}": self._claim,
         }
+        orders = {"/nodes": views.NODE_ORDERS, "/claims": views.CLAIM_ORDERS}
         for path, view in views_by_path.items():
-            app.router.add_get(f"/api/v1{path}", self._document(view))
+            handle = self._document(view, orders.get(path))
+            app.router.add_get(f"/api/v1{path}", handle)
         app.router.add_post("/api/v1/what-if", self._what_if)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=30, shutdown_timeout=1
@@ -144,7 +150,7 @@ class WebServer:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._streaming:
+        for task in chain.from_iterable(self._streams.values()):
             task.cancel()
         await self._runner.cleanup()
         self._listening.close()
@@ -198,9 +204,12 @@ class WebServer:
             status=200 if ready else 503, text="ok" if ready else "reading the cluster"
         )
 
-    def _document(self, view: _View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _document(
+        self, view: _View, orders: Collection[str] | None
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             user = await self._visitor(request)
+            views.Query.read(request.query, orders)  # before anything is kept under it
             sight = await self._sight(user, request)
             version, body = self._mirror.version, self._rendered(view, request, sight)
             if _EVENTS in request.headers.get("Accept", ""):
@@ -222,15 +231,18 @@ class WebServer:
 
     def _rendered(self, view: _View, request: web.Request, sight: Sight) -> bytes:
         """The document; one that was made of the same for the same sight is not made again."""
-        key, version = (request.path_qs, sight), self._mirror.version
+        key = request.path, tuple(sorted(request.query.items())), sight
+        version = self._mirror.version
         kept = self._kept.get(key)
         if kept is not None and kept[0] == version:
             return kept[1]
         body = orjson.dumps(view(request, sight), option=orjson.OPT_NON_STR_KEYS)
         self._kept[key] = version, body
         self._kept.move_to_end(key)
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+        of_users = Counter(sight.user for _, _, sight in self._kept)
+        most, documents = of_users.most_common(1)[0]
+        if documents > _KEPT_OF_A_USER or len(self._kept) > _KEPT:
+            del self._kept[next(key for key in self._kept if key[2].user == most)]
         return body
 
     # Streams.
@@ -250,19 +262,40 @@ class WebServer:
 
     @asynccontextmanager
     async def _counted(self, user: str) -> AsyncIterator[None]:
-        if self._streams.total() >= STREAMS or self._streams[user] >= STREAMS_OF_A_USER:
+        visitor = _visitor_of(user)
+        own = len(self._streams.get(visitor, ()))
+        if own >= STREAMS_OF_A_USER or not self._has_room(own):
             raise VisitorRefused(429, "too many pages are open; close one and try again")
         task = asyncio.current_task()
         assert task is not None
-        self._streams[user] += 1
-        self._streaming.add(task)
+        self._streams.setdefault(visitor, []).append(task)
         try:
             yield
         finally:
-            self._streaming.discard(task)
-            self._streams[user] -= 1
-            if not self._streams[user]:
-                del self._streams[user]
+            self._end_stream(visitor, task)
+
+    def _has_room(self, own: int) -> bool:
+        """True if a visitor with so many streams may have another one.
+
+        When all are taken, the visitor with the most gives the oldest up to one with fewer: else
+        a few accounts could shut everyone out.
+        """
+        if sum(map(len, self._streams.values())) < STREAMS:
+            return True
+        most = max(self._streams, key=lambda visitor: len(self._streams[visitor]))
+        if len(self._streams[most]) <= own + 1:
+            return False
+        oldest = self._streams[most][0]
+        self._end_stream(most, oldest)
+        oldest.cancel()
+        return True
+
+    def _end_stream(self, visitor: str, task: asyncio.Task[object]) -> None:
+        streams = self._streams.get(visitor, [])
+        if task in streams:
+            streams.remove(task)
+            if not streams:
+                del self._streams[visitor]
 
     async def _events(
         self, view: _View, request: web.Request, version: int, body: bytes
@@ -338,6 +371,14 @@ class WebServer:
                 sight = await self._visitors.sight_of_volumes(user, sight, namespaces)
             answer = what_if.what_if(self._mirror, sight, found)
         return web.Response(body=orjson.dumps(answer), content_type=_JSON)
+
+
+def _visitor_of(user: str) -> str:
+    """Return whose streams count together: the ServiceAccounts of a namespace are one visitor.
+
+    An account that may make one of them may make any number.
+    """
+    return user.rpartition(":")[0] if user.startswith("system:serviceaccount:") else user
 
 
 class _Closing(asyncio.Protocol):

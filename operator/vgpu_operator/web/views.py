@@ -59,12 +59,20 @@ class Query:
     namespace: str = ""
 
     @classmethod
-    def read(cls, given: Mapping[str, str], orders: Iterable[str]) -> Query:
+    def read(cls, given: Mapping[str, str], orders: Iterable[str] | None) -> Query:
         """A URL's parameters.
+
+        Args:
+            given: As they are in the URL.
+            orders: Keys to sort the table by; None: it is no table, and has no parameters.
 
         Raises:
             BadInput: One of them is none of ours, or cannot be read.
         """
+        if orders is None:
+            for name in given:
+                raise BadInput.forbidden(name, "the page has no such parameter")
+            return cls()
         for name, value in given.items():
             if name not in ("page", "size", "sort", "text", "state", "namespace"):
                 raise BadInput.forbidden(name, "the page has no such parameter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,10 @@ import pytest
 from builders import GATE
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
-from vgpu_operator.web import server
+from vgpu_operator.web import server, views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import LARGEST_TEXT, WebServer
-from vgpu_operator.web.sight import KNOWN_S, REFUSED_S, Visitors
+from vgpu_operator.web.sight import KNOWN_S, REFUSED_S, Sight, Visitors
 from web_world import EVERYTHING, Reviews, a_holder, a_mirror, a_waiter
 
 POD = (
@@ -193,6 +194,68 @@ async def test_a_stream_ends_with_the_right_to_it(served: Served) -> None:
             "error": 'user "tenant" cannot list gpudevices.vgpu.dev',
         }
         assert [each async for each in documents] == []
+
+
+@pytest.mark.parametrize("path", ["/me", "/fleet", "/nodes/node-1", "/claims/mine/a", "/nodes"])
+async def test_a_parameter_that_a_document_does_not_have_is_refused(
+    served: Served, path: str
+) -> None:
+    status, answer = await served.get(f"/api/v1{path}?x=1")
+    assert (status, answer) == (400, {"error": "x: Forbidden: the page has no such parameter"})
+
+
+async def test_documents_of_one_user_do_not_take_the_place_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[str] = []
+    fleet = views.fleet
+
+    def noted(mirror: Mirror, sight: Sight) -> Any:
+        rendered.append(sight.user)
+        return fleet(mirror, sight)
+
+    monkeypatch.setattr(views, "fleet", noted)
+    await served.get("/api/v1/fleet")
+    for number in range(200):
+        assert (await served.get(f"/api/v1/claims?text=n{number}", "tenant"))[0] == 200
+    await served.get("/api/v1/fleet")
+    assert rendered == ["admin"]
+
+
+async def test_no_number_of_accounts_shuts_a_visitor_out_of_streams(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has as many streams as one may, and all there are are theirs."""
+    monkeypatch.setattr(server, "STREAMS", 6)
+    monkeypatch.setattr(server, "STREAMS_OF_A_USER", 3)
+    for account in ("a", "b"):
+        served.reviews.rights[f"system:serviceaccount:{account}:s"] = {"vgpuclaims in mine"}
+    async with contextlib.AsyncExitStack() as stack:
+        for account in "aaabbb":
+            documents = await stack.enter_async_context(
+                served.stream("/api/v1/claims", f"system:serviceaccount:{account}:s")
+            )
+            await anext(documents)
+        documents = await stack.enter_async_context(served.stream("/api/v1/claims", "tenant"))
+        assert (await anext(documents))["total"] == 1
+        status, _ = await served.get(
+            "/api/v1/claims", "system:serviceaccount:b:s", Accept="text/event-stream"
+        )
+        assert status == 429  # an account with the most gets no more
+
+
+async def test_the_service_accounts_of_a_namespace_count_as_one_visitor(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STREAMS_OF_A_USER", 1)
+    for name in ("one", "two"):
+        served.reviews.rights[f"system:serviceaccount:ns:{name}"] = {"vgpuclaims in mine"}
+    async with served.stream("/api/v1/claims", "system:serviceaccount:ns:one") as documents:
+        await anext(documents)
+        status, _ = await served.get(
+            "/api/v1/claims", "system:serviceaccount:ns:two", Accept="text/event-stream"
+        )
+        assert status == 429
 
 
 async def test_a_user_has_so_many_streams(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
