@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -51,12 +51,21 @@ class GPUPod:
         claim: The claim that serves it: its own, made from `demand` or copied from a template
             (`owned`), or the one that it names.
         owned: Whether the claim is the pod's own.
+        is_admitted: True if our admission has read the pod, so that it may get devices. Admission
+            leaves out namespaces that opt out and those of the system, and a pod that its rules do
+            not bind could run without limits. The pod's own mark counts, and not the label of its
+            namespace: that may have been another when the pod was created.
     """
 
     pod: Pod
     demand: PodDemand | BadInput
     claim: ClaimKey
     owned: bool
+    is_admitted: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
+        object.__setattr__(self, "is_admitted", marked)
 
     @cached_property
     def uid(self) -> str:
@@ -86,16 +95,6 @@ class GPUPod:
     def reserved_for(self) -> ReservedFor:
         """How a claim's status names this pod."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
-
-    @property
-    def is_admitted(self) -> bool:
-        """True if our admission has read the pod, so that it may get devices.
-
-        Admission leaves out namespaces that opt out and those of the system, and a pod that its
-        rules do not bind could run without limits. The pod's own mark counts, and not the label of
-        its namespace: that may have been another when the pod was created.
-        """
-        return self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
 
     @property
     def wants_node(self) -> bool:
