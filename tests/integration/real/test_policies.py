@@ -17,6 +17,7 @@ import pytest
 
 from vgpu_api.names import AGENT_NAMESPACE, FIELD_MANAGER_AGENT, FINALIZER_IN_USE
 from vgpu_api.resources import (
+    EVENTS,
     GPU_DEVICES,
     LEASES,
     MUTATING_WEBHOOKS,
@@ -513,6 +514,41 @@ async def test_an_agent_renews_the_lease_of_its_own_node_only(callers: Callers) 
             await renew(api, node)
     with pytest.raises(Forbidden):
         await renew(callers.tenant, HERE)
+
+
+def an_event(kind: str, version: str, component: str = "vgpu-nodeagent") -> Object:
+    return {
+        "metadata": {"generateName": "e-", "namespace": "default"},
+        "involvedObject": {
+            "kind": kind,
+            "apiVersion": version,
+            "name": "x",
+            "namespace": "default",
+        },
+        "type": "Warning",
+        "reason": "Test",
+        "message": "a test",
+        "source": {"component": component},
+    }
+
+
+async def test_an_agent_writes_events_about_what_it_serves_and_in_its_own_name(
+    callers: Callers,
+) -> None:
+    for kind, version in (
+        ("Pod", "v1"),
+        ("VGPUClaim", "vgpu.dev/v1alpha1"),
+        ("GPUDevice", "vgpu.dev/v1alpha1"),
+    ):
+        await callers.agent.create(EVENTS, an_event(kind, version))
+    for kind, version in (("Secret", "v1"), ("Deployment", "apps/v1"), ("Pod", "other.dev/v1")):
+        with pytest.raises(Invalid, match=r"involvedObject\.kind: Forbidden"):
+            await callers.agent.create(EVENTS, an_event(kind, version))
+    with pytest.raises(Invalid, match="as vgpu-nodeagent only"):
+        await callers.agent.create(EVENTS, an_event("Pod", "v1", component="kubelet"))
+    with pytest.raises(Invalid, match="names no node"):
+        await callers.stray.create(EVENTS, an_event("Pod", "v1"))
+    await callers.admin.create(EVENTS, an_event("Deployment", "apps/v1", component="kubelet"))
 
 
 async def test_what_is_installed_again_is_accepted_and_keeps_certificates(
