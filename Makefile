@@ -126,8 +126,9 @@ bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 GPUs -> build/bench/
 bench-start: $(SETUP)  ## memory while 150,000 pods are listed -> build/bench/start.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/start_bench.py
 
-bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/bench/waiting.json
+bench-waiting: $(SETUP)  ## a full cluster in which thousands wait, quotas, foreign pods -> build/bench/waiting.json, crowd.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
+	@PYTHONPATH=tests $(BIN)/python tests/perf/crowd_bench.py
 
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
 bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 -> build/bench/cluster.json
