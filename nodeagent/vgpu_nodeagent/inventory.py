@@ -265,7 +265,8 @@ class Inventory:
         )
         if given:
             return replace(device, memory_mib=given)
-        return replace(device, repair=_NO_MEMORY)
+        memory_mib = 0 if known is None else known.memory_mib  # what runs there keeps counting
+        return replace(device, memory_mib=memory_mib, repair=_NO_MEMORY)
 
     def _say_once(self, sentence: str, *, level: int = logging.INFO) -> None:
         if sentence not in self._reported:

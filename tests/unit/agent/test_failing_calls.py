@@ -151,6 +151,14 @@ async def test_a_gpu_whose_memory_nobody_knows_is_there_and_not_healthy() -> Non
     assert (problem(inventory), problem(inventory, GPU_1)) == ("MemoryUnknown", "")
 
 
+async def test_a_gpu_that_no_longer_reports_its_memory_keeps_it_and_is_not_healthy() -> None:
+    inventory, driver = await an_inventory(a_driver_device())
+    driver.present = (WITHOUT_MEMORY, driver.present[1])
+    await inventory.refresh()
+    assert inventory.capacities()[GPU_0].capacity.memory_mib == 16_384
+    assert problem(inventory) == "MemoryUnknown"
+
+
 async def test_hamis_key_gives_the_memory_of_gpus_that_report_none_and_of_no_other() -> None:
     inventory, _ = await an_inventory(
         WITHOUT_MEMORY, NvidiaConfig(pre_configured_device_memory=122_880)

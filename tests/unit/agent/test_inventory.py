@@ -71,7 +71,6 @@ async def test_a_device_that_the_driver_no_longer_shows_is_known_and_absent() ->
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"memory_mib": 0}, "its memory cannot be 0 MiB"),
         ({"memory_mib": 1 << 40}, f"its memory cannot be {1 << 40} MiB"),
         ({"memory_mib": -1}, "its memory cannot be -1 MiB"),
         ({"minor": -1}, "its numbers cannot be 0 and -1"),
