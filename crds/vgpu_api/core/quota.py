@@ -158,11 +158,11 @@ def _crosses_namespaces(pod: Pod) -> bool:
         term.get("namespaces") or term.get("namespaceSelector") is not None
         for rules in (affinity.pod_affinity, affinity.pod_anti_affinity)
         if rules is not None
-        for term in _terms(rules)
+        for term in _affinity_rules(rules)
     )
 
 
-def _terms(rules: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+def _affinity_rules(rules: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     required, preferred = (rules.get(name) or () for name in _TERM_LISTS)
     yield from required
     for weighted in preferred:

@@ -158,7 +158,7 @@ class Ledger:
                 volumes=volumes.reached,
                 attachable=volumes.attachable,
             )
-        return None if number in found else found.refusal(number)
+        return found.refusal(number) if number not in found else self.columns.closed(number, found)
 
     def _beside(self, found: NodeFilter, host_demand: HostDemand, *, without: str = "") -> int:
         selected = found.selector & found.affinity

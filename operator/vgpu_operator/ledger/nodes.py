@@ -27,12 +27,19 @@ from vgpu_api.names import ACK_NODE_SCHEDULE
 from vgpu_operator.placement.bounds import ALL, NodeFilter, any_of, only
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns
 
+_INT64 = range(-(1 << 63), 1 << 63)
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 FILTERS_KEPT = 4_096
 REQUIREMENTS_READ = 256
 """Of an affinity with more requirements nothing is read: each may look at every node, and
 kube-scheduler, which has the last word, stops at the first term that holds."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+"""Of a taint or a toleration, which Kubernetes compares only if it is written so."""
+_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
+
+_OF_READINESS = frozenset({_NOT_READY.key, "node.kubernetes.io/unreachable"})
 _AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 _VALUES = {"In": (1, 1 << 20), "NotIn": (1, 1 << 20), "Exists": (0, 0), "DoesNotExist": (0, 0),
            "Gt": (1, 1), "Lt": (1, 1)}  # fmt: skip
@@ -107,6 +114,7 @@ class NodeFilters:
         self._labels: dict[str, dict[str, int]] = {}  # key → value → nodes
         self._names: dict[str, int] = {}
         self._taints: dict[tuple[Taint, ...], int] = {}  # the hard ones → nodes
+        self._closed: dict[tuple[Taint, ...], int] = {}  # those that stand for a closed node
         self._version = 0
         self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
 
@@ -135,7 +143,9 @@ class NodeFilters:
         made = NodeFilter(
             selector=self._by_selector(rules),
             affinity=ALL if rules.terms is None else self.by_terms(rules.terms),
-            taints=self._by_taints(rules.tolerations),
+            taints=~_not_tolerated(self._taints, rules.tolerations),
+            tolerated=any_of(self._closed.values())
+            & ~_not_tolerated(self._closed, rules.tolerations),
         )
         if known is None and len(self._filters) >= FILTERS_KEPT:
             del self._filters[next(iter(self._filters))]
@@ -198,13 +208,6 @@ class NodeFilters:
             if _INTEGER.fullmatch(value) and sign * int(value) > sign * bound
         )
 
-    def _by_taints(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
-        nodes = ALL
-        for taints, tainted in self._taints.items():
-            if not all(any(_tolerates(t, taint) for t in tolerations) for taint in taints):
-                nodes &= ~tainted
-        return nodes
-
     # The index.
 
     def _index(self, number: int, node: Node, *, add: bool) -> None:
@@ -222,32 +225,72 @@ class NodeFilters:
             change(self._labels.setdefault(key, {}), value)
             if not self._labels[key]:
                 del self._labels[key]
-        taints = _hard_taints(node)
-        if taints:
-            tainted = self._taints.get(taints, 0)
-            self._taints[taints] = tainted | bit if add else tainted & ~bit
-            if not self._taints[taints]:
-                del self._taints[taints]
+        for index, taints in zip((self._taints, self._closed), _taints_of(node), strict=True):
+            if taints:
+                tainted = index.get(taints, 0)
+                index[taints] = tainted | bit if add else tainted & ~bit
+                if not index[taints]:
+                    del index[taints]
         self._version += 1
 
 
 def _rules_of(node: Node) -> tuple[object, ...]:
-    return node.metadata.name, node.metadata.labels, _hard_taints(node)
+    return node.metadata.name, node.metadata.labels, _taints_of(node)
 
 
-def _hard_taints(node: Node) -> tuple[Taint, ...]:
-    """Those that keep a pod away. Cordons and readiness are known to the columns."""
-    return tuple(taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS)
+def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
+    """The taints that keep a pod away, and those that stand for a cordoned or unready node.
+
+    Kubernetes' controllers write the latter a little later than what they stand for, so a closed
+    node counts as having them, and they are left out of the others: the reason is the node's state,
+    which a toleration is rarely the cure of.
+    """
+    hard = [taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS]
+    closed: list[Taint] = []
+    if node.spec.unschedulable:
+        closed.append(_CORDON)
+        hard = [taint for taint in hard if taint != _CORDON]
+    if not node.is_ready:
+        of_readiness = [taint for taint in hard if taint.key in _OF_READINESS]
+        closed += of_readiness
+        if all(taint.effect != _NOT_READY.effect for taint in of_readiness):
+            closed.append(_NOT_READY)
+        hard = [taint for taint in hard if taint not in of_readiness]
+    return tuple(hard), tuple(closed)
+
+
+def _not_tolerated(
+    index: Mapping[tuple[Taint, ...], int], tolerations: tuple[tuple[str, str, str, str], ...]
+) -> int:
+    """Bits of the nodes that have a taint which no toleration is for."""
+    return any_of(
+        tainted
+        for taints, tainted in index.items()
+        if not all(any(_tolerates(each, taint) for each in tolerations) for taint in taints)
+    )
 
 
 def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
-    """An empty key with Exists bears everything."""
+    """True if a toleration is for the taint; one without a key is for every key."""
     key, operator, value, effect = toleration
-    if effect and effect != taint.effect:
+    if (effect and effect != taint.effect) or (key and key != taint.key):
         return False
-    if operator == "Exists":
-        return key in ("", taint.key)
-    return operator in ("", "Equal") and key == taint.key and value == taint.value
+    match operator:
+        case "" | "Equal":
+            return value == taint.value
+        case "Gt" | "Lt":
+            return _compares(operator, taint.value, value)
+    return operator == "Exists"
+
+
+def _compares(operator: str, of_taint: str, of_toleration: str) -> bool:
+    """True if the taint's number is greater, or less, than the toleration's (KEP-5471)."""
+    if not (_PLAIN_INTEGER.fullmatch(of_taint) and _PLAIN_INTEGER.fullmatch(of_toleration)):
+        return False
+    taint, bound = int(of_taint), int(of_toleration)
+    if taint not in _INT64 or bound not in _INT64:
+        return False
+    return taint > bound if operator == "Gt" else taint < bound
 
 
 def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...], ...]:

@@ -9,24 +9,25 @@ from __future__ import annotations
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand, RequestDemand
 from vgpu_operator.placement.arrays import Best
+from vgpu_operator.placement.bounds import NodeFilter
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.parts import on_device
 
 _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
 
 
-def amounts(columns: Columns, demand: Demand, reasons: str, *, within: int) -> list[str]:
+def amounts(columns: Columns, demand: Demand, reasons: str, *, within: NodeFilter) -> list[str]:
     """What was asked and the most that is free, for each reason that is about an amount.
 
     Args:
         columns: The state of all devices.
         demand: What was asked for, and refused.
         reasons: The refusal in counts.
-        within: Bits of the nodes that the claim may go to.
+        within: The nodes that the claim may go to.
     """
     texts = []
     for request in demand.requests:
-        best = columns.arrays.most_free(columns, request, within=within)
+        best = columns.arrays.most_free(columns, request, within)
         found = _lacking(columns, request, reasons, best)
         texts += [f"{_of(request, demand)}{text}" for text in found]
     return texts

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
-from vgpu_operator.placement.bounds import UNLIMITED, Budget, together
+from vgpu_operator.placement.bounds import ALL, EVERY_NODE, UNLIMITED, Budget, NodeFilter, together
 from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.parts import on_facts
 from vgpu_operator.placement.score import node_score
@@ -112,27 +112,43 @@ class Arrays:
 
     # Finding nodes.
 
-    def split(self, columns: Columns, *, within: int) -> tuple[list[int], list[int]]:
+    def split(self, columns: Columns, nodes: NodeFilter) -> tuple[list[int], list[int]]:
         """The nodes with devices that take a pod, and those with devices that do not.
 
         Args:
             columns: The state of all devices.
-            within: Bits of the nodes that the pod may use.
+            nodes: Those that the pod may use.
         """
         self._refresh(columns)
         count = len(columns.node_name)
         there = self._has_devices[:count]
-        take = there & self._willing[:count] & _flags(within, count)[:count]
+        take = there & self._taking(nodes)[:count]
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
-    def may_serve(self, columns: Columns, demand: Demand, budget: Budget = UNLIMITED) -> Numbers:
+    def _taking(self, nodes: NodeFilter) -> Flags:
+        """By number: the nodes that take a pod which may use `nodes`."""
+        count = len(self._willing)
+        taking = self._willing.copy()
+        if nodes.tolerated:
+            taking |= _flags(nodes.tolerated, count)[:count]
+        if nodes.allowed != ALL:
+            taking &= _flags(nodes.allowed, count)[:count]
+        return taking
+
+    def may_serve(
+        self,
+        columns: Columns,
+        demand: Demand,
+        nodes: NodeFilter = EVERY_NODE,
+        budget: Budget = UNLIMITED,
+    ) -> Numbers:
         """The nodes where each request alone finds enough devices that pass the checks.
 
         None is missing that serves the claim; some of them may not, since requests take devices
         from each other, and NUMA nodes and policies are not looked at.
         """
         self._refresh(columns)
-        serving = self._willing.copy()
+        serving = self._taking(nodes)
         if not columns.conditions.facts:  # no device has ever been there
             return np.flatnonzero(serving)
         # Of several requests one may use a device that another is charged for already.
@@ -230,7 +246,7 @@ class Arrays:
         return least > max(budget.cores, 0)
 
     def closest(
-        self, columns: Columns, demand: Demand, count: int, *, within: int
+        self, columns: Columns, demand: Demand, count: int, within: NodeFilter
     ) -> list[tuple[int, float]]:
         """The nodes where the least must become free for the claim's first request, in order.
 
@@ -238,7 +254,7 @@ class Arrays:
             columns: The state of all devices.
             demand: What is asked for.
             count: How many nodes at most.
-            within: Bits of the nodes to choose from.
+            within: The nodes to choose from.
 
         Returns:
             Each node, and what must become free there, in devices.
@@ -267,8 +283,7 @@ class Arrays:
         order = np.lexsort((lacks, node))
         node, total_lack = node[order], np.concatenate(([0.0], np.cumsum(lacks[order])))
         numbers, first, size = np.unique(node, return_index=True, return_counts=True)
-        chosen = (size >= request.count) & self._willing[numbers]
-        chosen &= _flags(within, len(self._score))[numbers]
+        chosen = (size >= request.count) & self._taking(within)[numbers]
         numbers, first = numbers[chosen], first[chosen]
         missing = total_lack[first + request.count] - total_lack[first]
         chosen_at = self.best(numbers, missing, count)
@@ -276,13 +291,13 @@ class Arrays:
 
     # Amounts.
 
-    def most_free(self, columns: Columns, request: RequestDemand, *, within: int) -> Best:
+    def most_free(self, columns: Columns, request: RequestDemand, within: NodeFilter) -> Best:
         """What comes closest to a request as things are.
 
         Args:
             columns: The state of all devices.
             request: What is asked for.
-            within: Bits of the nodes to choose from.
+            within: The nodes to choose from.
         """
         self._refresh(columns)
         if not columns.conditions.facts:
@@ -290,8 +305,7 @@ class Arrays:
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
             columns
         )
-        nodes = len(self._willing)
-        takes_pods = self._willing & _flags(within, nodes)[:nodes]
+        takes_pods = self._taking(within)
         here = (node != _NOWHERE) & takes_pods[node]
         here &= self._refusal_of_facts(columns, request)[facts] == 0
         fitting = self._fitting(columns, request)

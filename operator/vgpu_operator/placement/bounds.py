@@ -38,6 +38,7 @@ class NodeFilter:
         peers: Are where its rules about other pods allow, and theirs about it; checked likewise.
         volumes: Are where its volumes are, or can be; checked likewise.
         attachable: May attach as many volumes as it brings; checked likewise.
+        tolerated: Take no other pods, being cordoned or not ready, and may take this one.
         allowed: Pass all of them.
     """
 
@@ -48,6 +49,7 @@ class NodeFilter:
     peers: int = ALL
     volumes: int = ALL
     attachable: int = ALL
+    tolerated: int = 0
     allowed: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.placement.arrays import Arrays
+from vgpu_operator.placement.bounds import NodeFilter
 from vgpu_operator.placement.device import NUMA_UNKNOWN_FROM, Conditions, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
@@ -91,6 +93,14 @@ class Columns:
         self._free_nodes: list[int] = []
 
     # Reading.
+
+    def closed(self, node: int, nodes: NodeFilter) -> Reason | None:
+        """Why a node takes no pod at all, or none but who tolerates that; None if it takes one."""
+        if nodes.tolerated >> node & 1:
+            return None
+        if not self.node_ready[node]:
+            return Reason.NODE_NOT_READY
+        return None if self.node_schedulable[node] else Reason.NODE_UNSCHEDULABLE
 
     def node_id(self, name: str) -> int | None:
         """The node's number, if it is known."""

@@ -8,7 +8,7 @@ first; the exact fit on the node at hand is the judge, so most decisions look at
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
@@ -146,9 +146,8 @@ class _Space:
         """Whether the node takes pods, and this one."""
         columns = self.columns
         return bool(
-            columns.node_ready[node]
-            and columns.node_schedulable[node]
-            and columns.node_devices[node]
+            columns.node_devices[node]
+            and columns.closed(node, self.nodes) is None
             and self.has(node, columns.node_name[node])
         )
 
@@ -167,16 +166,18 @@ class _Space:
         columns, names = self.columns, self.columns.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:
-            willing, others = columns.arrays.split(columns, within=self.nodes.allowed)
+            willing, others = columns.arrays.split(columns, self.nodes)
         else:
             missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
             ready, schedulable = columns.node_ready, columns.node_schedulable
-            everything = self.nodes.allowed == ALL
+            everything, tolerated = self.nodes.allowed == ALL, self.nodes.tolerated
             willing, others = [], []
             for name, node in zip(self.candidates, columns.node_ids(self.candidates), strict=True):
                 if node is None:
                     refused[name] = missing
-                elif ready[node] and schedulable[node] and (everything or node in self.nodes):
+                elif (everything or node in self.nodes) and (
+                    (ready[node] and schedulable[node]) or tolerated >> node & 1
+                ):
                     willing.append(node)
                 else:
                     others.append(node)
@@ -190,9 +191,7 @@ class _Space:
         """Why a node does not take the pod, whatever its devices; None if it does."""
         if node not in self.nodes:
             return self.nodes.refusal(node)
-        if not self.columns.node_ready[node]:
-            return Reason.NODE_NOT_READY
-        return None if self.columns.node_schedulable[node] else Reason.NODE_UNSCHEDULABLE
+        return self.columns.closed(node, self.nodes)
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         """What the claim gets on a node; None if it does not serve."""
@@ -276,24 +275,29 @@ def _place(space: _Space) -> Found | None:
         return _by_rankings(space)
     if space.columns.arrays.exceeds_everywhere(space.columns, space.demand, space.budget):
         return None
-    unlimited = _Space(
-        space.columns, space.demand, space.candidates, space.nodes, UNLIMITED, space.kept
-    )
+    unlimited = replace(space, budget=UNLIMITED)
     found = _by_rankings(unlimited)
     if found is None or not exceeds(
         space.columns, space.demand, Plan(None, found[1]), space.budget
     ):
         return found  # the quota only takes away other choices
+    return _by_search(space)
+
+
+def _by_search(space: _Space) -> Found | None:
+    """Without the rankings: every candidate that may serve, in order."""
     for numa in _passes(space.demand):
-        within = _among(numa, space)
-        if within is not None:
-            return within
+        found = _among(numa, space)
+        if found is not None:
+            return found
     return None
 
 
 def _by_rankings(space: _Space) -> Found | None:
     """By what the ask's classes remember, without a quota."""
     columns, demand = space.columns, space.demand
+    if space.nodes.tolerated:  # the classes know nothing of nodes that take no other pods
+        return _by_search(space)
     for numa in _passes(demand):
         ranking = columns.rankings.of((demand, numa))
         found = _best(ranking, numa, space)
@@ -394,7 +398,7 @@ def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     names = columns.node_name
     nodes = [
         node
-        for node in columns.arrays.may_serve(columns, demand, budget).tolist()
+        for node in columns.arrays.may_serve(columns, demand, space.nodes, budget).tolist()
         if space.has(node, names[node])
     ]
     numbers = np.array(nodes, dtype=np.int64)

@@ -363,5 +363,6 @@ def test_a_node_whose_labels_and_taints_stay_as_they_are_costs_nothing():
     filters = NodeFilters()
     assert filters.put(0, a_node(labels={"zone": "a"}))
     known = filters.of(NodeRules())
-    assert not filters.put(0, a_node(labels={"zone": "a"}, ready=False, resource_version=2))
+    more = a_node(labels={"zone": "a"}, allocatable={"cpu": "4"}, resource_version=2)
+    assert not filters.put(0, more)
     assert filters.of(NodeRules()) is known

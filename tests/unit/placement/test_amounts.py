@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement import Columns, NodeFilter, amounts, impossible, place
-from vgpu_operator.placement.bounds import ALL, only
+from vgpu_operator.placement import EVERY_NODE, Columns, NodeFilter, amounts, impossible, place
+from vgpu_operator.placement.bounds import only
 from vgpu_operator.placement.device import NodeState
 
 
@@ -31,7 +31,7 @@ def told(columns: Columns, *requests, nodes: NodeFilter | None = None) -> list[s
     demand = an_ask(*requests)
     plan = place(columns, demand, nodes=chosen)
     assert plan.refused
-    return amounts(columns, demand, plan.text, within=chosen.allowed)
+    return amounts(columns, demand, plan.text, within=chosen)
 
 
 def test_of_memory_the_most_that_is_free_on_one_device_is_told_with_its_place():
@@ -97,13 +97,13 @@ def test_of_amounts_that_are_there_nothing_is_told():
     columns, demand = two_nodes(), an_ask(a_request(memory="1Gi", count=2))
     columns.set_used(columns.number_of("gpu-0"), slots=0, cores=0, memory=0)
     reasons = "1/2 CardInsufficientMemory, 1/2 AllocatedCardsInsufficientRequest"
-    assert amounts(columns, demand, reasons, within=ALL) == []
+    assert amounts(columns, demand, reasons, within=EVERY_NODE) == []
 
 
 def test_where_no_device_is_of_the_right_kind_no_amount_is_told():
     columns = two_nodes()
     demand = an_ask(a_request(memory="1Gi", selector={"models": ["H100"]}))
-    assert amounts(columns, demand, "1/1 CardInsufficientMemory", within=ALL) == []
+    assert amounts(columns, demand, "1/1 CardInsufficientMemory", within=EVERY_NODE) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand
 from vgpu_operator.placement import Columns, DeviceFacts, Share, amounts, impossible, place
-from vgpu_operator.placement.bounds import Budget
+from vgpu_operator.placement.bounds import EVERY_NODE, Budget
 from vgpu_operator.placement.parts import on_device, on_node
 from vgpu_operator.vendors.parts import Part, named_parts
 
@@ -212,10 +212,10 @@ def test_a_refusal_has_the_amounts_of_the_part() -> None:
     used = {"GCU-0": Use(memory_mib=30 * GIB, cores=50, slots=1)}
     columns = some_columns(a_gcu("GCU-0"), used=used)
     plan = place(columns, sized(3))
-    assert amounts(columns, sized(3), plan.text, within=-1) == [
+    assert amounts(columns, sized(3), plan.text, within=EVERY_NODE) == [
         "asked part 3g.20gb with 20,480 MiB; most free on one device 10,240 MiB (gcu-0 on node-1)"
     ]
-    assert amounts(columns, sized(4), "1/1 ModeNotFit", within=-1) == []
+    assert amounts(columns, sized(4), "1/1 ModeNotFit", within=EVERY_NODE) == []
 
 
 def test_a_quota_counts_what_the_part_takes() -> None:
@@ -298,7 +298,7 @@ def test_a_look_at_every_device_knows_what_parts_take() -> None:
     assert serving(sized(2)) == []  # 20 GiB of node-1, where 10 are left
     lacking = [
         (columns.node_name[node], pytest.approx(missing))
-        for node, missing in arrays.closest(columns, with_amounts(20, 20), 5, within=-1)
+        for node, missing in arrays.closest(columns, with_amounts(20, 20), 5, EVERY_NODE)
     ]
     assert lacking == [("node-0", 10 / 100), ("node-1", 10 / 80)]
 

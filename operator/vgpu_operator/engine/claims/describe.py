@@ -7,6 +7,8 @@ that waits a moment only is not written about at all.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
@@ -206,9 +208,8 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         if never is not None:
             return Refusal(Reason.IMPOSSIBLE, "; ".join((*texts, never)))
         node = columns.node_id(kind.node) if kind.node else None
-        texts += amounts(
-            columns, request, text, within=nodes.allowed if node is None else only(node)
-        )
+        within = nodes if node is None else replace(nodes, selector=nodes.selector & only(node))
+        texts += amounts(columns, request, text, within=within)
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
             texts += state.ledger.volumes.explain(kind.host_demand.volumes)
     if len(state.earmarks):

@@ -108,10 +108,10 @@ class Earmarks:
         return shares
 
 
-def is_sound(columns: Columns, earmark: Earmark) -> bool:
-    """Whether its devices are there, in order, and on a node that takes pods."""
+def is_sound(columns: Columns, earmark: Earmark, nodes: NodeFilter) -> bool:
+    """True if its devices are there, in order, and on a node that takes its pod."""
     node, numbers = columns.node_id(earmark.node), _numbers(columns, earmark)
-    if node != earmark.number or not (columns.node_ready[node] and columns.node_schedulable[node]):
+    if node != earmark.number or node not in nodes or columns.closed(node, nodes) is not None:
         return False
     return len(numbers) == len(earmark.devices) and all(
         columns.healthy[number] and not columns.cordoned[number] for number in numbers.values()
@@ -165,7 +165,7 @@ def choose(
         promised: Numbers of devices that are left to others.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
-    for node, least in columns.arrays.closest(columns, demand, NODES_WEIGHED, within=nodes.allowed):
+    for node, least in columns.arrays.closest(columns, demand, NODES_WEIGHED, nodes):
         if best is not None and least >= best[0] and len(demand.requests) == 1:
             break  # no less must become free on the nodes that follow
         taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}

@@ -160,12 +160,9 @@ def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None
 
 def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
     """Why a pod cannot go to a node now, its devices apart."""
-    columns = state.ledger.columns
-    number = columns.node_id(node)
-    if number is None or not columns.node_ready[number]:
+    number = state.ledger.columns.node_id(node)
+    if number is None:
         return Reason.NODE_NOT_READY
-    if not columns.node_schedulable[number]:
-        return Reason.NODE_UNSCHEDULABLE
     return state.ledger.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 

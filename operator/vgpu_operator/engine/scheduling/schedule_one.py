@@ -36,6 +36,8 @@ SAMPLED_FROM = 100
 """kube-scheduler offers every feasible node where they are fewer than this, else a sample.
 Source: minFeasibleNodesToFind in its schedule_one.go."""
 _ANY_NODE = NodeRules()
+_ITS_NODE = NodeRules(tolerations=(("", "Exists", "", ""),))
+"""Of a pod that has its node: kube-scheduler has judged that, whatever the node is by now."""
 _NOT_ADMITTED = (
     f"metadata.labels[{names.LABEL_ADMITTED}]: Required value: admission has not read the pod, "
     f"which therefore gets no device; create it anew in a namespace that is neither labelled "
@@ -221,7 +223,7 @@ def put_in_queue(
     request, namespace = pod.request(spec, state.config), pod.claim.namespace
     if pod.is_running:
         kind = EquivalenceClass(
-            request, _ANY_NODE, namespace, node=pod.pod.spec.node_name, scopes=pod.scopes
+            request, _ITS_NODE, namespace, node=pod.pod.spec.node_name, scopes=pod.scopes
         )
         standing = Standing.BOUND
     else:
@@ -243,7 +245,8 @@ def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
     key = key_of(claim)
     on = {pod.pod.spec.node_name for pod in state.cache.pods_of(key) if pod.is_running}
     request = Demand.of(claim.spec, state.config)
-    kind = EquivalenceClass(request, _ANY_NODE, key.namespace, node=min(on, default=""))
+    rules = _ITS_NODE if on else _ANY_NODE
+    kind = EquivalenceClass(request, rules, key.namespace, node=min(on, default=""))
     standing = Standing.BOUND if on else Standing.WAITS
     created = claim.metadata.creation_timestamp
     rank = rank_of(standing, claim_priority(state, claim), created, key)
@@ -384,6 +387,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
     Beside what is kept tentatively for others if there is room, else in its place.
     """
+    rules = _ITS_NODE if pod.is_running else pod.rules
     yielding = [Yielding.MORE_IMPORTANT]
     if state.reservations.tentative:
         yielding.insert(0, Yielding.ALL)
@@ -393,7 +397,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=state.ledger.node_filters.of(pod.rules),
+                nodes=state.ledger.node_filters.of(rules),
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, each),
             )

@@ -84,4 +84,4 @@ def _kind_of(key: ClaimKey, state: State) -> EquivalenceClass | None:
 
 
 def _can_use(kind: EquivalenceClass, earmark: Earmark, state: State) -> bool:
-    return is_sound(state.ledger.columns, earmark) and earmark.number in nodes_for(kind, state)
+    return is_sound(state.ledger.columns, earmark, nodes_for(kind, state))

@@ -11,12 +11,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
 	kubefeatures "k8s.io/kubernetes/pkg/features"
 	podquota "k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -44,6 +46,8 @@ type answer struct {
 func main() {
 	must(utilfeature.DefaultMutableFeatureGate.Set(string(kubefeatures.TaintTolerationComparisonOperators) + "=true"))
 	metrics.Register()
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard) // a toleration that is no number is logged as an error
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
 	answers := json.NewEncoder(os.Stdout)
