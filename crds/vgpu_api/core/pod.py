@@ -145,6 +145,10 @@ class ContainerStatus(ApiModel):
     container_id: str = Field(default="", alias="containerID")
     ready: bool = False
     state: dict[str, Any] = Field(default_factory=no_entries)
+    resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
+    """What the container has; a resize is in the spec first."""
+    allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
+    """What the kubelet has admitted for it."""
 
 
 class PodStatus(ApiModel):
@@ -154,6 +158,9 @@ class PodStatus(ApiModel):
     qos_class: Word = ""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
+    resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
+    """What the pod as a whole has."""
+    allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
     container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgpu_api.core import Node, Pod
-from vgpu_api.host import allocatable_of, requests_of
+from vgpu_api.host import allocatable_of, requests_of, sizes_of
 from vgpu_operator.ledger.peers import PeerRules
 from vgpu_operator.ledger.storage import VolumeClaimKey, volume_claims_of
 from vgpu_operator.placement.bounds import ALL, only
@@ -59,7 +59,7 @@ class HostDemand:
 class _Placed:
     node: str
     host_demand: HostDemand
-    generation: int
+    version: tuple[object, ...]
 
 
 class Room:
@@ -96,12 +96,12 @@ class Room:
         Returns:
             The node where more is free than before; empty: none.
         """
-        uid, generation = pod.metadata.uid, pod.metadata.generation
+        uid, version = pod.metadata.uid, (pod.metadata.generation, *sizes_of(pod))
         known = self._shares.get(uid)
-        if known is not None and (known.node, known.generation) == (node, generation):
+        if known is not None and (known.node, known.version) == (node, version):
             return ""
         freed = self.remove(uid)
-        share = self._shares[uid] = _Placed(node, HostDemand.of(pod), generation)
+        share = self._shares[uid] = _Placed(node, HostDemand.of(pod), version)
         self._add(share, 1)
         return freed
 

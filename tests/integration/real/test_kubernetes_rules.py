@@ -19,6 +19,7 @@ from builders import a_device, a_request, an_ask
 from kubernetes_rules import KubernetesRules, is_buildable
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, PodScopes, ResourceQuota
+from vgpu_api.host import cpu_milli_of
 from vgpu_operator.ledger import HostDemand, Ledger, NodeRules
 from vgpu_operator.placement import refusals_on
 
@@ -248,8 +249,34 @@ def a_placed_pod(chance: Chance, name: str, node: str) -> Raw:
     return {
         "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": "1"},
         "spec": spec,
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running", **resize_status(chance, spec)},
     }
+
+
+def resize_status(chance: Chance, spec: Raw) -> Raw:
+    """What a kubelet reports of a resize in place: of containers, and of the pod as a whole."""
+    status: Raw = {}
+    for kind, section in (("containers", "containerStatuses"),
+                          ("initContainers", "initContainerStatuses")):  # fmt: skip
+        status[section] = [
+            {"name": each["name"], **some_sizes(chance)} for each in spec[kind] if chance.maybe(0.4)
+        ]
+    if chance.maybe(0.2):
+        status |= some_sizes(chance)
+    if chance.maybe(0.4):
+        kind = chance.choice(("PodResizePending", "PodResizeInProgress"))
+        reason = chance.choice(("Infeasible", "Deferred", ""))
+        status["conditions"] = [{"type": kind, "status": "True", "reason": reason}]
+    return status
+
+
+def some_sizes(chance: Chance) -> Raw:
+    sizes: Raw = {}
+    if chance.maybe(0.8):
+        sizes["resources"] = {"requests": some_requests(chance)}
+    if chance.maybe(0.8):
+        sizes["allocatedResources"] = some_requests(chance)
+    return sizes
 
 
 def a_requirement(chance: Chance) -> Raw:
@@ -296,7 +323,8 @@ def refused_by_us(pod: Pod, nodes: list[Raw], pods: list[Raw], mode: str) -> set
         ledger.apply_device(a_device(uuid=f"GPU-{node.metadata.name}", node=node.metadata.name))
     for raw in pods:
         placed = Pod.model_validate(raw)
-        ledger.hosts.apply_pod(placed)
+        # The free CPU of the policy Fragmentation is counted on its own, for the same pods.
+        assert cpu_milli_of(placed) == dict(HostDemand.of(placed).amounts).get("cpu", 0)
         ledger.expect_pod(placed, placed.spec.node_name)
     host_demand = HostDemand.of(pod) if mode == "Gate" else None
     allowed = ledger.nodes_for(NodeRules.of(pod), host_demand)

@@ -7,7 +7,7 @@ import pytest
 from builders import a_node, a_pod
 from vgpu_api.core import Container, Pod
 from vgpu_api.core.pod import ResourceRequirements
-from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of
+from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of, requests_of
 
 
 def a_worker(cpu: str | int | None, *, sidecar: bool = False) -> Container:
@@ -59,3 +59,44 @@ def test_what_a_pod_asks_for_as_a_whole_goes_before_its_containers_and_overhead_
 def test_a_node_says_what_pods_may_have_or_nothing_yet():
     assert allocatable_cpu_milli(a_node()) is None
     assert allocatable_cpu_milli(a_node(allocatable={"cpu": "63920m"})) == 63_920
+
+
+RESIZED = {
+    "requests": {"cpu": "60"},
+    "status": {"resources": {"requests": {"cpu": "8"}}, "allocatedResources": {"cpu": "4"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "section", "policy", "milli"),
+    [
+        ("", "containers", None, 60_000),
+        ("Deferred", "containers", None, 60_000),
+        ("Infeasible", "containers", None, 8_000),
+        ("Infeasible", "initContainers", "Always", 8_000),
+        ("Infeasible", "initContainers", None, 60_000),
+    ],
+    ids=["asked", "deferred", "refused", "sidecar", "ordinary init"],
+)
+def test_of_a_resize_in_place_the_greatest_size_counts(reason, section, policy, milli):
+    """The spec no more once it is infeasible; init containers cannot be resized."""
+    container = {"name": "a", "resources": {"requests": RESIZED["requests"]}}
+    spec = {"containers": [], section: [{**container, "restartPolicy": policy}]}
+    status = {
+        "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        f"{section.removesuffix('s')}Statuses": [{"name": "a", **RESIZED["status"]}],
+    }
+    pod = Pod.model_validate({"metadata": {"name": "p"}, "spec": spec, "status": status})
+    assert cpu_milli_of(pod) == milli
+    assert requests_of(pod) == {"cpu": milli, "pods": 1}
+
+
+def test_of_a_pod_resized_as_a_whole_the_greatest_size_counts_too():
+    """KEP-5419; the container's own sizes do not matter where the pod has its own."""
+    spec = {"containers": [], "resources": {"requests": {"cpu": "60"}}}
+    pod = Pod.model_validate({"metadata": {"name": "p"}, "spec": spec, "status": RESIZED["status"]})
+    assert cpu_milli_of(pod) == 60_000
+    pending = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]
+    status = {**RESIZED["status"], "conditions": pending}
+    pod = Pod.model_validate({"metadata": {"name": "p"}, "spec": spec, "status": status})
+    assert requests_of(pod) == {"cpu": 8_000, "pods": 1}

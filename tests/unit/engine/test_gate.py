@@ -502,3 +502,60 @@ def test_every_term_of_an_affinity_is_narrowed_and_an_empty_one_left_alone() -> 
 def test_an_affinity_is_added_where_there_is_none(affinity: Affinity | None, path: str) -> None:
     added, _ = tied_to(a_gated(affinity), "node-1")
     assert (added["op"], added["path"]) == ("add", path)
+
+
+def neighbour(reason: str = "", *, version: int = 1, allocated: str = "1", has: str = "1") -> Pod:
+    """A pod without a GPU on node-1 that has been resized in place from 1 to 60 CPUs."""
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    status: dict[str, Any] = {
+        "phase": "Running",
+        "conditions": [pending] if reason else [],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "resources": {"requests": {"cpu": has}},
+                "allocatedResources": {"cpu": allocated},
+            }
+        ],
+    }
+    wire = a_pod(
+        "neighbour",
+        node="node-1",
+        containers=[a_container(requests={"cpu": "60"})],
+        resource_version=version,
+    ).to_wire()
+    wire["metadata"]["generation"] = 2
+    return Pod.model_validate({**wire, "status": status})
+
+
+@pytest.mark.parametrize(
+    ("pod", "fits"),
+    [
+        (neighbour("Infeasible"), True),
+        (neighbour("Infeasible", allocated="60"), False),
+        (neighbour("Infeasible", has="60"), False),
+        (neighbour("Deferred"), False),
+        (neighbour(), False),
+    ],
+    ids=["infeasible", "admitted before", "not shrunk yet", "deferred", "not seen by the kubelet"],
+)
+async def test_a_neighbour_that_is_resized_takes_what_kube_scheduler_counts(
+    pod: Pod, *, fits: bool
+) -> None:
+    world = replica(cpu="64")
+    world.news.pod_changed(pod)
+    gated(world, cpu="20")
+    await world.settle()
+    assert (gates_of(world) == []) == fits
+
+
+async def test_a_resize_that_is_refused_wakes_who_waits_for_its_room() -> None:
+    """The kubelet's refusal is in the status alone: the pod has no new generation."""
+    world = replica(cpu="64")
+    world.news.pod_changed(neighbour())
+    gated(world, cpu="20")
+    await world.settle()
+    assert gates_of(world)
+    world.news.pod_changed(neighbour("Infeasible", version=2))
+    await world.settle()
+    assert not gates_of(world)
