@@ -262,7 +262,7 @@ async def flooded(replica: Replica) -> AsyncIterator[Any]:
 
         async with open_session() as session:
             source = InSlices(Api(Transport(session, connection)), replica.engine.slices)
-            followed = informers(source, replica.engine.observe)
+            followed = informers(source, replica.engine.observe, replica.state.config)
             (pods,) = (each for each in followed if each.resource == PODS)
             task = asyncio.create_task(pods.run())
             await pods.synced.wait()
@@ -310,7 +310,10 @@ async def watch(folder: Path, port: int) -> None:
 
     def read_rate() -> None:
         nonlocal rate
-        rate = int(sys.stdin.readline() or "0")
+        line = sys.stdin.readline()
+        if not line:  # the bench has ended, in whatever way
+            os._exit(0)
+        rate = int(line)
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)

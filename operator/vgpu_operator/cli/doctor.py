@@ -22,6 +22,7 @@ from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE
 from vgpu_api.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -66,6 +67,8 @@ _READ = (
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
 )
+_HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
+_OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
 _READ_THERE = ((LEASES, NAMESPACE), (LEASES, AGENT_NAMESPACE), (ENDPOINT_SLICES, NAMESPACE))
 _LEAST_SERVER = (1, 31)
 _LEAST_KUBELET = (1, 29)
@@ -159,6 +162,7 @@ async def read(api: Api, *, now: datetime) -> Snapshot:
             lists[resource.plural, namespace] = ()
         except ApiError as error:
             lists[resource.plural, namespace] = error
+    lists[CONFIG_MAPS.plural, ""] = await _hamis_config_maps(api)
     refused = [found for found in lists.values() if isinstance(found, Forbidden)]
     if len(refused) == len(lists):
         raise refused[0]  # findings that know nothing would look like a cluster in order
@@ -171,6 +175,18 @@ async def read(api: Api, *, now: datetime) -> Snapshot:
         except Forbidden as error:
             secrets[name] = error
     return Snapshot(now, version, await installed_config(api), lists, secrets)
+
+
+async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:
+    """By name: a cluster may have thousands of others, with secrets in them."""
+    found: list[Object] = []
+    try:
+        for name in _HAMIS_CONFIG_MAPS:
+            listing = await api.list(CONFIG_MAPS, field_selector=f"metadata.name={name}")
+            found += listing.items
+    except ApiError as error:
+        return error
+    return found
 
 
 def findings(snapshot: Snapshot) -> list[CheckResult]:
@@ -505,6 +521,19 @@ def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
             yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
 
 
+def _unread(seen: Snapshot) -> Iterator[CheckResult]:
+    """HAMi's documents that someone created for HAMi's programs, which are not here."""
+    for config_map in seen.of(CONFIG_MAPS):
+        place = f"{config_map['metadata']['namespace']}/{config_map['metadata']['name']}"
+        yield _warning(
+            "configuration",
+            f"nobody reads HAMi's ConfigMap {place}: the programs read {_OUR_CONFIG_MAP}",
+            f"kubectl get configmap -n {config_map['metadata']['namespace']} "
+            f"{config_map['metadata']['name']} -o yaml | kubectl vgpu import hami -f -, and put "
+            f"what it prints into {_OUR_CONFIG_MAP}",
+        )
+
+
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("api server", _server),
     ("kinds", _kinds),
@@ -518,6 +547,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("devices", _devices),
     ("claims", _claims),
     ("neighbours", _neighbours),
+    ("configuration", _unread),
 )
 
 

@@ -16,6 +16,7 @@ from vgpu_api.config import Notice, read_cluster_config
 from vgpu_api.errors import BadInput
 from vgpu_operator.admission.configuration import unlisted
 from vgpu_operator.cli.documents import BadDocument, yaml_documents
+from vgpu_operator.cli.hami_values import is_values, read_values
 
 
 def imported(files: Sequence[Path]) -> str:
@@ -61,6 +62,9 @@ def _read(files: Sequence[Path]) -> tuple[list[Any], list[str]]:
             if kind not in (None, "ConfigMap", "ConfigMapList", "List"):
                 lines.append(f"{file}[{at}]: a {kind} is no configuration")
                 continue
+            if is_values(document):
+                document, left = read_values(document)
+                lines += [f"{file}: {line}" for line in left]
             lines += [f"{file}: {notice}" for notice in _notices(document, file)]
             kept.append(document)
     return kept, lines

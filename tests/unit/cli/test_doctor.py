@@ -14,6 +14,7 @@ from builders import a_device, a_node
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -248,6 +249,11 @@ def hami_is_there(o: Objects) -> None:
     change(o, MUTATING_WEBHOOKS).append({"metadata": {"name": "hami-webhook"}, "webhooks": []})
 
 
+def hamis_config_map(o: Objects) -> None:
+    metadata = {"namespace": "kube-system", "name": "hami-scheduler-device"}
+    o[CONFIG_MAPS.plural, ""] = [{"metadata": metadata, "data": {}}]
+
+
 @pytest.mark.parametrize(
     ("break_it", "check", "level", "says"),
     [
@@ -276,6 +282,7 @@ def hami_is_there(o: Objects) -> None:
         (not_released, "claims", "error", "not released: d/c"),
         (nvidias_plugin, "neighbours", "error", "registers nvidia.com/gpu, too"),
         (hami_is_there, "neighbours", "error", "HAMi's webhook"),
+        (hamis_config_map, "configuration", "warning", "kube-system/hami-scheduler-device"),
     ],
 )
 def test_a_fault_is_found_with_what_to_do(
