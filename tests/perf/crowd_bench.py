@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/bench/crowd.json"))
     options = parser.parse_args(arguments)
     scenes = uvloop.run(measure(options))
-    baselines = {name: "room" if name == "quota" else "calm" for name in scenes}
+    baselines = {name: "room" if name in ("room", "quota") else "calm" for name in scenes}
     for name, figures in scenes.items():
         base = scenes[baselines[name]]["filter_cpu_ms"]["p50"] or 0.01
         figures["ratio"] = round(figures["filter_cpu_ms"]["p50"] / base, 2)
