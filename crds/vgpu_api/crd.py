@@ -225,6 +225,7 @@ KINDS = (
             Column("POD", ".status.reservedFor.podName"),
             Column("PREPARED", '.status.conditions[?(@.type=="Prepared")].status'),
             Column("REASON", '.status.conditions[?(@.type=="Allocated")].reason'),
+            Column("RESIZE", '.status.conditions[?(@.type=="Resized")].reason'),
             Column("AGE", ".metadata.creationTimestamp", "date"),
             Column("DEVICES", ".status.cards", wide=True),
             Column("MESSAGE", '.status.conditions[?(@.type=="Allocated")].message', wide=True),

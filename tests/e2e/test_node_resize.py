@@ -53,7 +53,7 @@ def test_more_than_the_device_has_is_refused_with_both_numbers(
 ) -> None:
     _ask(node, namespace, name, 1_000_000)
     found = until(lambda: _resized(node, namespace, name, "False"), "the refusal")
-    assert found["reason"] == "WaitingForRoom"
+    assert found["reason"] == "Impossible"
     assert "1000000Mi" in found["message"]
     assert "3000Mi" in found["message"]
     assert node.filled(namespace, name) == 3000 * MIB

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB, format_mib
+from vgpu_api.reasons import Reason
 from vgpu_api.resize import allowed, target, unmet, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.node import LocalNode
@@ -118,7 +119,7 @@ class Resizing:
         except (PageDamaged, OSError) as error:
             outcome.blocked.append(("StorageFailed", str(error)))
         if not outcome.blocked and desired != _least(desired, allocation.devices):
-            outcome.blocked.append(("WaitingForRoom", self._lack(desired, allocation)))
+            outcome.blocked.append(self._lack(claim, desired, allocation))
         if not outcome.blocked and self._starting(desired, allocation, outcome):
             return False
         is_done = not outcome.blocked
@@ -243,20 +244,38 @@ class Resizing:
             for device, old in zip(desired, allocation.devices, strict=True)
         )
 
-    def _lack(self, desired: Sequence[AllocatedDevice], allocation: Allocation) -> str:
+    def _lack(
+        self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], allocation: Allocation
+    ) -> tuple[str, str]:
+        """Return why the operator granted less than is asked, as a reason and a sentence.
+
+        The claim stays on its devices, so what one of them could not hold even if it were empty
+        will never be granted, whatever ends.
+        """
         capacities, used = self._node.inventory.capacities(), self._node.checkpoint.state.used()
+        nothing = Use()
         parts = []
         for device, held in zip(desired, allocation.devices, strict=True):
             if device.memory_mib <= held.memory_mib and device.cores <= held.cores:
                 continue
-            has = capacities[device.uuid].allocatable if device.uuid in capacities else Use()
-            free = has - used.get(device.uuid, Use())
+            has = capacities[device.uuid].allocatable if device.uuid in capacities else nothing
+            free = has - used.get(device.uuid, nothing)
             parts.append(
                 f"GPU {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
                 f"{format_mib(held.memory_mib)} and {held.cores} % held, "
                 f"{format_mib(max(0, free.memory_mib))} and {max(0, free.cores)} % free beside that"
             )
-        return "; ".join(parts)
+        for uuid, use in effective_use(claim.spec, desired).items():
+            if uuid not in capacities:
+                continue  # a GPU that was lost may come back
+            has = capacities[uuid].allocatable
+            if use.memory_mib > has.memory_mib or use.cores > has.cores:
+                parts.append(
+                    f"GPU {uuid} has {format_mib(has.memory_mib)} and {has.cores} % in all, so it "
+                    "can never hold that: ask for less, or create the claim anew"
+                )
+                return Reason.IMPOSSIBLE, "; ".join(parts)
+        return "WaitingForRoom", "; ".join(parts)
 
     def _report(
         self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], outcome: _Outcome

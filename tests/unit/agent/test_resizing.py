@@ -215,6 +215,18 @@ async def test_a_smaller_percentage_than_is_used_has_both_numbers(
     assert spoken.lines[0] == ("False", "InUse", message)
 
 
+async def test_more_than_the_gpu_has_in_all_is_impossible_and_does_not_wait_for_room(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    slot_allocation = await running(bench)
+    change(bench, resizing, asked=[{"memory": "200Gi"}])
+    assert page(bench, slot_allocation) == (1024, 0)
+    ((said, reason, message), event) = spoken.lines
+    assert (said, reason) == ("False", "Impossible")
+    assert "can never hold that" in message
+    assert event[1] == "ResizeNotDone"
+
+
 async def test_a_percentage_that_cannot_be_worked_out_is_named_and_not_tried_again(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
