@@ -187,6 +187,7 @@ def test_columns_and_short_names_are_those_of_the_design() -> None:
         "POD",
         "PREPARED",
         "REASON",
+        "RESIZE",
         "AGE",
         "DEVICES",
         "MESSAGE",

@@ -50,6 +50,6 @@ def test_init_containers_and_the_containers_after_them_count_once() -> None:
 
 def test_a_claim_that_cannot_be_read_counts_to_the_full_as_the_operator_counts_it() -> None:
     claim = a_holder("from-a-later-version", 1024)
-    claim["spec"]["bindingMode"] = "Deferred"
+    claim["status"]["allocation"]["devices"][0]["memory"] = ["1Gi"]
     allocated, names = shown([claim])
     assert (allocated["memory"], names) == ("16Gi", ["default/from-a-later-version"])
