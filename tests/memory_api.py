@@ -36,6 +36,7 @@ class MemoryApi:
         self.gate.set()
         self.applied: list[dict[str, Any]] = []
         self._version = 100
+        self._gone: set[str] = set()  # UIDs, which no later object has
         self._ids = itertools.count(1)
 
     def new_id(self) -> str:
@@ -48,13 +49,15 @@ class MemoryApi:
         self._version += 1
         metadata = stored["metadata"]
         metadata["resourceVersion"] = str(self._version)
-        metadata.setdefault("uid", f"uid-of-{metadata['name']}")
+        uid = f"uid-of-{metadata['name']}"
+        metadata.setdefault("uid", uid if uid not in self._gone else f"{uid}-{self._version}")
         self.objects[(resource.plural, metadata.get("namespace", ""), metadata["name"])] = stored
         return copy.deepcopy(stored)
 
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
         """Remove an object, finalizers or not."""
-        del self.objects[(resource.plural, namespace, name)]
+        gone = self.objects.pop((resource.plural, namespace, name))
+        self._gone.add(gone["metadata"]["uid"])
 
     def claim(self, name: str, *, namespace: str = "default") -> dict[str, Any]:
         """A claim as it stands."""

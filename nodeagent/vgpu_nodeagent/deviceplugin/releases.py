@@ -291,6 +291,8 @@ class Releases:
         reserved = claim.status.reserved_for
         if reserved is None or claim_allocation is not None:
             return False
+        if self._node.checkpoint.state.has_open_account(reserved.pod_uid):
+            return False  # of the claim that was there before this one was made again
         pod = self._node.view.pod_with_uid(reserved.pod_uid)
         return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
 

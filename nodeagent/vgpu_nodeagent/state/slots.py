@@ -139,6 +139,13 @@ class SlotState:
             for slot in slot_allocation.slot_ids
         )
 
+    def has_open_account(self, pod_uid: str) -> bool:
+        """Return True while devices are counted for a pod, on the account of whatever claim."""
+        return any(
+            account.pod_uid == pod_uid and not account.closed
+            for account in self.claim_allocations.values()
+        )
+
     def used(self, *, but: str = "") -> Mapping[str, Use]:
         """Use per device of all claim allocations that are not closed, `but` one claim's."""
         total: dict[str, Use] = {}
@@ -196,7 +203,9 @@ def grant(
         Refused: A slot allocation or slot is another pod's, the claim's account is closed or
             another's, a device is unknown, or the sum over a device would exceed what it has.
     """
-    _check_account(state, claim_allocation)
+    former = _former_accounts(state, claim_allocation)
+    if former:
+        state, claim_allocation = _taken_over(state, former, claim_allocation)
     slot_allocations = dict(state.slot_allocations)
     for binding in bindings:
         slot_allocations[binding.slot_allocation] = _bound(state, claim_allocation, binding)
@@ -293,19 +302,75 @@ def drop(state: SlotState, name: str) -> SlotState:
     return replace(state, slot_allocations=others)
 
 
-def _check_account(state: SlotState, claim_allocation: ClaimAllocation) -> None:
-    old = state.claim_allocations.get(claim_allocation.claim_uid)
-    if old is None:
-        return
-    claim = f"{claim_allocation.namespace}/{claim_allocation.claim_name}"
-    same_allocation = old.allocation_id == claim_allocation.allocation_id
-    if old.closed and same_allocation:
+def _former_accounts(state: SlotState, new: ClaimAllocation) -> list[ClaimAllocation]:
+    """Return the open accounts of the same pod that the new one takes the place of.
+
+    A pod that runs on keeps its devices when its claim was decided anew or made again, for instance
+    after its Node was deleted or the CRD was. It may leave no device on which a container of it
+    may still run.
+
+    Raises:
+        Refused: The allocation has ended here, or there is an open account of the claim for another
+            pod, or of the pod with devices that the new one does not have.
+    """
+    claim = f"{new.namespace}/{new.claim_name}"
+    old = state.claim_allocations.get(new.claim_uid)
+    if old is not None and old.closed and old.allocation_id == new.allocation_id:
         raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
-    if not old.closed and not (same_allocation and old.pod_uid == claim_allocation.pod_uid):
+    if old is not None and not old.closed and old.pod_uid != new.pod_uid:
         raise Refused(
             Why.CLAIM_CLOSED,
             f"claim {claim} still serves pod {old.pod_name} (UID {old.pod_uid}) on this node",
         )
+    identity = new.claim_uid, new.allocation_id
+    former = [
+        account
+        for account in state.claim_allocations.values()
+        if not account.closed
+        and account.pod_uid == new.pod_uid
+        and (account.claim_uid, account.allocation_id) != identity
+    ]
+    left = {uuid for account in former for uuid in account.use} - new.use.keys()
+    if left:
+        raise Refused(
+            Why.CLAIM_CLOSED,
+            f"claim {claim} has other GPUs than its pod {new.pod_name} uses on this node: it lacks "
+            f"{', '.join(sorted(left))}",
+        )
+    return former
+
+
+def _taken_over(
+    state: SlotState, former: Collection[ClaimAllocation], new: ClaimAllocation
+) -> tuple[SlotState, ClaimAllocation]:
+    """Return the state without the former accounts, and the new one that counts for them too.
+
+    Containers that run on keep their former limits until they are resized, so of each device the
+    greater use counts.
+    """
+    uids = {account.claim_uid for account in former}
+    before: dict[str, Use] = {}
+    for account in former:
+        for uuid, use in account.use.items():
+            before[uuid] = before.get(uuid, Use()) + use
+    peak = {uuid: use.peak(before.get(uuid, Use())) for uuid, use in new.use.items()}
+    rest = replace(
+        state,
+        claim_allocations={
+            uid: each for uid, each in state.claim_allocations.items() if uid not in uids
+        },
+        slot_allocations={
+            name: replace(each, claim_uid=new.claim_uid) if each.claim_uid in uids else each
+            for name, each in state.slot_allocations.items()
+        },
+        claim_instances={
+            name: replace(each, claim_uid=new.claim_uid, allocation_id=new.allocation_id)
+            if each.claim_uid in uids
+            else each
+            for name, each in state.claim_instances.items()
+        },
+    )
+    return rest, replace(new, use=peak)
 
 
 def _bound(state: SlotState, claim_allocation: ClaimAllocation, binding: Binding) -> SlotAllocation:

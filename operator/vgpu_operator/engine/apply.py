@@ -20,6 +20,7 @@ from vgpu_operator.engine import events, hami_events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.describe import node_event
+from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
@@ -27,6 +28,7 @@ from vgpu_operator.engine.scheduling.gate import admit, note_lifted
 from vgpu_operator.engine.scheduling.places import (
     confirm,
     give_up,
+    keep_bound,
     lapse,
     leave_unsettled,
     resolve,
@@ -273,7 +275,8 @@ def _has_arrived(state: State, held: Reservation) -> bool:
 def _(event: events.ClaimDeleted, state: State) -> None:
     key = event.key
     state.ledger.remove_claim(event.uid)
-    if state.cache.delete_claim(key, event.uid) is None:
+    known = state.cache.delete_claim(key, event.uid)
+    if known is None:
         return
     resolve(state, key, _NEVER)
     held = state.reservations.of_claim(key)
@@ -284,6 +287,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         work.reported,
         work.expired,
         work.unusable,
+        work.without_devices,
         work.orphaned,
         work.evicted,
         work.init_refused,
@@ -293,10 +297,23 @@ def _(event: events.ClaimDeleted, state: State) -> None:
     ):
         of_claim.pop(key, None)
     work.turns.leave(key)
+    _keep_for_pod(state, known)
     work.look_at(key)
     _note_immediate(state, key)
     for pod in state.cache.pods_of(key):
         state.pods.due[pod.uid] = None
+
+
+def _keep_for_pod(state: State, claim: VGPUClaim) -> None:
+    """Keep the devices of a running pod whose own claim vanished, which is then made again.
+
+    Our finalizer keeps claims in use; what takes them all the same is a finalizer removed by hand,
+    or the CRD deleted. The new claim has the same allocation, so the agent knows it.
+    """
+    reserved = claim.status.reserved_for
+    pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
+    if pod is not None and pod.owned and has_live_pod(claim, state.cache):
+        keep_bound(state, pod, claim)
 
 
 @apply.register

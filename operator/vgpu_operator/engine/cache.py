@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.ledger import ClaimKey
 
@@ -140,6 +140,16 @@ class Cache:
         if claim is None or key_of(claim) == pod.claim:
             return pod
         return replace(pod, claim=key_of(claim), owned=is_owned_by(claim, pod.uid))
+
+    # Nodes.
+
+    def is_there(self, allocation: Allocation) -> bool:
+        """Return True if the very node that an allocation was made on is there.
+
+        A node that was registered anew has the former one's name and another UID.
+        """
+        node = self.nodes.get(allocation.node_name)
+        return node is not None and allocation.node_uid in ("", node.metadata.uid)
 
     # Claims.
 

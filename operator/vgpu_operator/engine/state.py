@@ -190,6 +190,8 @@ class ClaimWork:
         not_before: When such a claim may be written again.
         expired: Allocations, by id, whose pods were not bound in time.
         unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
+        without_devices: Claims of live pods whose node was registered anew and has not published
+            their devices: since when.
         orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
             when.
         evicted: When the pods of claims that violate limits may be evicted again.
@@ -207,6 +209,7 @@ class ClaimWork:
     not_before: dict[ClaimKey, float] = field(default_factory=dict)
     expired: dict[ClaimKey, str] = field(default_factory=dict)
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    without_devices: dict[ClaimKey, float] = field(default_factory=dict)
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     evicted: dict[ClaimKey, float] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)

@@ -393,3 +393,22 @@ async def test_a_process_in_the_pods_cgroup_keeps_the_devices_though_it_maps_not
     (process / "cgroup").unlink()
     await sweep(bench)
     assert not is_in_use(bench)
+
+
+async def test_a_claim_that_was_made_again_is_not_released_while_what_it_replaced_is_in_use(
+    bench: Bench,
+) -> None:
+    """Its pod's containers were granted on the former claim's account, and still end."""
+    pod = await a_granted_pod(bench)
+    (former,) = bench.view.claims.objects.values()
+    metadata = former.metadata
+    bench.view.claims.deleted(ObjectIdentity("default", metadata.name, metadata.uid))
+    again = metadata.model_copy(update={"uid": "made-again"})
+    bench.view.claims.added(former.model_copy(update={"metadata": again}))
+    delete(bench, pod)
+    await sweep(bench)
+    assert bench.said.released_claims == []
+    bench.kubelet.forgets(SLOT_0)
+    await sweep(bench)
+    assert not is_in_use(bench)
+    assert bench.said.released_claims == [("c", NAME)]

@@ -191,7 +191,33 @@ def test_a_claim_that_serves_a_pod_serves_no_other():
     other = replace(a_holding(), pod_uid="uid-b", pod_name="pod-b")
     said = "claim ns/c-a still serves pod pod-a (UID uid-a) on this node"
     assert refusal(state, "slot-1-n", other) == (Why.CLAIM_CLOSED, said)
-    assert refusal(state, "slot-1-n", a_holding(allocation="second")) == (Why.CLAIM_CLOSED, said)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        pytest.param(a_holding(use=Use(5, 20, 1), allocation="second"), id="decided anew"),
+        pytest.param(
+            replace(a_holding(use=Use(5, 20, 1)), claim_uid="made-again"), id="claim made again"
+        ),
+    ],
+)
+def test_a_running_pod_keeps_its_devices_under_a_claim_that_was_decided_anew(
+    again: ClaimAllocation,
+):
+    """What runs keeps its former limits for a while: of each device the greater use counts."""
+    state = granted(allocated("slot-1"), "slot-1-n")
+    state = granted(allocated("slot-2", state=state), "slot-2-n", again, "sidecar")
+    assert state.used() == {"GPU-0": Use(10, 20, 1)}
+    assert {each.claim_uid for each in state.slot_allocations.values()} == {again.claim_uid}
+    assert list(state.claim_allocations) == [again.claim_uid]
+
+
+def test_a_claim_that_was_decided_anew_on_other_devices_starts_no_container_of_a_running_pod():
+    state = granted(allocated("slot-1"), "slot-1-n")
+    elsewhere = a_holding(allocation="second", device="GPU-1")
+    said = "claim ns/c-a has other GPUs than its pod pod-a uses on this node: it lacks GPU-0"
+    assert refusal(state, "slot-1-n", elsewhere) == (Why.CLAIM_CLOSED, said)
 
 
 def test_an_allocation_that_has_ended_here_is_not_opened_again_but_a_new_one_is():

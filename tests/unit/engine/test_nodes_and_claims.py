@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from builders import (
     a_claim,
     a_container,
+    a_device,
     a_node,
     a_pod,
     a_request,
@@ -16,8 +18,10 @@ from builders import (
 )
 from replica import Replica
 from vgpu_api.core import Node
+from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.extender.wire import BindRequest
 
 GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
@@ -82,8 +86,9 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
     replica.news.node_gone("node-1")
+    replica.news.pod_gone(pod.metadata.uid)
     await replica.settle()
-    assert replica.claim_of(pod).status.allocation is None
+    assert "allocation" not in replica.api.claim(raw["metadata"]["name"])["status"]
 
 
 async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> None:
@@ -120,41 +125,101 @@ async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_l
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 
 
-async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_first(
+async def test_a_running_pod_keeps_its_devices_when_its_node_is_registered_anew(
     replica: Replica,
 ) -> None:
-    """Its container was never stopped; a younger claim on its device could not start."""
+    """Its containers were never stopped, and nobody else may get their devices meanwhile."""
+    replica.device(uuid="GPU-1", index=1)
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     replica.news.node_gone("node-1")
     await replica.settle()
-    assert replica.claim_of(pod).status.allocation is None
-    other = replica.offered("a-pod-before-it", limits={**GPU, "nvidia.com/gpumem": 12_000})
-    await replica.settle()
+    assert replica.claim_of(pod).status.allocation == before
+    other = replica.offered("other", limits={**GPU, "nvidia.com/gpu": 2, "nvidia.com/gpumem": 9000})
     replica.news.node_changed(anew())
     await replica.settle()
     after = replica.claim_of(pod).status.allocation
-    assert after.node_uid == "another-node-1"
-    assert after.id != before.id
-    assert replica.reservation(other) is None
+    assert after == before.model_copy(update={"node_uid": "another-node-1"})
+    assert isinstance(replica.offer(other), Refusal)
 
 
-async def test_a_pod_that_is_looked_at_while_its_devices_are_released_is_decided_all_the_same(
+async def test_a_node_registered_anew_has_a_minute_to_publish_the_devices_it_had(
     replica: Replica,
 ) -> None:
-    """What is on its way out must not be taken for what the pod has."""
     pod = await a_running_pod(replica)
-    replica.news.node_gone("node-1")
+    before = replica.claim_of(pod).status.allocation
+    replica.news.device_gone("gpu-0")
+    replica.news.node_changed(anew())
+    await replica.settle()
+    replica.time += 30
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation == before
+    replica.news.device_changed(a_device(resource_version=900))
+    replica.time += 2
+    await replica.settle()
+    after = replica.claim_of(pod).status.allocation
+    assert (after.id, after.node_uid) == (before.id, "another-node-1")
+
+
+async def test_a_pod_is_decided_anew_where_another_machine_has_taken_its_nodes_name(
+    replica: Replica,
+) -> None:
+    """Also when it is looked at while its former devices are being released."""
+    pod = await a_running_pod(replica)
+    before = replica.claim_of(pod).status.allocation
+    replica.news.device_gone("gpu-0")
+    replica.news.node_changed(anew())
+    replica.news.device_changed(a_device(uuid="GPU-9", resource_version=900))
+    await replica.settle()
+    replica.time += 61
     replica.submit()  # the release is on its way
     replica.news.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=600, containers=[a_container(limits=GPU)])
     )
-    replica.submit()
     await replica.settle()
-    assert replica.claim_of(pod).status.allocation is None
+    await replica.settle()
+    after = replica.claim_of(pod).status.allocation
+    assert ([device.uuid for device in after.devices], after.node_uid) == (
+        ["GPU-9"],
+        "another-node-1",
+    )
+    assert after.id != before.id
+
+
+async def test_a_node_registered_anew_between_filter_and_bind_is_decided_anew(
+    replica: Replica,
+) -> None:
+    replica.device()
+    pod = replica.offered()
+    await replica.settle()
+    before = replica.claim_of(pod).status.allocation
     replica.news.node_changed(anew())
+    request = BindRequest("default", "pod-1", pod.metadata.uid, "node-1")
+    said, _ = await asyncio.gather(replica.binder.bind(request), replica.settle())
+    assert said == ""
+    after = replica.claim_of(pod).status.allocation
+    assert after.node_uid == "another-node-1"
+    assert after.id != before.id
+
+
+async def test_a_claim_that_vanishes_under_a_running_pod_is_made_again_as_it_was(
+    replica: Replica,
+) -> None:
+    """Its finalizer was removed by hand, or the CRD was deleted and is there again."""
+    replica.device(uuid="GPU-1", index=1)
+    pod = await a_running_pod(replica)
+    was = replica.claim_of(pod)
+    name = was.metadata.name
+    replica.api.vanish(VGPU_CLAIMS, name)
+    replica.news.claim_gone(("default", name), was.metadata.uid)
+    other = replica.pod("other", limits={**GPU, "nvidia.com/gpu": 2, "nvidia.com/gpumem": 9000})
+    assert isinstance(replica.offer(other), Refusal)
     await replica.settle()
-    assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
+    made = replica.claim_of(pod)
+    assert made.status.allocation == was.status.allocation
+    assert made.status.reserved_for == was.status.reserved_for
+    assert use_of(replica.ledger, was.status.allocation.devices[0].uuid).memory_mib == 8192
+    assert list(replica.state.reservations) == []
 
 
 async def test_a_claim_that_is_gone_before_the_watch_says_so_is_not_written_again_and_again(

@@ -2,7 +2,7 @@
 
 Capacity is free exactly when `status.allocation` is gone, and that goes only when nothing can use
 the devices any more: the agent reports it of this very allocation, or the pod never had a node, or
-the node is gone.
+the node is gone and its pod is gone too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.device_facts import is_healthy
 
+DEVICES_BACK_S = 60.0
+"""For so long a node that was registered anew may take to publish the devices it had."""
 UNUSABLE_S = 300.0
 """For so long an Immediate claim keeps devices that serve no pod."""
 
@@ -42,7 +44,7 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
     if was_released(claim) or _ended_without_agent(claim, cache):
         return "its pod has ended"
     lost = node_lost(allocation, cache)
-    if lost is not None:
+    if lost is not None and not has_live_pod(claim, cache):
         return lost
     reserved = claim.status.reserved_for
     if reserved is None or not reserved.pod_uid:
@@ -72,14 +74,26 @@ def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
     return cache.is_deleted(reserved.pod_uid) or is_collected
 
 
+def has_live_pod(claim: VGPUClaim, cache: Cache) -> bool:
+    """Return True while the pod of an allocated claim is bound to its node and has not ended.
+
+    Its containers may run whatever became of the Node object: kubelet, autoscaler and Cluster API
+    delete Nodes and register them anew under running pods.
+    """
+    allocation, reserved = claim.status.allocation, claim.status.reserved_for
+    known = None if reserved is None else cache.pod(reserved.pod_uid)
+    if allocation is None or known is None or known.pod.is_terminal:
+        return False
+    return known.pod.spec.node_name == allocation.node_name
+
+
 def node_lost(allocation: Allocation, cache: Cache) -> str | None:
     """In which way the node of an allocation is gone; None while it is there."""
-    node = cache.nodes.get(allocation.node_name)
-    if node is None:
-        return f"node {allocation.node_name} is gone"
-    if allocation.node_uid not in ("", node.metadata.uid):
+    if cache.is_there(allocation):
+        return None
+    if allocation.node_name in cache.nodes:
         return f"node {allocation.node_name} is gone; another was registered under its name"
-    return None
+    return f"node {allocation.node_name} is gone"
 
 
 def pod_to_forget(claim: VGPUClaim, cache: Cache) -> str | None:

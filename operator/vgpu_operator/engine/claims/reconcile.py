@@ -87,6 +87,30 @@ def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
     return _write(claim, claim.status, let_go=True)
 
 
+def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
+    """Move the allocation of a live pod to the UID that its node was registered anew with.
+
+    The pod keeps its devices, since its containers may have run all the time. Only if the node does
+    not have these devices any more, another machine has its name, and the pod is decided anew.
+    """
+    key, allocation, cache = key_of(claim), claim.status.allocation, state.cache
+    node = None if allocation is None else cache.nodes.get(allocation.node_name)
+    is_same = allocation is not None and cache.is_there(allocation)
+    if allocation is None or node is None or is_same or not lifecycle.has_live_pod(claim, cache):
+        state.claims.without_devices.pop(key, None)
+        return None
+    there = {device.status.uuid for device in state.ledger.devices(allocation.node_name)}
+    if all(device.uuid in there for device in allocation.devices):
+        moved = allocation.model_copy(update={"node_uid": node.metadata.uid})
+        return _write(claim, with_devices(claim, moved))
+    since = state.claims.without_devices.setdefault(key, state.now)
+    if state.now - since < lifecycle.DEVICES_BACK_S:
+        state.claims.timers.set(key, state.now + REFIT_S)
+        return None
+    why = f"node {allocation.node_name} was registered anew without the GPUs of its pod"
+    return _say(claim, state, DesiredStatus.released(why), let_go=True)
+
+
 def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     """An Immediate claim whose devices serve no pod for five minutes is decided anew.
 
@@ -342,6 +366,7 @@ def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
 
 CLAIM_STEPS: tuple[Step, ...] = (
     remove_stale_finalizer,
+    follow_node,
     reallocate_unusable,
     release,
     release_orphaned,

@@ -82,6 +82,26 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
     return reservation
 
 
+def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
+    """Hold the allocation of a bound pod whose claim is gone, until its new claim shows it."""
+    allocation = claim.status.allocation
+    assert allocation is not None
+    reservation = Reservation(
+        key=key_of(claim),
+        pod_uid=pod.uid,
+        node=allocation.node_name,
+        number=_number(state.ledger.columns, allocation.node_name),
+        phase=Phase.BOUND,
+        until=None,
+        priority=pod.priority,
+        spec=claim.spec,
+        allocation=allocation,
+        reserved_for=claim.status.reserved_for,
+        assumption=state.ledger.assume(key_of(claim), claim.spec, allocation),
+    )
+    _put(state, reservation, pod)
+
+
 def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> Reservation:
     """Keep a place for a pod that is requeued; written nowhere."""
     shares = _shares(state.ledger.columns, plan)

@@ -63,7 +63,7 @@ def offer(
     """
     held = state.reservations.of_pod(pod.uid)
     if held is not None and not held.is_tentative:
-        if held.node in candidates:
+        if held.node in candidates and (held.is_binding or _is_on_same_node(state, held)):
             return held
         if held.is_binding and not pod.pod.is_bound:
             text = f"a Binding to {held.node} may still come to stand"
@@ -91,6 +91,11 @@ def offer(
     reservation = reserve(state, pod.claim, spec, plan, pod)
     _evict_tentative(state, reservation)
     return reservation
+
+
+def _is_on_same_node(state: State, held: Reservation) -> bool:
+    """Return True unless the node was registered anew since: then its devices may be others."""
+    return held.allocation is None or state.cache.is_there(held.allocation)
 
 
 def _note_hit(state: State, held: Reservation | None, plan: Plan) -> None:
@@ -363,9 +368,12 @@ def _standing(
     allocation = claim.status.allocation
     if refusal is not None or allocation is None:
         return refusal
+    is_bound_there = pod.pod.spec.node_name == allocation.node_name
+    if not is_bound_there and not state.cache.is_there(allocation):
+        return None
     if allocation.node_name in candidates:
         return adopt(state, pod, claim)
-    if claim.spec.binding_mode != "Immediate" and pod.pod.spec.node_name != allocation.node_name:
+    if claim.spec.binding_mode != "Immediate" and not is_bound_there:
         return None  # one whose pod is there stays: a successor relies on it (decision 58)
     text = f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
