@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from builders import a_claim, a_container, a_pod, a_request
+from comes_back import ChangingWorld, ComesBack, kept_of_objects
 from engine_world import World
 from vgpu_api.core import Container
 from vgpu_api.names import (
@@ -30,8 +31,8 @@ MIB = st.sampled_from([2048, 3072, 5120, 8192])
 class EngineStates(WorldStates):
     """Never over capacity, nothing freed in use, and nothing held when everything is gone."""
 
-    def __init__(self) -> None:
-        super().__init__(World(DEVICES))
+    def __init__(self, world: World | None = None) -> None:
+        super().__init__(world or World(DEVICES))
         self.lost_bindings = self.failed_reads = 0
         self.offers: dict[str, str] = {}  # pod UID → the node that Filter answered
 
@@ -332,3 +333,32 @@ class EngineStates(WorldStates):
 
 EngineStates.TestCase.settings = SETTINGS
 TestEngineStates = pytest.mark.timeout(300)(EngineStates.TestCase)
+
+
+class AllComesBack(ComesBack, EngineStates):
+    """Whatever is reported of whichever object, the leader goes on, and at the end nothing is held.
+
+    What runs is no oracle here: claims vanish under it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ChangingWorld(DEVICES))
+
+    def no_device_is_over_capacity(self) -> None:
+        """Devices go, and claims vanish under what runs: those rules are not about that."""
+
+    nothing_is_freed_in_use = what_runs_is_held = no_device_is_over_capacity
+    no_two_pods_run_on_one_claim = no_device_is_over_capacity
+    only_claims_that_a_new_leader_touches_get_other_devices = no_device_is_over_capacity
+
+    def what_is_not_bound_expires(self) -> None:
+        """Not while nodes are gone: nobody reads or reports there."""
+
+    def nothing_is_left(self) -> None:
+        self.world.running.clear()  # no pod is left, and some have no claim to be reported on
+        super().nothing_is_left()
+        assert kept_of_objects(self.world.operator.state) == {}
+
+
+AllComesBack.TestCase.settings = SETTINGS
+TestAllComesBack = pytest.mark.timeout(300)(AllComesBack.TestCase)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from builders import GATE, a_container, a_device, a_node, a_pod
+from comes_back import ROOM, ChangingWorld, ComesBack, kept_of_objects
 from engine_world import World
 from replica import Replica
 from vgpu_api.core.pod import ResourceRequirements
@@ -18,7 +19,6 @@ from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
 from world_states import DEVICES, NAMES, NODES, PICK, SETTINGS, WorldStates
 
-ROOM = {"cpu": "3", "pods": "10", "nvidia.com/gpu": "20"}
 MIB = st.sampled_from([2048, 5120, 8192])
 
 
@@ -38,11 +38,15 @@ class GateWorld(World):
         return GateReplica(self.api, config=GATE)
 
 
+class ChangingGateWorld(ChangingWorld, GateWorld):
+    """One whose nodes and devices change."""
+
+
 class GateStates(WorldStates):
     """Never over capacity; a pod past its gate has its devices for as long as it is there."""
 
-    def __init__(self) -> None:
-        super().__init__(GateWorld(DEVICES))
+    def __init__(self, world: World | None = None) -> None:
+        super().__init__(world or GateWorld(DEVICES))
         self.by_hand: set[str] = set()  # UIDs of pods whose gate a user took off
 
     def _pods(self) -> list[dict[str, Any]]:
@@ -184,3 +188,28 @@ def _nodes_of(pod: dict[str, Any]) -> list[str]:
 
 GateStates.TestCase.settings = SETTINGS
 TestGateStates = pytest.mark.timeout(300)(GateStates.TestCase)
+
+
+class AllComesBack(ComesBack, GateStates):
+    """Whatever is reported of whichever object, the leader goes on, and at the end nothing is held.
+
+    What runs is no oracle here: claims vanish under it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ChangingGateWorld(DEVICES))
+
+    def no_device_is_over_capacity(self) -> None:
+        """Devices go, and claims vanish under what runs: those rules are not about that."""
+
+    nothing_is_freed_in_use = no_device_is_over_capacity
+    a_pod_past_its_gate_has_its_devices_on_its_node = no_device_is_over_capacity
+
+    def nothing_is_left(self) -> None:
+        self.world.running.clear()  # no pod is left, and some have no claim to be reported on
+        super().nothing_is_left()
+        assert kept_of_objects(self.world.operator.state) == {}
+
+
+AllComesBack.TestCase.settings = SETTINGS
+TestAllComesBack = pytest.mark.timeout(300)(AllComesBack.TestCase)

@@ -68,6 +68,9 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
         return None  # a later version decides; until then it keeps what it holds
     if claim is None:
         effect = _make(key, state) or describe_missing(key, state)
+        if effect is None:  # the last answer may have come after the claim's deletion
+            state.claims.backoffs.pop(key, None)
+            state.claims.not_before.pop(key, None)
     else:
         announce_violation(claim, state)
         effects = (step(claim, state) for step in CLAIM_STEPS)
