@@ -55,6 +55,7 @@ class GPUPod:
             leaves out namespaces that opt out and those of the system, and a pod that its rules do
             not bind could run without limits. The pod's own mark counts, and not the label of its
             namespace: that may have been another when the pod was created.
+        scopes: What the scopes of quotas ask about the pod.
     """
 
     pod: Pod
@@ -62,10 +63,12 @@ class GPUPod:
     claim: ClaimKey
     owned: bool
     is_admitted: bool = field(init=False)
+    scopes: PodScopes = field(init=False)
 
     def __post_init__(self) -> None:
         marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
         object.__setattr__(self, "is_admitted", marked)
+        object.__setattr__(self, "scopes", PodScopes.of(self.pod))
 
     @cached_property
     def uid(self) -> str:
@@ -134,11 +137,6 @@ class GPUPod:
     def cpu_milli(self) -> int:
         """Milli-CPU that it asks of its node."""
         return cpu_milli_of(self.pod)
-
-    @cached_property
-    def scopes(self) -> PodScopes:
-        """What the scopes of quotas ask about it."""
-        return PodScopes.of(self.pod)
 
     @cached_property
     def host_demand(self) -> HostDemand:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, PodScopes, ResourceQuota
@@ -208,10 +208,12 @@ class Ledger:
         It stays so until it is noted anew, since a pod may be gone before its devices are free.
         """
         record = self._records.get(ClaimKey(*key))
-        if record is None or record.scopes == scopes:
-            return
-        held, namespace = record.held, key[0]
-        if held is not NOTHING:
+        if record is not None:
+            self._count_as(key[0], record, scopes)
+
+    def _count_as(self, namespace: str, record: ClaimRecord, scopes: PodScopes | None) -> None:
+        held = record.held
+        if held is not NOTHING and record.scopes != scopes:
             self._quotas.move(namespace, before=held, after=NOTHING, scopes=record.scopes)
             self._quotas.move(namespace, before=NOTHING, after=held, scopes=scopes)
             self._quotas.may_take_more(namespace)
@@ -220,7 +222,12 @@ class Ledger:
     # Writes under way.
 
     def assume(
-        self, key: tuple[str, str], spec: VGPUClaimSpec, allocation: Allocation
+        self,
+        key: tuple[str, str],
+        spec: VGPUClaimSpec,
+        allocation: Allocation,
+        *,
+        scopes: PodScopes | Literal["as before"] | None = "as before",
     ) -> Assumption:
         """Hold an allocation while it is being written; the next decision sees it.
 
@@ -231,11 +238,14 @@ class Ledger:
             key: Namespace and name of the claim, which need not exist yet.
             spec: Has which requests are init containers.
             allocation: What is written.
+            scopes: As `count_as` takes them.
         """
         place = ClaimKey(*key)
         self._numbers += 1
         assumption = Assumption(self._numbers, place)
         record = self._records.at(place)
+        if scopes != "as before":
+            self._count_as(key[0], record, scopes)
         record.assumed[assumption.number] = shares_of(spec, allocation)
         self._recount(place)
         return assumption

@@ -143,14 +143,17 @@ class NodeFilters:
         made = NodeFilter(
             selector=self._by_selector(rules),
             affinity=ALL if rules.terms is None else self.by_terms(rules.terms),
-            taints=~_not_tolerated(self._taints, rules.tolerations),
-            tolerated=any_of(self._closed.values())
-            & ~_not_tolerated(self._closed, rules.tolerations),
+            taints=~_not_tolerated(self._taints, rules.tolerations) if self._taints else ALL,
+            tolerated=self._tolerated(rules.tolerations) if self._closed else 0,
         )
         if known is None and len(self._filters) >= FILTERS_KEPT:
             del self._filters[next(iter(self._filters))]
         self._filters[rules] = self._version, made
         return made
+
+    def _tolerated(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
+        """Bits of the closed nodes that are open to a pod with these tolerations."""
+        return any_of(self._closed.values()) & ~_not_tolerated(self._closed, tolerations)
 
     def domains(self, key: str) -> Mapping[str, int]:
         """By value of a label: bits of the nodes that have it."""

@@ -136,6 +136,8 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
 
     Devices of an unknown request count beside all others: never less than the truth.
     """
+    if all(request.phase == "App" for request in spec.requests):
+        return len(allocation.devices)
     devices = Counter(device.request for device in allocation.devices)
     known = [(request.phase, devices.pop(request.name, 0)) for request in spec.requests]
     return devices.total() + most_at_once(known)

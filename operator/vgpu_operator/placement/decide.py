@@ -145,9 +145,10 @@ class _Space:
     def is_willing(self, node: int) -> bool:
         """Whether the node takes pods, and this one."""
         columns = self.columns
+        is_open = columns.node_ready[node] and columns.node_schedulable[node]
         return bool(
             columns.node_devices[node]
-            and columns.closed(node, self.nodes) is None
+            and (is_open or self.nodes.tolerated >> node & 1)
             and self.has(node, columns.node_name[node])
         )
 

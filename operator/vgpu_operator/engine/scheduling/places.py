@@ -54,7 +54,9 @@ def reserve(
         reserved_for=None if pod is None else pod.reserved_for,
         replaces=frozenset(replaces),
         is_immediate=pod is None,
-        assumption=state.ledger.assume(key, spec, allocation),
+        assumption=state.ledger.assume(
+            key, spec, allocation, scopes=None if pod is None else pod.scopes
+        ),
     )
     _put(state, reservation, pod)
     return reservation
@@ -65,6 +67,7 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
     allocation = claim.status.allocation
     assert allocation is not None
     state.claims.expired.pop(key_of(claim), None)  # its pod has come after all
+    state.ledger.count_as(key_of(claim), pod.scopes)
     reservation = Reservation(
         key=key_of(claim),
         pod_uid=pod.uid,
@@ -97,7 +100,7 @@ def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
         spec=claim.spec,
         allocation=allocation,
         reserved_for=claim.status.reserved_for,
-        assumption=state.ledger.assume(key_of(claim), claim.spec, allocation),
+        assumption=state.ledger.assume(key_of(claim), claim.spec, allocation, scopes=pod.scopes),
     )
     _put(state, reservation, pod)
 
@@ -220,7 +223,6 @@ def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
         give_up(state, former)
     reservations.put(reservation)
     state.queue.remove(key)
-    state.ledger.count_as(key, None if pod is None else pod.scopes)
     earmark = state.earmarks.remove(key)
     if earmark is not None:
         state.ledger.touch(earmark.node)

@@ -395,7 +395,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
     Beside what is kept tentatively for others if there is room, else in its place.
     """
-    rules = _ITS_NODE if pod.is_running else pod.rules
+    rules = _ITS_NODE if pod.pod.spec.node_name else pod.rules
     yielding = [Yielding.MORE_IMPORTANT]
     if state.reservations.tentative:
         yielding.insert(0, Yielding.ALL)
