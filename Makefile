@@ -209,7 +209,7 @@ $(VENV)/.mutate-ready: $(SETUP) tests/mutation/requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r tests/mutation/requirements.lock
 	@touch $@
 
-lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh, spelling, prose
+lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh, spelling
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -219,7 +219,6 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh,
 	@PYTHONPATH=tests $(BIN)/python -m manual.generate --check
 	@bash tests/packaging/proto.sh --check
 	@$(BIN)/codespell
-	@$(BIN)/python tests/packaging/prose.py
 	@$(MAKE) -j 2 -C libvgpu lint
 
 shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds

@@ -3,5 +3,4 @@
 * `words`: every word that the system can print or read, taken from the code
 * `pages`: the tables and links of a page
 * `generate`: the pages that are written by a program (`make reference`)
-* `prose`: words and constructions that have no place in the manual
 """

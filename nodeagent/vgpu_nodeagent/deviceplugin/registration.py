@@ -19,7 +19,7 @@ import grpc
 from vgpu_nodeagent.deviceplugin.forgotten_slots import ForgottenSlots
 from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.server import PluginServer
-from vgpu_nodeagent.deviceplugin.standing import Look, PluginProblem, PluginState, Standing
+from vgpu_nodeagent.deviceplugin.standing import Look, PluginProblem, PluginStanding, PluginState
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
@@ -62,7 +62,7 @@ class Registration:
         self._pod_resources = node.pod_resources
         self._metrics = metrics
         self._sleep = sleep
-        self._standing = Standing(node.resource)
+        self._standing = PluginStanding(node.resource)
         self.forgotten = ForgottenSlots(node)
         """What the kubelet that is registered with has no record of."""
         self._slept_s = 0.0

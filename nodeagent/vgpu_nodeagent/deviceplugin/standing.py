@@ -62,7 +62,7 @@ class PluginProblem:
     message: str
 
 
-class Standing:
+class PluginStanding:
     """The agent's standing with the kubelet.
 
     Args:

@@ -9,8 +9,8 @@ from vgpu_nodeagent.deviceplugin.standing import (
     LAST_BACKOFF_S,
     QUIET_S,
     Look,
+    PluginStanding,
     PluginState,
-    Standing,
 )
 
 SLOTS = frozenset({"slot-0", "slot-1"})
@@ -21,7 +21,7 @@ REPLACED = Look(is_read=True, offered=SLOTS, listed=frozenset({"GPU-0::0"}))
 
 def registrations(look: Look, *, until_s: float, every_s: float = 3.0) -> list[float]:
     """The times at which the agent registers again while every look shows the same."""
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     return [
         now
         for now in itertools.takewhile(lambda t: t <= until_s, itertools.count(0.0, every_s))
@@ -38,7 +38,7 @@ def test_a_kubelet_that_does_not_answer_is_believed_to_offer_what_it_reads():
 
 
 def test_a_list_that_lags_behind_once_is_no_loss():
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     assert not standing.see(UNREAD, now=0)
     assert standing.state is PluginState.CONNECTED
     assert not standing.see(HEARD, now=3)
@@ -56,7 +56,7 @@ def test_nobody_is_fought_in_a_tight_loop():
 
 
 def test_a_plugin_that_takes_the_name_back_each_time_is_answered_ever_more_seldom():
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     registered, replaced = [], True
     for now in range(0, 3600, 3):
         look = REPLACED if replaced else HEARD
@@ -69,7 +69,7 @@ def test_a_plugin_that_takes_the_name_back_each_time_is_answered_ever_more_seldo
 
 
 def test_the_back_off_begins_anew_after_a_long_quiet():
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     times = iter(range(0, 600, 3))
     for now in itertools.islice(times, 100):
         standing.see(REPLACED, now=float(now))
@@ -81,7 +81,7 @@ def test_the_back_off_begins_anew_after_a_long_quiet():
 
 
 def test_another_plugin_is_named_at_once_and_forgotten_when_our_slots_are_offered_again():
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     standing.see(REPLACED, now=0)
     assert standing.problem is not None
     assert standing.problem.reason == "PluginReplaced"
@@ -91,7 +91,7 @@ def test_another_plugin_is_named_at_once_and_forgotten_when_our_slots_are_offere
 
 
 def test_a_lost_stream_is_worth_a_word_only_when_a_registration_did_not_help():
-    standing = Standing("nvidia.com/gpu")
+    standing = PluginStanding("nvidia.com/gpu")
     said = []
     for now in (0.0, 3.0, 6.0, 9.0):
         again = standing.see(UNREAD, now=now)
