@@ -31,7 +31,8 @@ def without_unknown_values(
         None if there is anything else wrong with it.
     """
     faults = error.errors(include_url=False)
-    if any(fault["type"] != "literal_error" for fault in faults):
+    # A value of an enumeration is a string in every version: anything else is a fault.
+    if any(f["type"] != "literal_error" or not isinstance(f["input"], str) for f in faults):
         return None
     known = copy.deepcopy(raw)
     # From the end: an item that is removed from a list must not move those named before it.

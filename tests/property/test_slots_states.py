@@ -19,6 +19,7 @@ from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation,
 DEVICES = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
 SLOTS = [f"slot-{number}" for number in range(4)]
 PODS = ["pod-a", "pod-b", "pod-c", "pod-d"]
+CLAIMS = [f"{kind}-of-{pod}" for kind in ("claim", "claim-made-again") for pod in PODS]
 USES = st.dictionaries(
     st.sampled_from(sorted(DEVICES)),
     st.builds(Use, st.sampled_from([0, 40, 60, 61, 101]), st.sampled_from([0, 60]), st.just(1)),
@@ -36,7 +37,9 @@ class Slots(RuleBasedStateMachine):
         self.owner_ever: dict[str, str] = {}
         self.names_ever: set[str] = set()
         self.nonce = 0
-        self.open: dict[str, dict[str, Use]] = {}  # the plain model: claim → what it may use
+        # The plain model: claim → what it may use, and which allocation of it that is.
+        self.open: dict[str, dict[str, Use]] = {}
+        self.allocation: dict[str, str] = {}
 
     def commit(self, state: SlotState) -> None:
         self.on_disk = encode(state)
@@ -53,10 +56,12 @@ class Slots(RuleBasedStateMachine):
         self.commit(state)
 
     @precondition(lambda self: self.state.slot_allocations)
-    @rule(data=st.data(), pod=st.sampled_from(PODS), use=USES, time=st.integers(0, 1))
-    def grant(self, data: st.DataObject, pod: str, use: dict[str, Use], time: int) -> None:
+    @rule(data=st.data(), claim=st.sampled_from(CLAIMS), use=USES, time=st.integers(0, 1))
+    def grant(self, data: st.DataObject, claim: str, use: dict[str, Use], time: int) -> None:
+        """A container of a pod that runs already may find its claim decided anew, or made again."""
         slot_allocation = data.draw(st.sampled_from(sorted(self.state.slot_allocations)))
-        claim_allocation = ClaimAllocation(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
+        pod = claim.rpartition("-of-")[2]
+        claim_allocation = ClaimAllocation(claim, "ns", "c", str(time), pod, pod, use)
         before = self.state
         try:
             state = slots.grant(
@@ -69,19 +74,42 @@ class Slots(RuleBasedStateMachine):
             assert self.state == before
             return
         self.commit(state)
-        self.open[claim_allocation.claim_uid] = use
+        self.open[claim] = self._with_what_runs(claim, str(time), use)
+        self.allocation[claim] = str(time)
         owner = self.owner_ever.setdefault(slot_allocation, pod)
         assert owner == pod, f"{slot_allocation} was granted to {owner} and to {pod}"
 
-    @rule(pod=st.sampled_from(PODS))
-    def close(self, pod: str) -> None:
-        self.commit(slots.close(self.state, f"claim-of-{pod}"))
-        self.open.pop(f"claim-of-{pod}", None)
+    def _with_what_runs(self, claim: str, allocation: str, use: dict[str, Use]) -> dict[str, Use]:
+        """The use of a grant, no less than that of the pod's other allocations, which it ends."""
+        pod = claim.rpartition("-of-")[2]
+        former = [
+            other
+            for other in self.open
+            if other.endswith(f"-of-{pod}")
+            and (other, self.allocation[other]) != (claim, allocation)
+        ]
+        runs: dict[str, Use] = {}
+        for other in former:
+            for uuid, each in self.open.pop(other).items():
+                runs[uuid] = runs.get(uuid, Use()) + each
+        assert runs.keys() <= use.keys(), "a container runs on a device that the pod has no more"
+        return {
+            uuid: Use(
+                max(each.memory_mib, runs.get(uuid, Use()).memory_mib),
+                max(each.cores, runs.get(uuid, Use()).cores),
+                max(each.slots, runs.get(uuid, Use()).slots),
+            )
+            for uuid, each in use.items()
+        }
 
-    @rule(pod=st.sampled_from(PODS))
-    def init_containers_end(self, pod: str) -> None:
+    @rule(claim=st.sampled_from(CLAIMS))
+    def close(self, claim: str) -> None:
+        self.commit(slots.close(self.state, claim))
+        self.open.pop(claim, None)
+
+    @rule(claim=st.sampled_from(CLAIMS))
+    def init_containers_end(self, claim: str) -> None:
         """From then on half of it is used; of a claim that is closed or unknown nothing is."""
-        claim = f"claim-of-{pod}"
         held = self.state.claim_allocations.get(claim)
         use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
         rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
@@ -94,10 +122,10 @@ class Slots(RuleBasedStateMachine):
             self.open[claim] = rest
             assert self.state.claim_allocations[claim].init_ids == ("a", "b")
 
-    @rule(pod=st.sampled_from(PODS))
-    def forget(self, pod: str) -> None:
-        held = self.state.claim_allocations.get(f"claim-of-{pod}")
-        self.commit(slots.forget(self.state, f"claim-of-{pod}"))
+    @rule(claim=st.sampled_from(CLAIMS))
+    def forget(self, claim: str) -> None:
+        held = self.state.claim_allocations.get(claim)
+        self.commit(slots.forget(self.state, claim))
         if held is not None and not held.closed:
             assert self.state.claim_allocations[held.claim_uid] == held
 

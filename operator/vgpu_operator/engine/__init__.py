@@ -21,6 +21,7 @@ Everything goes one way, and what goes between two modules is a value:
 * `decision_log`: a line for each decision that was carried out
 * `claim_metrics`: claims as Prometheus series
 * `effects` and `effector`: what is to be written, and the one place that writes
+* `pod_reading`: decodes of a pod without our words only what the engine needs
 * `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
 * `slices`: what can wait lets calls go before
 """
