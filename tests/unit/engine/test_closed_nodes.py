@@ -68,7 +68,9 @@ def seen(replica: Replica, pod: Pod) -> Pod:
     [((), False), (OF_ALL_PODS, False), (OF_A_DAEMON_SET, True), (EVERYTHING, True)],
     ids=["plain", "default", "DaemonSet", "everything"],
 )
-async def test_a_cordoned_node_takes_who_tolerates_the_cordon(replica, taints, tolerations, goes):
+async def test_a_cordoned_node_takes_who_tolerates_the_cordon(
+    replica: Replica, taints, tolerations, goes
+):
     with_node(replica, unschedulable=True, taints=taints)
     outcome = replica.offer(seen(replica, a_gpu_pod(tolerations)))
     if goes:
@@ -83,20 +85,20 @@ async def test_a_cordoned_node_takes_who_tolerates_the_cordon(replica, taints, t
     [((), False), (OF_ALL_PODS, False), (OF_A_DAEMON_SET, False), (EVERYTHING, True)],
     ids=["plain", "default", "DaemonSet", "everything"],
 )
-async def test_an_unready_node_takes_who_tolerates_that(replica, tolerations, goes):
+async def test_an_unready_node_takes_who_tolerates_that(replica: Replica, tolerations, goes):
     with_node(replica, ready=False, taints=NOT_READY)
     outcome = replica.offer(seen(replica, a_gpu_pod(tolerations)))
     assert isinstance(outcome, Reservation) == goes
     assert goes or outcome.message == "1/1 NodeNotReady"
 
 
-async def test_a_cordon_tolerated_is_no_leave_for_another_taint(replica):
+async def test_a_cordon_tolerated_is_no_leave_for_another_taint(replica: Replica):
     with_node(replica, unschedulable=True, taints=(CORDON, Taint(key="team", effect="NoSchedule")))
     outcome = replica.offer(seen(replica, a_gpu_pod(OF_A_DAEMON_SET)))
     assert outcome.message == "1/1 NodeTainted"
 
 
-async def test_the_best_node_is_found_among_open_and_tolerated_ones(replica):
+async def test_the_best_node_is_found_among_open_and_tolerated_ones(replica: Replica):
     """Binpack: the node with a claim on it, though it is cordoned, among more than are tried."""
     for number in range(40):
         with_node(replica, node=f"open-{number:02}")
@@ -130,7 +132,7 @@ async def test_behind_the_gate_a_cordon_is_named_as_such():
     assert not world.api.objects[(PODS.plural, "default", "p")]["spec"].get("schedulingGates")
 
 
-async def test_a_pod_that_waits_for_room_on_a_cordoned_node_is_requeued_for_it(replica):
+async def test_a_pod_that_waits_for_room_on_a_cordoned_node_is_requeued_for_it(replica: Replica):
     with_node(replica)
     replica.claim(a_claim("holder", requests=[a_request()], binding_mode="Immediate"))
     await replica.settle()
@@ -144,14 +146,14 @@ async def test_a_pod_that_waits_for_room_on_a_cordoned_node_is_requeued_for_it(r
     assert replica.reservation(pod) is not None
 
 
-async def test_a_bound_pod_gets_its_devices_though_its_node_was_closed_since(replica):
+async def test_a_bound_pod_gets_its_devices_though_its_node_was_closed_since(replica: Replica):
     with_node(replica, unschedulable=True, ready=False, taints=(CORDON, *NOT_READY))
     pod = seen(replica, a_gpu_pod(node="node-1"))
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_a_claim_without_a_pod_stays_off_a_cordoned_node(replica):
+async def test_a_claim_without_a_pod_stays_off_a_cordoned_node(replica: Replica):
     with_node(replica, unschedulable=True, taints=(CORDON,))
     replica.claim(a_claim("mine", binding_mode="Immediate"))
     await replica.settle()
@@ -163,7 +165,9 @@ async def test_a_claim_without_a_pod_stays_off_a_cordoned_node(replica):
     [("Gt", "90", True), ("Gt", "95", False), ("Lt", "100", True), ("Lt", "95", False),
      ("Gt", "090", False), ("Gt", "high", False), ("Lt", "9223372036854775808", False)],
 )  # fmt: skip
-async def test_a_number_of_a_taint_is_compared_with_the_tolerations(replica, operator, value, goes):
+async def test_a_number_of_a_taint_is_compared_with_the_tolerations(
+    replica: Replica, operator, value, goes
+):
     """KEP-5471: Gt is for taints above the value, Lt for those below; others are no numbers."""
     with_node(replica, taints=[Taint(key="sla", value="95", effect="NoSchedule")])
     toleration = Toleration(key="sla", operator=operator, value=value, effect="NoSchedule")
