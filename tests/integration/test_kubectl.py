@@ -233,7 +233,17 @@ def test_an_applied_claim_can_be_applied_on_the_server_afterwards(claim: Kubectl
 def test_get_prints_our_columns_and_more_of_them_when_wide(claim: Kubectl):
     allocate(claim)
     head, row = claim("get", "vgpuclaims").splitlines()
-    assert head.split() == ["NAME", "STATE", "REQUEST", "NODE", "POD", "PREPARED", "REASON", "AGE"]
+    assert head.split() == [
+        "NAME",
+        "STATE",
+        "REQUEST",
+        "NODE",
+        "POD",
+        "PREPARED",
+        "REASON",
+        "RESIZE",
+        "AGE",
+    ]
     assert row.startswith("small   Allocated   1 × 8Gi, 50 %")
     head, row = claim("get", "vgc", "-o", "wide").splitlines()
     assert head.split()[-2:] == ["DEVICES", "MESSAGE"]
