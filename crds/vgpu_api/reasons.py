@@ -49,6 +49,8 @@ class Reason(StrEnum):
     """A volume of the pod is not there and cannot be made there; checked likewise."""
     NODE_VOLUME_LIMIT = "NodeVolumeLimit"
     """Its CSI drivers attach no more volumes; checked likewise."""
+    NODE_AVOIDED = "NodeAvoided"
+    """It turned away a pod of the same controller lately."""
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
@@ -117,6 +119,7 @@ CURES: Mapping[Reason, Cure] = {
     Reason.CARD_UUID_DUPLICATE: Cure.REPAIR,
     Reason.NODE_NOT_READY: Cure.REPAIR,
     Reason.NODE_UNSCHEDULABLE: Cure.REPAIR,
+    Reason.NODE_AVOIDED: Cure.REPAIR,
     Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: Cure.COUNT,
     Reason.CARD_TYPE_MISMATCH: Cure.REQUEST,
     Reason.CARD_UUID_MISMATCH: Cure.REQUEST,
@@ -141,6 +144,7 @@ OF_A_NODE = frozenset(
         Reason.NODE_POD_RULES_MISMATCH,
         Reason.NODE_VOLUME_MISMATCH,
         Reason.NODE_VOLUME_LIMIT,
+        Reason.NODE_AVOIDED,
         Reason.RESERVED_ELSEWHERE,
     }
 )

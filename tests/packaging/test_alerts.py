@@ -99,6 +99,10 @@ CASES: Mapping[str, Case] = {
         {'vgpu_claims_refused_seconds{namespace="a"}': "0+60x60"},
         {'vgpu_claims_refused_seconds{namespace="a"}': "600x60"},
     ),
+    "VGPUNodeRejectsPods": Case(
+        {'vgpu_node_rejected_controllers{node="n",pod="a"}': "0x50 2x10"},
+        {'vgpu_node_rejected_controllers{node="n",pod="a"}': "0x50 2x3 _x10"},
+    ),
     "VGPUQuotaExhausted": Case(
         {'vgpu_claims_refused{namespace="a",reason="ResourceQuotaNotFit"}': "2x60"},
         {'vgpu_claims_refused{namespace="a",reason="CardInsufficientMemory"}': "2x60"},

@@ -9,6 +9,12 @@ from pydantic import Field
 from vgpu_api.empties import no_entries, no_items
 from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_equals
 
+_ENDS_OF_ACCEPTED_PODS = frozenset(
+    {"DeadlineExceeded", "Preempting", "Terminated", "NodeLost", "Shutdown"}
+)
+"""Reasons of failed pods that are not about the node's willingness: activeDeadlineSeconds, room for
+a critical pod, and the ends of a node that shuts down or is lost, which its conditions show."""
+
 
 class EnvVar(ApiModel):
     """An environment variable; `value` is absent when it comes from elsewhere."""
@@ -155,6 +161,9 @@ class PodStatus(ApiModel):
     """What of a pod's status we read."""
 
     phase: Word = ""
+    reason: Word = ""
+    """Why the kubelet ended or refused it; of a pod whose containers just end there is none."""
+    message: str = ""
     qos_class: Word = ""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
@@ -176,6 +185,33 @@ class Pod(ApiModel):
     def is_terminal(self) -> bool:
         """It has ended: nothing of it runs or will run."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def has_started(self) -> bool:
+        """Return True if a container of it runs or has run."""
+        status = self.status
+        if status.phase in ("Running", "Succeeded"):
+            return True
+        return any(
+            each.container_id or "running" in each.state
+            for each in (*status.init_container_statuses, *status.container_statuses)
+        )
+
+    @property
+    def is_rejected(self) -> bool:
+        """Return True if its node's kubelet refused it: it failed before anything of it started.
+
+        Kubernetes has no field for that, only a reason, and plugins of the kubelet bring reasons of
+        their own. So every reason counts but those of pods that a kubelet had accepted.
+        """
+        status = self.status
+        return (
+            status.phase == "Failed"
+            and self.is_bound
+            and bool(status.reason)
+            and status.reason not in _ENDS_OF_ACCEPTED_PODS
+            and not self.has_started
+        )
 
     @property
     def is_bound(self) -> bool:

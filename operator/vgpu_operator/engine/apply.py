@@ -24,6 +24,7 @@ from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import admit, note_lifted
 from vgpu_operator.engine.scheduling.places import (
     confirm,
@@ -102,6 +103,8 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     assert found is not None
     if known is None:
         _learn_typical(state, found)
+    if known is not None and known.pod.status.phase != pod.status.phase:
+        note_phase(state, known.pod, found)
     _note_pod(state, found)
     _note_scopes(state, found.claim)
     state.claims.look_at(found.claim)

@@ -7,7 +7,7 @@ namespace, a reason, or a device, and no name of a claim: their number follows t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.state import Avoided
 from vgpu_operator.errors import NotLeading
 
 
@@ -40,12 +41,16 @@ class ClaimsCollector(Collector):
         try:
             self._engine.must_lead()
         except NotLeading:
-            claims = []
+            claims, avoided = [], []
         else:
             claims = list(state.cache.claims())
+            avoided = [
+                each for nodes in list(state.avoidance.of.values()) for each in list(nodes.items())
+            ]
         yield _states(claims)
         yield from _refusals(claims, state.unix)
         yield from _allocated(claims)
+        yield _rejecting(avoided)
 
 
 def _states(claims: list[VGPUClaim]) -> Metric:
@@ -84,6 +89,17 @@ def _refusals(claims: list[VGPUClaim], unix: float) -> Iterator[Metric]:
         longest.add_metric((namespace,), seconds)
     yield refused
     yield longest
+
+
+def _rejecting(avoided: list[tuple[str, Avoided]]) -> Metric:
+    family = GaugeMetricFamily(
+        "vgpu_node_rejected_controllers",
+        "Controllers of which the node's kubelet rejected a pod, and none has started there since.",
+        labels=("node",),
+    )
+    for node, count in Counter(name for name, each in avoided if each.rejection).items():
+        family.add_metric((node,), count)
+    return family
 
 
 def _since(claim: VGPUClaim, unix: float) -> float:

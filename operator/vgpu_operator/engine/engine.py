@@ -26,6 +26,7 @@ from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing
 from vgpu_operator.engine.plugin_turns import served_before
 from vgpu_operator.engine.registers import publish_registered
+from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -131,6 +132,7 @@ class Engine:
             return
         state = self.state
         review_gates(state)
+        review_avoidance(state)
         for number, uid in enumerate(_taken(state.pods.due), start=1):
             judge_pod(state, uid)  # 2. pods whose situation has changed
             if number % _AT_ONCE == 0:

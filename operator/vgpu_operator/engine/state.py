@@ -265,15 +265,34 @@ class PodWork:
 
 @dataclass(slots=True)
 class Avoided:
-    """A node that was no place for a controller's pod.
+    """A node that turned away a controller's pod.
 
     Attributes:
-        until: When its pods may go there again, monotonic seconds.
-        times: How often that happened.
+        until: When the controller's pods may go there again, monotonic seconds.
+        times: How often in a row it did that, once for each time that they were let go there.
+        rejection: What its kubelet said; empty: kube-scheduler found no room there.
+        is_told: An event has told of it.
     """
 
     until: float
-    times: int = 1
+    times: int
+    rejection: str
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class Avoidance:
+    """Nodes that the pods of a controller avoid for a time.
+
+    Attributes:
+        of: By controller and node. A pod without a controller stands for itself.
+        waiting: Pods that wait for the end of such a time: when it is.
+        review_at: When that is looked at.
+    """
+
+    of: dict[str, dict[str, Avoided]] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    review_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -286,7 +305,6 @@ class GateWork:
         not_before: When that may be tried again.
         stuck: Pods whose gate was lifted and that kube-scheduler finds no room for: since when.
         reported: When pods without a controller may be reported again.
-        avoided: By controller and node: where its pods found no room.
         waiting: Pods that are judged again every second: they wait for a node, or for a time.
         with_volumes: Pods behind the gate that bring volumes: judged again when any change.
         volumes_version: Of the volumes that they were judged by last.
@@ -298,7 +316,6 @@ class GateWork:
     not_before: dict[str, float] = field(default_factory=dict)
     stuck: dict[str, float] = field(default_factory=dict)
     reported: dict[str, float] = field(default_factory=dict)
-    avoided: dict[str, dict[str, Avoided]] = field(default_factory=dict)
     waiting: dict[str, None] = field(default_factory=dict)
     with_volumes: dict[str, None] = field(default_factory=dict)
     volumes_version: int = 0
@@ -377,6 +394,7 @@ class State:
         claims: What is to be done about claims.
         pods: What is to be done about pods.
         gates: Work on those behind our gate.
+        avoidance: Which nodes the pods of a controller avoid.
         devices: Nodes whose devices' statuses are to be looked at.
         device_looks: When devices were compared with their statuses.
         device_views: By device: what is to be written once it has come to rest.
@@ -410,6 +428,7 @@ class State:
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
+    avoidance: Avoidance = field(default_factory=Avoidance)
     devices: dict[str, None] = field(default_factory=dict)
     device_looks: DeviceLooks = field(default_factory=DeviceLooks)
     device_views: dict[str, DeviceView] = field(default_factory=dict)

@@ -38,6 +38,7 @@ class NodeFilter:
         peers: Are where its rules about other pods allow, and theirs about it; checked likewise.
         volumes: Are where its volumes are, or can be; checked likewise.
         attachable: May attach as many volumes as it brings; checked likewise.
+        welcoming: Turned away no pod of its controller lately.
         tolerated: Take no other pods, being cordoned or not ready, and may take this one.
         allowed: Pass all of them.
     """
@@ -49,12 +50,13 @@ class NodeFilter:
     peers: int = ALL
     volumes: int = ALL
     attachable: int = ALL
+    welcoming: int = ALL
     tolerated: int = 0
     allowed: int = field(init=False)
 
     def __post_init__(self) -> None:
         passed = self.selector & self.affinity & self.taints & self.room & self.peers
-        passed &= self.volumes & self.attachable
+        passed &= self.volumes & self.attachable & self.welcoming
         object.__setattr__(self, "allowed", passed)
 
     def __contains__(self, node: int) -> bool:
@@ -74,7 +76,9 @@ class NodeFilter:
             return Reason.NODE_POD_RULES_MISMATCH
         if not self.volumes >> node & 1:
             return Reason.NODE_VOLUME_MISMATCH
-        return Reason.NODE_VOLUME_LIMIT
+        if not self.attachable >> node & 1:
+            return Reason.NODE_VOLUME_LIMIT
+        return Reason.NODE_AVOIDED
 
 
 EVERY_NODE = NodeFilter()

@@ -29,7 +29,8 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import Forbidden, Unknown
 from vgpu_operator.engine.gpu_pod import gpu_pod_of
-from vgpu_operator.engine.scheduling.gate import AVOID_S, STUCK_S, tied_to
+from vgpu_operator.engine.scheduling.avoidance import AVOID_S
+from vgpu_operator.engine.scheduling.gate import STUCK_S, tied_to
 from vgpu_operator.engine.scheduling.reservation import Phase
 
 OWNER = OwnerReference(kind="ReplicaSet", name="web", uid="uid-of-web", controller=True)

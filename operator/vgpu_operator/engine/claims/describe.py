@@ -185,6 +185,8 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
     """Why no node serves a claim of this kind, in full; None if one does."""
     columns, request = state.ledger.columns, kind.request
     nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
+    if kind.avoided:
+        nodes = replace(nodes, welcoming=~kind.avoided)
     kept = KeptFrom(key, kind, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):

@@ -30,20 +30,23 @@ from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEven
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.plugin_turns import served_before
 from vgpu_operator.engine.records import records_of
+from vgpu_operator.engine.scheduling.avoidance import turn_away
 from vgpu_operator.engine.scheduling.queue import UNKNOWN
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Phase, Reservation
-from vgpu_operator.engine.scheduling.schedule_one import offer, put_in_queue, refusal_of, spec_for
-from vgpu_operator.engine.state import Avoided, State
-from vgpu_operator.placement.bounds import only
+from vgpu_operator.engine.scheduling.schedule_one import (
+    avoided_by,
+    offer,
+    put_in_queue,
+    refusal_of,
+    spec_for,
+)
+from vgpu_operator.engine.state import State
 
 STUCK_S = 10.0
 """A pod for which kube-scheduler finds no room on its node is replaced after so long."""
 PREEMPTING_S = 60.0
 """One for which it evicts other pods, after so long: they may take their time to end."""
-AVOID_S = 30.0
-"""For so long the pods of its controller go elsewhere; twice as long each time."""
-AVOID_AT_MOST_S = 600.0
 REPORT_EVERY_S = 300.0
 _REVIEW_EVERY_S = 1.0
 _AGAIN_S = 1.0
@@ -91,10 +94,7 @@ def admit(state: State, pod: GPUPod) -> None:
         if state.claims.expired.get(pod.claim) != allocation.id:  # else it is being taken back
             offer(state, pod, {allocation.node_name})
         return
-    avoided = _avoided(state, pod)
-    if avoided:
-        state.gates.waiting[pod.uid] = None
-    put_in_queue(state, pod, spec, ruled_out=avoided)
+    put_in_queue(state, pod, spec)
 
 
 def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
@@ -163,6 +163,8 @@ def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
     number = state.ledger.columns.node_id(node)
     if number is None:
         return Reason.NODE_NOT_READY
+    if avoided_by(state, pod) >> number & 1:
+        return Reason.NODE_AVOIDED
     return state.ledger.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 
@@ -172,13 +174,6 @@ def review_gates(state: State) -> None:
     if state.now < work.review_at:
         return
     work.review_at = state.now + _REVIEW_EVERY_S
-    for owner, nodes in list(work.avoided.items()):
-        long_ago = state.now - AVOID_AT_MOST_S
-        kept = {name: each for name, each in nodes.items() if each.until > long_ago}
-        if kept:
-            work.avoided[owner] = kept
-        else:
-            del work.avoided[owner]
     state.pods.due.update(work.waiting)
     if work.volumes_version != state.ledger.volumes.version:
         work.volumes_version = state.ledger.volumes.version
@@ -272,9 +267,7 @@ def _replaced(pod: GPUPod, state: State) -> Effect | None:
         return None
     work.stuck[pod.uid] = state.now  # should it still be there after so long
     state.claims.timers.set(pod.claim, state.now + STUCK_S)
-    nodes = work.avoided.setdefault(owner.uid, {})
-    times = nodes[node].times + 1 if node in nodes else 1
-    nodes[node] = Avoided(state.now + min(AVOID_S * 2 ** (times - 1), AVOID_AT_MOST_S), times)
+    turn_away(state, owner.uid, node)
     note = f"{why}: {said}; deleted, so that {owner.kind} {owner.name} makes another"
     state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodReplaced", _ACTION, note))
     return DeletePod(metadata.namespace or "", metadata.name, pod.uid, metadata.resource_version)
@@ -324,17 +317,6 @@ def _refused_with(pod: GPUPod) -> str:
         if condition.type == "PodScheduled" and is_refused:
             return condition.message or "Unschedulable"
     return ""
-
-
-def _avoided(state: State, pod: GPUPod) -> int:
-    """Bits of the nodes where other pods of its controller found no room lately."""
-    bits = 0
-    for owner in pod.pod.metadata.owner_references:
-        for name, avoided in state.gates.avoided.get(owner.uid, {}).items():
-            number = state.ledger.columns.node_id(name)
-            if owner.controller and avoided.until > state.now and number is not None:
-                bits |= only(number)
-    return bits
 
 
 def _itself(pod: GPUPod) -> Regarding:

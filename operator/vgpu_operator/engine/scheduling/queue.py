@@ -38,6 +38,7 @@ class EquivalenceClass(NamedTuple):
         node: The node that a bound pod has; empty: any.
         ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
             the pod.
+        avoided: Bits of nodes that its controller's pods avoid for now.
         host_demand: What else it asks of a node; None where kube-scheduler checks that.
         scopes: Which of the namespace's quotas count it; None: it is for no pod.
     """
@@ -47,6 +48,7 @@ class EquivalenceClass(NamedTuple):
     namespace: str
     node: str = ""
     ruled_out: int = 0
+    avoided: int = 0
     host_demand: HostDemand | None = None
     scopes: PodScopes | None = None
 

@@ -139,7 +139,7 @@ def without_effect(
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=state.ledger.node_filters.of(pod.rules),
+                nodes=_nodes_of(state, pod),
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
             )
@@ -238,6 +238,7 @@ def put_in_queue(
             pod.rules,
             namespace,
             ruled_out=ruled_out,
+            avoided=avoided_by(state, pod),
             host_demand=host_demand,
             scopes=pod.scopes,
         )
@@ -270,9 +271,10 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
     nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
-    if not kind.ruled_out:
+    if not kind.ruled_out and not kind.avoided:
         return nodes
-    return replace(nodes, selector=nodes.selector & ~kind.ruled_out)
+    selector = nodes.selector & ~kind.ruled_out
+    return replace(nodes, selector=selector, welcoming=~kind.avoided)
 
 
 def claim_priority(state: State, claim: VGPUClaim) -> int:
@@ -372,11 +374,26 @@ def _standing(
     if not is_bound_there and not state.cache.is_there(allocation):
         return None
     if allocation.node_name in candidates:
-        return adopt(state, pod, claim)
+        return _unless_avoided(state, pod, claim) or adopt(state, pod, claim)
     if claim.spec.binding_mode != "Immediate" and not is_bound_there:
         return None  # one whose pod is there stays: a successor relies on it (decision 58)
     text = f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
+
+
+def _unless_avoided(state: State, pod: GPUPod, claim: VGPUClaim) -> Refusal | None:
+    """Return why a pod waits before it goes to its Immediate claim's node, or None."""
+    allocation = claim.status.allocation
+    if claim.spec.binding_mode != "Immediate" or allocation is None or pod.pod.spec.node_name:
+        return None
+    number = state.ledger.columns.node_id(allocation.node_name)
+    if number is None or not avoided_by(state, pod) >> number & 1:
+        return None
+    text = (
+        f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}, which turned away a "
+        f"pod of the same controller; it is tried there again later"
+    )
+    return Refusal(Reason.NODE_AVOIDED, text)
 
 
 def _immediate_for(
@@ -395,7 +412,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
     Beside what is kept tentatively for others if there is room, else in its place.
     """
-    rules = _ITS_NODE if pod.pod.spec.node_name else pod.rules
+    nodes = _nodes_of(state, pod)
     yielding = [Yielding.MORE_IMPORTANT]
     if state.reservations.tentative:
         yielding.insert(0, Yielding.ALL)
@@ -405,7 +422,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=state.ledger.node_filters.of(rules),
+                nodes=nodes,
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, each),
             )
@@ -413,6 +430,39 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 return plan
         _ = plan.groups  # found out while the claim's own holding is lifted
     return plan
+
+
+def _nodes_of(state: State, pod: GPUPod) -> NodeFilter:
+    """Return the nodes that the pod may use, devices and what kube-scheduler checks apart."""
+    if pod.pod.spec.node_name:
+        return state.ledger.node_filters.of(_ITS_NODE)
+    nodes = state.ledger.node_filters.of(pod.rules)
+    avoided = avoided_by(state, pod)
+    return replace(nodes, welcoming=~avoided) if avoided else nodes
+
+
+def avoided_by(state: State, pod: GPUPod) -> int:
+    """Return the bits of the nodes that turned away a pod of the same controller lately.
+
+    A pod that is to be tried again once it may go there is noted.
+    """
+    if not state.avoidance.of:
+        return 0
+    bits, first = 0, float("inf")
+    for name, avoided in state.avoidance.of.get(controller_of(pod), {}).items():
+        number = state.ledger.columns.node_id(name)
+        if avoided.until > state.now and number is not None:
+            bits |= only(number)
+            first = min(first, avoided.until)
+    if bits:
+        state.avoidance.waiting[pod.uid] = first
+    return bits
+
+
+def controller_of(pod: GPUPod) -> str:
+    """Return the UID of the pod's controller, or the pod's own if it has none."""
+    owners = pod.pod.metadata.owner_references
+    return next((each.uid for each in owners if each.controller), pod.uid)
 
 
 def _kept(state: State, pod: GPUPod, yielding: Yielding) -> KeptFrom:
