@@ -205,13 +205,23 @@ taints = st.lists(
     ),
     max_size=2,
 )
+# The API server asks for Exists where a toleration names no key, and for no value with Exists.
+effects_tolerated = st.sampled_from(("", "NoSchedule", "NoExecute"))
 tolerations = st.lists(
-    st.builds(
-        Toleration,
-        key=st.sampled_from(("", "gpu", "dedicated")),
-        operator=st.sampled_from(("", "Equal", "Exists")),
-        value=st.sampled_from(("", "yes")),
-        effect=st.sampled_from(("", "NoSchedule", "NoExecute")),
+    st.one_of(
+        st.builds(
+            Toleration,
+            key=st.sampled_from(("gpu", "dedicated")),
+            operator=st.sampled_from(("", "Equal")),
+            value=st.sampled_from(("", "yes")),
+            effect=effects_tolerated,
+        ),
+        st.builds(
+            Toleration,
+            key=st.sampled_from(("", "gpu", "dedicated")),
+            operator=st.just("Exists"),
+            effect=effects_tolerated,
+        ),
     ),
     max_size=2,
 )
