@@ -131,7 +131,8 @@ def _doctor(commands: Commands) -> None:
         "doctor",
         help="is all there that sharing GPUs needs, and what to do where not",
         description="Check API server, kinds, nodes, programs, leader, extender, webhooks, "
-        "certificates, agents, devices, claims, and what else is installed beside the project. "
+        "policies, certificates, agents, devices, claims, pods that wait unread by admission, and "
+        "what else is installed beside the project. "
         "Exit status 1 when an error was found.",
     )
     command.add_argument(

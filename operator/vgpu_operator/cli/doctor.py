@@ -20,6 +20,7 @@ from cryptography import x509
 from vgpu_api import names
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
 from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE
 from vgpu_api.resources import (
     CONFIG_MAPS,
@@ -50,7 +51,9 @@ from vgpu_operator.certificates.names import (
 )
 from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.listing import lasting, state_of
-from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
+from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
+from vgpu_operator.cli.users import users_of
+from vgpu_operator.engine.gpu_pod import gpu_pod_of
 
 NAMESPACE = "vgpu-system"
 REQUESTS_DEVICE = "asks-for-a-device"
@@ -66,7 +69,26 @@ _READ = (
     DAEMON_SETS,
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
+    POLICIES,
+    BINDINGS,
 )
+_POLICIES = (
+    "vgpu-admitted",
+    "vgpu-agent-events",
+    "vgpu-agent-leases",
+    "vgpu-claim-status",
+    "vgpu-claims",
+    "vgpu-devices",
+    "vgpu-ephemeral-containers",
+    "vgpu-gates",
+    "vgpu-immediate",
+    "vgpu-labels",
+    "vgpu-marks",
+    "vgpu-nodes",
+    "vgpu-pods",
+)
+_MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
+"""The mark may be written in some namespaces only, so one binding is not enough for its policy."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
 _OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
 _READ_THERE = ((LEASES, NAMESPACE), (LEASES, AGENT_NAMESPACE), (ENDPOINT_SLICES, NAMESPACE))
@@ -378,6 +400,33 @@ def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
             yield _error("webhooks", text, remedy)
 
 
+def _policies(seen: Snapshot) -> Iterator[CheckResult]:
+    """Without its policy, or a binding that denies, the API server lets everything through."""
+    installed = {policy["metadata"]["name"] for policy in seen.of(POLICIES)}
+    denying = {
+        binding["metadata"]["name"]
+        for binding in seen.of(BINDINGS)
+        if "Deny" in binding["spec"].get("validationActions", ())
+    }
+    missing = [name for name in _POLICIES if name not in installed]
+    unbound = [
+        binding
+        for name in _POLICIES
+        if name in installed
+        for binding in (_MARKS_BINDINGS if name == "vgpu-marks" else (name,))
+        if binding not in denying
+    ]
+    for found, kind, what in (
+        (missing, POLICIES.kind, "not installed"),
+        (unbound, BINDINGS.kind, "not there, or does not deny"),
+    ):
+        if found:
+            text = f"{kind} {', '.join(found)}: {what}, so what it forbids is allowed"
+            yield _error("policies", text, "apply the manifests again")
+    if not missing and not unbound:
+        yield _ok("policies", f"{len(_POLICIES)} policies are installed and bound")
+
+
 def _certificates(seen: Snapshot) -> Iterator[CheckResult]:
     for name, secret in seen.secrets.items():
         if isinstance(secret, ClientError):
@@ -491,10 +540,26 @@ def _claims(seen: Snapshot) -> Iterator[CheckResult]:
         ("warning", waiting, f"have waited for {lasting(_LONG_S)}", "kubectl vgpu explain CLAIM"),
     ):
         if found:
-            shown = ", ".join(_place(claim) for claim in found[:5])
-            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-            yield CheckResult(kind, "claims", f"{len(found)} {what}: {shown}{more}", remedy)
+            yield CheckResult(kind, "claims", f"{len(found)} {what}: {_some(found)}", remedy)
     yield _ok("claims", f"{len(claims)} claims")
+
+
+def _unmarked_pods(seen: Snapshot) -> Iterator[CheckResult]:
+    """Pods that wait for GPUs and get none, because admission did not read them."""
+    decided = {pod["metadata"]["uid"] for pod in users_of(seen.of(VGPU_CLAIMS), seen.of(PODS)).pods}
+    unmarked = [
+        raw
+        for raw in seen.of(PODS)
+        if raw["metadata"]["uid"] not in decided and _waits_unmarked(raw, seen.config)
+    ]
+    if unmarked:
+        text = (
+            f"{len(unmarked)} wait for GPUs and get none without the label "
+            f"{names.LABEL_ADMITTED}: {_some(unmarked)}"
+        )
+        yield _warning("pods", text, "create them anew, in a namespace that admission reads")
+    else:
+        yield _ok("pods", f"none waits without the label {names.LABEL_ADMITTED}")
 
 
 # Others.
@@ -542,10 +607,12 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("leader", _leader),
     ("extender", _extender),
     ("webhooks", _webhooks),
+    ("policies", _policies),
     ("certificates", _certificates),
     ("agents", _agents),
     ("devices", _devices),
     ("claims", _claims),
+    ("pods", _unmarked_pods),
     ("neighbours", _neighbours),
     ("configuration", _unread),
 )
@@ -633,6 +700,13 @@ def _waits_long(claim: Object, now: datetime) -> bool:
     return False
 
 
+def _waits_unmarked(raw: Object, config: ClusterConfig) -> bool:
+    if (raw.get("spec") or {}).get("nodeName"):
+        return False  # most pods have a node, and are not worth decoding
+    pod = gpu_pod_of(Pod.model_validate(raw), config)
+    return pod is not None and not pod.is_admitted and (pod.wants_node or pod.is_gated)
+
+
 def _end_of(secret: Object) -> datetime | None:
     try:
         text = base64.b64decode((secret.get("data") or {}).get(CERTIFICATE, ""))
@@ -643,3 +717,9 @@ def _end_of(secret: Object) -> datetime | None:
 
 def _place(claim: Object) -> str:
     return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+
+
+def _some(objects: Sequence[Object]) -> str:
+    """Name five of them, and how many more there are."""
+    more = f" and {len(objects) - 5} more" if len(objects) > 5 else ""
+    return ", ".join(map(_place, objects[:5])) + more

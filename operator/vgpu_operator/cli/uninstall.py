@@ -38,6 +38,9 @@ _RBAC = "rbac.authorization.k8s.io"
 _FLOW = "flowcontrol.apiserver.k8s.io"
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+POLICIES = Resource(
+    _ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False
+)
 BINDINGS = Resource(
     _ADMISSION,
     "v1",
@@ -47,7 +50,7 @@ BINDINGS = Resource(
 )
 _WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 OTHERS = (
-    Resource(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False),
+    POLICIES,
     Resource(_FLOW, "v1", "flowschemas", "FlowSchema", False),
     Resource(_FLOW, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", False),
     Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False),

@@ -6,11 +6,13 @@ import base64
 import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from builders import a_device, a_node
+from builders import a_container, a_device, a_node, a_pod
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import (
@@ -29,8 +31,9 @@ from vgpu_api.resources import (
 from vgpu_client.errors import Forbidden
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.cli.doctor import NAMESPACE, REQUESTS_DEVICE, CheckResult, Snapshot, findings
-from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
+from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 
+MANIFESTS = Path(__file__).parents[3] / "manifests" / "base"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OURS = {"app.kubernetes.io/part-of": "vgpu"}
 Objects = dict[tuple[str, str], Any]
@@ -75,6 +78,12 @@ def a_secret(*, days: float) -> dict[str, Any]:
     return {"data": {"tls.crt": base64.b64encode(pair.certificate).decode()}}
 
 
+def of_the_manifests(kind: str) -> list[dict[str, Any]]:
+    files = sorted(MANIFESTS.rglob("*.yaml"))
+    documents = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    return [each for each in documents if each and each.get("kind") == kind]
+
+
 def healthy() -> Objects:
     node = a_node("n", allocatable={"nvidia.com/gpu": "10"}).to_wire()
     node["status"]["nodeInfo"] = {
@@ -103,6 +112,8 @@ def healthy() -> Objects:
         ],
         (MUTATING_WEBHOOKS.plural, ""): [configuration],
         (VALIDATING_WEBHOOKS.plural, ""): [copy.deepcopy(configuration)],
+        (POLICIES.plural, ""): of_the_manifests(POLICIES.kind),
+        (BINDINGS.plural, ""): of_the_manifests(BINDINGS.kind),
         (LEASES.plural, NAMESPACE): [a_lease("vgpu-operator", "one")],
         (LEASES.plural, AGENT_NAMESPACE): [a_lease("n", "n")],
         (ENDPOINT_SLICES.plural, NAMESPACE): [a_slice("vgpu-extender"), a_slice("vgpu-webhook")],
@@ -189,6 +200,15 @@ def webhook_away(o: Objects) -> None:
     endpoints[0]["conditions"] = {"ready": False}
 
 
+def policy_warns_only(o: Objects) -> None:
+    (binding,) = (b for b in change(o, BINDINGS) if b["metadata"]["name"] == "vgpu-gates")
+    binding["spec"]["validationActions"] = ["Warn"]
+
+
+def unmarked_pod(o: Objects) -> None:
+    change(o, PODS).append(a_gpu_pod("p", admitted=False))
+
+
 def silent_agent(o: Objects) -> None:
     o[LEASES.plural, AGENT_NAMESPACE] = [a_lease("n", "n", 3600)]
 
@@ -206,6 +226,11 @@ def another_plugin(o: Objects) -> None:
 
 def sick_device(o: Objects) -> None:
     o[GPU_DEVICES.plural, ""] = [a_device(node="n", healthy=False).to_wire()]
+
+
+def a_gpu_pod(name: str, **fields: Any) -> dict[str, Any]:
+    containers = [a_container(limits={"nvidia.com/gpu": 1})]
+    return a_pod(name, namespace="d", containers=containers, **fields).to_wire()
 
 
 def a_claim_object(**status: Any) -> dict[str, Any]:
@@ -273,6 +298,7 @@ def hamis_config_map(o: Objects) -> None:
         (no_bundle, "webhooks", "error", "no caBundle"),
         (a_name_unseen, "webhooks", "error", "does not see pods that ask by nvidia.com/gpumem"),
         (webhook_away, "webhooks", "error", "no ready pod"),
+        (policy_warns_only, "policies", "error", "Binding vgpu-gates: not there, or does not deny"),
         (silent_agent, "agents", "error", "silent for 60m"),
         (no_plugin, "agents", "error", "offers no nvidia.com/gpu"),
         (another_plugin, "agents", "error", "offers 1 of 20 nvidia.com/gpu"),
@@ -280,6 +306,7 @@ def hamis_config_map(o: Objects) -> None:
         (violation, "claims", "error", "1 violate their limits: d/c"),
         (long_wait, "claims", "warning", "have waited"),
         (not_released, "claims", "error", "not released: d/c"),
+        (unmarked_pod, "pods", "warning", "without the label vgpu.dev/admitted: d/p"),
         (nvidias_plugin, "neighbours", "error", "registers nvidia.com/gpu, too"),
         (hami_is_there, "neighbours", "error", "HAMi's webhook"),
         (hamis_config_map, "configuration", "warning", "kube-system/hami-scheduler-device"),
@@ -294,6 +321,44 @@ def test_a_fault_is_found_with_what_to_do(
     assert (only.check, only.level) == (check, level)
     assert says in only.message
     assert only.remedy
+
+
+@pytest.mark.parametrize("resource", [POLICIES, BINDINGS], ids=lambda each: each.kind)
+def test_each_policy_and_binding_of_the_manifests_is_missed(resource: Any):
+    everything = of_the_manifests(resource.kind)
+    assert everything
+    for left_out in everything:
+        objects = healthy()
+        change(objects, resource).remove(left_out)
+        (only,) = found(objects)
+        assert (only.check, only.level) == ("policies", "error")
+        assert f"{resource.kind} {left_out['metadata']['name']}: not " in only.message
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_gpu_pod("marked"),
+        a_gpu_pod("bound", admitted=False, node="n"),
+        a_gpu_pod("ended", admitted=False, phase="Failed"),
+        a_gpu_pod("opted-out", admitted=False, labels={"hami.io/webhook": "ignore"}),
+        a_pod("without-gpu", admitted=False, containers=[a_container()]).to_wire(),
+    ],
+    ids=lambda pod: pod["metadata"]["name"],
+)
+def test_only_pods_that_wait_for_gpus_need_the_mark(pod: dict[str, Any]):
+    objects = healthy()
+    change(objects, PODS).append(pod)
+    assert found(objects) == []
+
+
+def test_a_pod_from_before_the_mark_that_has_its_devices_is_not_named():
+    objects = healthy()
+    change(objects, PODS).append(a_gpu_pod("p", uid="before", admitted=False))
+    change(objects, VGPU_CLAIMS).append(
+        a_claim_object(allocation={"id": "a"}, reservedFor={"podName": "p", "podUID": "before"})
+    )
+    assert found(objects) == []
 
 
 def test_an_old_api_server_is_named():
