@@ -177,6 +177,7 @@ def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
             {
                 "urlPrefix": extender.place.extender_url,
                 "filterVerb": "filter",
+                "preemptVerb": "preempt",
                 "bindVerb": "bind",
                 "enableHTTPS": True,
                 "tlsConfig": {

@@ -21,7 +21,7 @@ from vgpu_api import names
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE
+from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE, SCHEDULER_NAME
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -91,7 +91,12 @@ _MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
 """The mark may be written in some namespaces only, so one binding is not enough for its policy."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
 _OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
-_READ_THERE = ((LEASES, NAMESPACE), (LEASES, AGENT_NAMESPACE), (ENDPOINT_SLICES, NAMESPACE))
+_READ_THERE = (
+    (LEASES, NAMESPACE),
+    (LEASES, AGENT_NAMESPACE),
+    (ENDPOINT_SLICES, NAMESPACE),
+    (CONFIG_MAPS, NAMESPACE),
+)
 _LEAST_SERVER = (1, 31)
 _LEAST_KUBELET = (1, 29)
 _LEAST_CONTAINERD = (1, 7)
@@ -357,6 +362,30 @@ def _extender(seen: Snapshot) -> Iterator[CheckResult]:
             return
 
 
+def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
+    """The configuration of our own kube-scheduler, where it runs."""
+    mounted = {
+        volume["configMap"]["name"]
+        for deployment in seen.of(DEPLOYMENTS)
+        if deployment["metadata"]["name"] == SCHEDULER_NAME and _is_ours(deployment)
+        for volume in deployment["spec"]["template"]["spec"].get("volumes") or ()
+        if "configMap" in volume
+    }
+    for config_map in seen.of(CONFIG_MAPS, NAMESPACE):
+        name = config_map["metadata"]["name"]
+        text = (config_map.get("data") or {}).get("scheduler.yaml", "")
+        if name not in mounted or "extenders:" not in text:
+            continue
+        if "preemptVerb:" in text:
+            yield _ok("preemption", "kube-scheduler asks before it ends pods for others")
+        else:
+            yield _error(
+                "preemption",
+                f"{name} has no preemptVerb: kube-scheduler ends pods whose devices do not help",
+                "add preemptVerb: preempt below filterVerb, and restart vgpu-scheduler",
+            )
+
+
 def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         mine = [
@@ -606,6 +635,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("programs", _workloads),
     ("leader", _leader),
     ("extender", _extender),
+    ("preemption", _preemption),
     ("webhooks", _webhooks),
     ("policies", _policies),
     ("certificates", _certificates),

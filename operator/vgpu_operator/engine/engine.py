@@ -23,11 +23,12 @@ from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.devices import LOOKS_EVERY_S, describe_due, describe_links
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.events import BindingEnded, Event
-from vgpu_operator.engine.gpu_pod import GPUPod, Standing
+from vgpu_operator.engine.gpu_pod import GPUPod, Standing, gpu_pod_of
 from vgpu_operator.engine.plugin_turns import served_before
 from vgpu_operator.engine.registers import publish_registered
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
+from vgpu_operator.engine.scheduling.preemption import nodes_that_victims_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_due import schedule_due
@@ -196,6 +197,24 @@ class Engine:
         self._drain()
         found = observe_in_call(self.state, pod)
         return None if found is None else without_effect(self.state, found, candidates)
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Collection[str]]) -> Collection[str]:
+        """Return the nodes on which the end of the victims would give the pod its devices.
+
+        Args:
+            pod: The pod that is to run.
+            victims: UIDs of the pods that kube-scheduler would end, by node.
+
+        Raises:
+            NotLeading: ask the replica that does.
+        """
+        self.must_lead()
+        self._drain()
+        found = observe_in_call(self.state, pod)
+        if found is not None:
+            return nodes_that_victims_free(self.state, found, victims)
+        # Of a pod with GPUs that is deleted by now, nobody needs to make room for it.
+        return () if gpu_pod_of(pod, self.state.config) is not None else victims.keys()
 
     def pod(self, uid: str) -> GPUPod | None:
         """The GPU pod with this UID."""

@@ -34,7 +34,7 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     if request.nodes is not None:
         return _without_effect(engine, request)
     names = request.node_names
-    outcome = engine.filter(_known_or_read(engine, request.pod), frozenset(names))
+    outcome = engine.filter(known_or_read(engine, request.pod), frozenset(names))
     if outcome is None:
         return FilterAnswer(names)
     if isinstance(outcome, Refusal):
@@ -43,7 +43,7 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     return FilterAnswer([outcome.node])
 
 
-def _known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:
+def known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:
     """The pod; the version that is known already is not read once more."""
     metadata = raw.get("metadata")
     if isinstance(metadata, dict):

@@ -1,4 +1,4 @@
-"""The extender's HTTP(S) server: `/filter`, `/bind`, `/readyz`, and `/volcano/…` for Volcano.
+"""The extender's HTTP(S) server: `/filter`, `/bind`, `/preempt`, `/readyz`, and `/volcano/…`.
 
 It answers only where it leads: elsewhere 503, which kube-scheduler takes for a failed attempt and
 tries again. A request that cannot be read is answered in the protocol's own `Error` field.
@@ -23,7 +23,8 @@ from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender import volcano
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.filtering import filter_nodes
-from vgpu_operator.extender.wire import BindRequest, FilterRequest
+from vgpu_operator.extender.preempting import preempt
+from vgpu_operator.extender.wire import BindRequest, FilterRequest, PreemptRequest
 from vgpu_operator.metrics import EXTENDER_DURATION, EXTENDER_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class ExtenderServer:
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.router.add_post("/filter", self._timed("filter", self._filter))
         app.router.add_post("/bind", self._timed("bind", self._bind))
+        app.router.add_post("/preempt", self._timed("preempt", self._preempt))
         for verb, answer in volcano.VERBS.items():
             path, handler = f"/volcano/{verb}", partial(self._volcano, answer)
             app.router.add_post(path, self._timed(f"volcano-{verb}", handler))
@@ -100,6 +102,9 @@ class ExtenderServer:
 
     async def _bind(self, body: Any) -> dict[str, Any]:
         return {"Error": await self._binder.bind(BindRequest.read(body))}
+
+    async def _preempt(self, body: Any) -> dict[str, Any]:
+        return (await preempt(self._engine, PreemptRequest.read(body))).to_wire()
 
     async def _volcano(
         self, answer: Callable[[Engine, Any], dict[str, Any]], body: Any

@@ -262,23 +262,27 @@ class Ledger:
         self._recount(assumption.key)
 
     @contextmanager
-    def without(self, key: tuple[str, str]) -> Iterator[None]:
-        """For planning a claim anew: inside, all that it holds or assumes is free.
+    def without(self, *keys: tuple[str, str]) -> Iterator[None]:
+        """For planning as if claims held nothing: inside, all that they hold or assume is free.
 
         Nothing else may be done inside, so afterwards nothing has changed and no change is noted.
         """
-        place = ClaimKey(*key)
-        record = self._records.get(place)
-        if record is None or record.held is NOTHING:  # it waits
+        holding = {
+            place: (record, record.held)
+            for place in {ClaimKey(*key) for key in keys}
+            if (record := self._records.get(place)) is not None and record.held is not NOTHING
+        }
+        if not holding:
             yield
             return
-        held = record.held
         with self._table.muted():
-            self._replace(place, record, NOTHING)
+            for place, (record, _) in holding.items():
+                self._replace(place, record, NOTHING)
             try:
                 yield
             finally:
-                self._replace(place, record, held)
+                for place, (record, held) in holding.items():
+                    self._replace(place, record, held)
 
     # Views.
 

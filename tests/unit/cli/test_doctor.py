@@ -84,6 +84,11 @@ def of_the_manifests(kind: str) -> list[dict[str, Any]]:
     return [each for each in documents if each and each.get("kind") == kind]
 
 
+def a_scheduler(verb: str = "preempt") -> str:
+    line = f"  preemptVerb: {verb}\n" if verb else ""
+    return f"kind: KubeSchedulerConfiguration\nextenders:\n- filterVerb: filter\n{line}"
+
+
 def healthy() -> Objects:
     node = a_node("n", allocatable={"nvidia.com/gpu": "10"}).to_wire()
     node["status"]["nodeInfo"] = {
@@ -92,6 +97,9 @@ def healthy() -> Objects:
     }
     hook = {"name": "pods.vgpu.dev", "clientConfig": {"caBundle": "eA=="}}
     configuration = {"metadata": {"name": "vgpu", "labels": OURS}, "webhooks": [hook]}
+    scheduler = a_workload("vgpu-scheduler", NAMESPACE, {}, {})
+    volumes = [{"name": "config", "configMap": {"name": "mounted"}}, {"name": "tls", "secret": {}}]
+    scheduler["spec"]["template"]["spec"]["volumes"] = volumes
     return {
         (CUSTOM_RESOURCE_DEFINITIONS.plural, ""): [a_crd("vgpuclaims"), a_crd("gpudevices")],
         (GPU_DEVICES.plural, ""): [a_device(node="n").to_wire()],
@@ -100,7 +108,13 @@ def healthy() -> Objects:
         (PODS.plural, ""): [{"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}],
         (EVENTS.plural, ""): [],
         (DEPLOYMENTS.plural, ""): [
-            a_workload("vgpu-operator", NAMESPACE, {"replicas": 2}, {"availableReplicas": 2})
+            a_workload("vgpu-operator", NAMESPACE, {"replicas": 2}, {"availableReplicas": 2}),
+            scheduler,
+        ],
+        (CONFIG_MAPS.plural, NAMESPACE): [
+            # Of an earlier rollout; kustomize leaves it behind.
+            {"metadata": {"name": "before"}, "data": {"scheduler.yaml": a_scheduler(verb="")}},
+            {"metadata": {"name": "mounted"}, "data": {"scheduler.yaml": a_scheduler()}},
         ],
         (DAEMON_SETS.plural, ""): [
             a_workload(
@@ -185,6 +199,10 @@ def extender_not_reached(o: Objects) -> None:
     message = 'Post "https://vgpu-extender.vgpu-system/filter": x509: unknown authority'
     event = {"reason": "FailedScheduling", "message": message, "lastTimestamp": at(30)}
     change(o, EVENTS).append(event)
+
+
+def no_preempt_verb(o: Objects) -> None:
+    change(o, CONFIG_MAPS, NAMESPACE)[1]["data"]["scheduler.yaml"] = a_scheduler(verb="")
 
 
 def no_webhooks(o: Objects) -> None:
@@ -294,6 +312,7 @@ def hamis_config_map(o: Objects) -> None:
         (never_a_leader, "leader", "error", "ever led"),
         (no_extender, "extender", "error", "leads to no operator"),
         (extender_not_reached, "extender", "error", "unknown authority"),
+        (no_preempt_verb, "preemption", "error", "has no preemptVerb"),
         (no_webhooks, "webhooks", "error", "no MutatingWebhookConfiguration"),
         (no_bundle, "webhooks", "error", "no caBundle"),
         (a_name_unseen, "webhooks", "error", "does not see pods that ask by nvidia.com/gpumem"),

@@ -139,7 +139,7 @@ def without_effect(
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=_nodes_of(state, pod),
+                nodes=nodes_of(state, pod),
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
                 kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
             )
@@ -412,7 +412,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
     Beside what is kept tentatively for others if there is room, else in its place.
     """
-    nodes = _nodes_of(state, pod)
+    nodes = nodes_of(state, pod)
     yielding = [Yielding.MORE_IMPORTANT]
     if state.reservations.tentative:
         yielding.insert(0, Yielding.ALL)
@@ -432,7 +432,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
     return plan
 
 
-def _nodes_of(state: State, pod: GPUPod) -> NodeFilter:
+def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
     """Return the nodes that the pod may use, devices and what kube-scheduler checks apart."""
     if pod.pod.spec.node_name:
         return state.ledger.node_filters.of(_ITS_NODE)
