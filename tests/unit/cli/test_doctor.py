@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,10 +79,14 @@ def a_secret(*, days: float) -> dict[str, Any]:
     return {"data": {"tls.crt": base64.b64encode(pair.certificate).decode()}}
 
 
-def of_the_manifests(kind: str) -> list[dict[str, Any]]:
+@functools.cache
+def manifests() -> list[dict[str, Any]]:
     files = sorted(MANIFESTS.rglob("*.yaml"))
-    documents = [each for file in files for each in yaml.safe_load_all(file.read_text())]
-    return [each for each in documents if each and each.get("kind") == kind]
+    return [each for file in files for each in yaml.safe_load_all(file.read_text()) if each]
+
+
+def of_the_manifests(kind: str) -> list[dict[str, Any]]:
+    return [copy.deepcopy(each) for each in manifests() if each.get("kind") == kind]
 
 
 def a_scheduler(verb: str = "preempt") -> str:
