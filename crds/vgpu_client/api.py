@@ -67,6 +67,10 @@ class Api:
         """
         return Api(self._transport.acting_as(user))
 
+    def unix(self) -> float:
+        """Return the server's Unix time, seconds; nothing is asked for that (`ServerTime`)."""
+        return self._transport.unix()
+
     async def version(self) -> Object:
         """The server's version: `gitVersion`, `major`, `minor` and more."""
         return await self._reads.document("/version", {})

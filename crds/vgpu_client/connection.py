@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -30,6 +30,7 @@ from kubernetes_asyncio.config.incluster_config import (
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 from vgpu_client.errors import LoginError
+from vgpu_client.server_time import ServerTime
 
 _DEFAULT_NAMESPACE = "default"
 _SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
@@ -46,6 +47,7 @@ class Connection:
         proxy: URL of an HTTP proxy to go through.
         headers: Gives the authorization header for a request, renewed where it was about to expire.
         renew: Loads all credentials again, after the server refused them.
+        time: The server's time of day.
     """
 
     server: str
@@ -54,6 +56,7 @@ class Connection:
     proxy: str | None
     headers: Callable[[], Awaitable[Mapping[str, str]]]
     renew: Callable[[], Awaitable[None]]
+    time: ServerTime = field(default_factory=ServerTime)
 
 
 async def login(kubeconfig: str | None = None, context: str | None = None) -> Connection:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -63,6 +64,10 @@ class Transport:
     def acting_as(self, user: str) -> Transport:
         """The same way to the server, in another user's name."""
         return Transport(self._session, self._connection, budget_s=self._budget_s, user=user)
+
+    def unix(self) -> float:
+        """Return the server's Unix time, seconds."""
+        return self._connection.time.unix()
 
     async def read(self, path: str, params: Params, *, timeout_s: float) -> Object:
         """GET a document.
@@ -185,7 +190,8 @@ class Transport:
         if self._user:
             headers["Impersonate-User"] = self._user
         tls: ssl.SSLContext | bool = self._connection.tls or True
-        return await self._session.request(
+        sent = time.monotonic()
+        answer = await self._session.request(
             method,
             URL(self._connection.server + path).with_query(params),
             data=data,
@@ -196,6 +202,8 @@ class Transport:
             proxy=self._connection.proxy,
             allow_redirects=False,
         )
+        self._connection.time.observe(answer.headers.get("Date", ""), sent=sent)
+        return answer
 
 
 async def _hang_up(answer: aiohttp.ClientResponse) -> None:

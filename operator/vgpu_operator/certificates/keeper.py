@@ -11,7 +11,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NoReturn
 
 from cryptography import x509
@@ -52,7 +52,7 @@ class Keeper:
         namespace: str,
         subjects: Mapping[str, Subject],
         lives: Lives,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api

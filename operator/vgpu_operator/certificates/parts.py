@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from vgpu_client.api import Api
 from vgpu_operator.certificates import names
@@ -50,6 +51,8 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
                 namespace=config.namespace,
                 subjects=_subjects(issuing, config.namespace),
                 lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
+                # The API server and kube-scheduler check them, by clocks that are not ours.
+                now=lambda: datetime.fromtimestamp(api.unix(), UTC),
             ),
         )
     tls = config.extender_tls

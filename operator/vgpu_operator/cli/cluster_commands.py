@@ -116,7 +116,7 @@ async def _drain(options: argparse.Namespace) -> int:
 
 async def _doctor(options: argparse.Namespace) -> int:
     async with Api.connect(options.kubeconfig, options.context) as api:
-        found = doctor.findings(await doctor.read(api, now=_now()))
+        found = doctor.findings(await doctor.read(api))
     printer = Printer()
     shown = [each for each in found if options.all or each.level != "ok"]
     if options.output == "json":

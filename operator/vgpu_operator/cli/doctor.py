@@ -129,7 +129,7 @@ class Snapshot:
     """What was read.
 
     Attributes:
-        now: When.
+        now: When, by the API server's clock.
         version: The API server's; empty where it reports none.
         config: The installed configuration.
         lists: Objects by kind, and by namespace where that is one of ours; why not, where refused.
@@ -173,8 +173,8 @@ def _unknown(check: str, message: str, remedy: str) -> CheckResult:
     return CheckResult("unknown", check, message, remedy)
 
 
-async def read(api: Api, *, now: datetime) -> Snapshot:
-    """Read all that the checks look at.
+async def read(api: Api) -> Snapshot:
+    """Read all that the checks look at, at the API server's time.
 
     Raises:
         ClientError: The API server is away, or refuses everything.
@@ -201,7 +201,10 @@ async def read(api: Api, *, now: datetime) -> Snapshot:
             continue
         except Forbidden as error:
             secrets[name] = error
-    return Snapshot(now, version, await installed_config(api), lists, secrets)
+    config = await installed_config(api)
+    # Not this machine's: an hour ahead, it would call every agent silent.
+    now = datetime.fromtimestamp(api.unix(), UTC)
+    return Snapshot(now, version, config, lists, secrets)
 
 
 async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:

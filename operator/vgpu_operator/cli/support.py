@@ -85,7 +85,7 @@ async def collect(
     """
     files: dict[str, str] = {}
     left_out: list[str] = []
-    found = doctor.findings(await doctor.read(api, now=now))
+    found = doctor.findings(await doctor.read(api))
     files["doctor.json"] = _json([asdict(each) for each in found])
     files["version.json"] = _json(await api.version())
     uids: set[str] = set()

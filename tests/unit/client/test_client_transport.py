@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from aiohttp import web
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import (
+    ClientError,
     Gone,
     Invalid,
     LoginError,
+    NotFound,
     ServerError,
     StreamBroken,
     TooManyRequests,
@@ -399,3 +403,32 @@ async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pag
         "resourceVersionMatch": "NotOlderThan",
     }
     assert quorum == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
+async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
+    tmp_path: Path, skew_s: float
+) -> None:
+    """Reads, writes, watches and refusals have it, and clients made of one another share it."""
+
+    async def handler(request: web.Request) -> web.Response:
+        date = formatdate(time.time() + skew_s, usegmt=True)
+        status = 404 if request.path.endswith("/missing") else 200
+        return web.json_response({"items": []}, status=status, headers={"Date": date})
+
+    async def watch(api: Api) -> None:
+        async with aclosing(api.watch(PODS, resource_version="1")) as events:
+            async for _ in events:
+                pass
+
+    async def miss(api: Api) -> None:
+        with pytest.raises(NotFound):
+            await api.get(PODS, "missing", namespace="ns")
+
+    for ask in (write, miss, watch, lambda api: api.get(PODS, "p", namespace="ns")):
+        async with an_api(tmp_path, handler) as api:
+            leader = api.within(lambda: 30.0)
+            assert abs(leader.unix() - time.time()) < 5
+            with suppress(ClientError):  # an empty watch
+                await ask(api)
+            assert abs(leader.unix() - time.time() - skew_s) < 5
