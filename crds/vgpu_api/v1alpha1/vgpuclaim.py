@@ -302,7 +302,7 @@ class Allocation(ApiModel):
     node_name: Annotated[Word, Field(max_length=253)] = ""
     """The node."""
     node_uid: Annotated[Word, Field(max_length=64)] = Field(default="", alias="nodeUID")
-    """The node's identity: one registered anew under the same name holds nothing of this."""
+    """The node's identity. If the node is registered anew, only live pods keep their devices."""
     id: AllocationID = ""
     """Names this allocation among all that the claim may ever have: a UUID."""
     devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(
