@@ -179,6 +179,38 @@ class ReportedRefusal:
 
 
 @dataclass(slots=True)
+class Evicted:
+    """What was done about a claim that violates limits.
+
+    Attributes:
+        backoff: How long after the last eviction of its pod the next one is.
+        again: When its pod may be evicted again, if it is still there.
+    """
+
+    backoff: Backoff
+    again: float = 0.0
+
+
+@dataclass(slots=True)
+class Evictions:
+    """When pods of violators may be evicted, in monotonic seconds.
+
+    Attributes:
+        cluster_from: When the next one may be.
+        nodes_from: When the next one of a node may be; nodes without an entry need not wait.
+    """
+
+    cluster_from: float = 0.0
+    nodes_from: dict[str, float] = field(default_factory=dict)
+
+    def note(self, node: str, now: float, *, cluster_s: float, node_s: float) -> None:
+        """A pod of the node is evicted: the next one waits for so long."""
+        self.cluster_from = now + cluster_s
+        waiting = {name: until for name, until in self.nodes_from.items() if until > now}
+        self.nodes_from = {**waiting, node: now + node_s}
+
+
+@dataclass(slots=True)
 class ClaimWork:
     """What is to be done about claims.
 
@@ -194,7 +226,7 @@ class ClaimWork:
             their devices: since when.
         orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
             when.
-        evicted: When the pods of claims that violate limits may be evicted again.
+        evicted: Claims that violate limits and whose pods were evicted.
         init_refused: Why there is no room for init containers that must run again.
         reported: Refusals that are, or will be, reported.
         violated: Violations that were announced last, by the time since when they hold.
@@ -211,7 +243,7 @@ class ClaimWork:
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     without_devices: dict[ClaimKey, float] = field(default_factory=dict)
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
-    evicted: dict[ClaimKey, float] = field(default_factory=dict)
+    evicted: dict[ClaimKey, Evicted] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     reported: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)
     violated: dict[ClaimKey, str] = field(default_factory=dict)
@@ -410,7 +442,7 @@ class State:
         crowded: Nodes with more devices than are taken in, as reported.
         agents: Signs of life of the nodes' agents that have ever given one.
         evicts: Whether pods are evicted whose claims violate limits.
-        evictions_from: When the next one may be.
+        evictions: When that may be.
         agent_gone_s: After so many seconds without an agent, claims of ended pods need none.
         outbox: Effects that taking an event in has had at once.
     """
@@ -442,6 +474,6 @@ class State:
     crowded: set[str] = field(default_factory=set)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
     evicts: bool = False
-    evictions_from: float = 0.0
+    evictions: Evictions = field(default_factory=Evictions)
     agent_gone_s: float = AGENT_GONE_S
     outbox: deque[Effect] = field(default_factory=deque)

@@ -11,8 +11,9 @@ from replica import Replica
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import TooManyRequests
-from vgpu_operator.engine.violators import AGAIN_S, EVERY_S
+from vgpu_operator.engine.violators import AGAIN_S
 
+MINUTE_S = 60
 SENTENCE = "held up to 9000 MiB of device GPU-0"
 
 
@@ -23,15 +24,15 @@ class Users:
         self.replica = replica
         replica.state.evicts = True
 
-    async def start(self, *names: str) -> None:
+    async def start(self, *names: str, node: str = "node-1") -> None:
         replica = self.replica
         limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
         for name in names:
-            replica.offered(name, limits=limits)
+            replica.offer(replica.pod(name, limits=limits), node)
             await replica.settle()
             containers = [a_container(limits=limits)]
             running = a_pod(
-                name, node="node-1", phase="Running", resource_version=500, containers=containers
+                name, node=node, phase="Running", resource_version=500, containers=containers
             )
             replica.api.put(PODS, running.to_wire())
             replica.news.pod_changed(running)
@@ -106,15 +107,64 @@ async def test_it_is_not_asked_for_again_before_a_minute_and_not_after_it_obeys(
     assert await users.evicted(3 * AGAIN_S) == []
 
 
-async def test_so_many_are_evicted_a_minute_and_no_more(users: Users) -> None:
-    names = [f"p-{n}" for n in range(8)]
+async def on_nodes_of_their_own(users: Users, number: int) -> list[str]:
+    """Violators `p-0` … on as many nodes."""
+    names = [f"p-{n}" for n in range(number)]
+    for n, name in enumerate(names):
+        users.replica.device(uuid=f"GPU-of-{n}", node=f"of-{n}")
+        await users.start(name, node=f"of-{n}")
+    for name in names:
+        users.report(name)
+    return names
+
+
+async def test_at_most_ten_a_minute_are_evicted_in_the_cluster(users: Users) -> None:
+    names = await on_nodes_of_their_own(users, 12)
+    evicted = await users.evicted(MINUTE_S - 1)
+    assert len(evicted) == 10
+    assert set(evicted + await users.evicted(MINUTE_S)) == set(names)
+
+
+async def test_at_most_two_a_minute_are_evicted_of_a_node(users: Users) -> None:
+    names = [f"p-{n}" for n in range(5)]
     await users.start(*names)
     for name in names:
         users.report(name)
-    evicted = await users.evicted(EVERY_S * 3 - 1)
-    assert len(evicted) == 3
-    more = await users.evicted(EVERY_S * 5)
-    assert sorted(evicted + more) == names
+    evicted = await users.evicted(MINUTE_S - 1)
+    assert len(evicted) == 2
+    more = await users.evicted(5 * MINUTE_S)
+    assert len(more) <= 10
+    assert set(evicted + more) == set(names)
+
+
+async def test_a_node_that_reports_all_its_pods_leaves_room_for_the_violators_of_others(
+    users: Users,
+) -> None:
+    """Its agent may be compromised: it keeps ten claims in violation, whatever happens to them."""
+    accused = [f"a-{n}" for n in range(10)]
+    await users.start(*accused)
+    for name in accused:
+        users.report(name)
+    evicted = await users.evicted(MINUTE_S)
+    assert len(evicted) <= 3
+    names = await on_nodes_of_their_own(users, 8)
+    evicted = await users.evicted(MINUTE_S)
+    assert set(names) <= set(evicted)
+
+
+async def test_pods_that_disruption_budgets_protect_do_not_use_up_what_their_node_may_have_evicted(
+    users: Users,
+) -> None:
+    """Each is tried again after a minute, then after twice as long each time."""
+    protected, other = ["a-0", "a-1", "a-2"], "z"
+    await users.start(*protected, other)
+    budget = TooManyRequests("Cannot evict pod: it would violate its budget", status=429)
+    users.replica.api.before = lambda verb, name: (
+        budget if verb == "create pods" and name in protected else None
+    )
+    for name in (*protected, other):
+        users.report(name)
+    assert other in await users.evicted(10 * MINUTE_S)
 
 
 async def test_what_a_disruption_budget_refuses_is_said_in_an_event(
