@@ -115,6 +115,7 @@ def a_device(
 def a_node(
     name: str = NODE,
     *,
+    uid: str | None = None,
     ready: bool = True,
     unschedulable: bool = False,
     labels: Mapping[str, str] | None = None,
@@ -134,7 +135,7 @@ def a_node(
     return Node(
         metadata=Metadata(
             name=name,
-            uid=f"uid-of-{name}",
+            uid=uid or f"uid-of-{name}",
             resource_version=str(resource_version),
             labels=dict(labels or {}),
             annotations={key: value for key, value in annotations.items() if value},

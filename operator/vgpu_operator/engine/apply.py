@@ -174,6 +174,8 @@ def _note_pod(state: State, pod: GPUPod) -> None:
         if held.is_written:
             state.reservations.drop(held)
     elif held is not None:
+        if held.node == pod.pod.spec.node_name and not held.is_awaited:
+            state.pods.owed.add(uid)  # it was offered there, and took longer than the offer lasts
         give_up(state, held)
     state.pods.due[uid] = None
 
@@ -187,6 +189,7 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
     state.gates.forget(uid)
     if pod is None or not pod.is_running or not state.cache.pod(uid):
         state.pods.ended.discard(uid)
+        state.pods.owed.discard(uid)
     if pod is None:
         return
     waiter = state.queue.get(pod.claim)
@@ -234,8 +237,11 @@ def _(event: events.ClaimObserved, state: State) -> None:
 
 def observe_claim(state: State, claim: VGPUClaim) -> None:
     """Take a version of a claim into the state."""
+    former = state.cache.claim(key_of(claim))
     if not state.cache.put_claim(claim):
         return
+    if former is not None and claim.status.allocation is None:
+        _note_owed(state, former)
     state.ledger.apply_claim(claim)
     key, allocation = key_of(claim), claim.status.allocation
     _note_scopes(state, key)
@@ -254,6 +260,15 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
     _note_immediate(state, key)
     for pod in (*state.cache.pods_of(key), *state.cache.pods_of_template(key)):
         state.pods.due[pod.uid] = None
+
+
+def _note_owed(state: State, claim: VGPUClaim) -> None:
+    """A claim is without what it held until now: its pod, if it runs there, is to go first.
+
+    Every replica notes that, since the pod may have to wait for longer than a leader lasts.
+    """
+    if claim.status.reserved_for is not None and has_live_pod(claim, state.cache):
+        state.pods.owed.add(claim.status.reserved_for.pod_uid)
 
 
 def _note_scopes(state: State, key: ClaimKey) -> None:
@@ -300,6 +315,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
     ):
         of_claim.pop(key, None)
     work.turns.leave(key)
+    _note_owed(state, known)
     _keep_for_pod(state, known)
     work.look_at(key)
     _note_immediate(state, key)

@@ -29,9 +29,9 @@ class Standing(IntEnum):
     """How sure it is that only devices are missing."""
 
     BOUND = 0
-    """It has a node already."""
+    """It has a node already, and that from us."""
     WAITS = 1
-    """A Filter refused it for want of devices, or it needs nothing else."""
+    """A Filter refused it for want of devices, or it needs nothing else, as one bound past us."""
     DOUBTFUL = 2
     """kube-scheduler set it aside, for a reason that is no longer known."""
 

@@ -282,6 +282,8 @@ class PodWork:
         requeued: When each pod was made to be tried again last.
         nominated: Pods that carry a nomination of ours.
         slow: Pods that were offered a node and were not bound in time.
+        owed: Bound pods that had devices on their node from us, or were offered them there in a
+            Filter, and have none: they go first.
         ended: Pods that the agent reported to use nothing any more, though they are still there.
         listed: The version up to which every pod was listed.
     """
@@ -291,6 +293,7 @@ class PodWork:
     requeued: dict[str, float] = field(default_factory=dict)
     nominated: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)
+    owed: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     listed: int = -1
 

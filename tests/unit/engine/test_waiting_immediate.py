@@ -67,3 +67,18 @@ async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Replica) -
     replica.claim(type(claim).read(smaller))
     await replica.settle()
     assert "allocation" in replica.api.claim("now")["status"]
+
+
+async def test_an_important_claim_brings_no_other_of_its_size_along(replica: Replica) -> None:
+    """Two devices recover at once; in between is a claim of another size."""
+    for uuid in ("GPU-0", "GPU-1"):
+        replica.device(uuid=uuid, memory_mib=16384, healthy=False)
+    for name, priority, memory in (("high", 9, "16Gi"), ("low", 0, "16Gi"), ("middle", 5, "15Gi")):
+        replica.claim(an_immediate(name, priority, memory=memory))
+    for uuid in ("GPU-0", "GPU-1"):
+        device = a_device(uuid=uuid, memory_mib=16384, resource_version=2)
+        replica.news.device_changed(device)
+    await replica.settle()
+    assert has_devices(replica, "high")
+    assert has_devices(replica, "middle")
+    assert not has_devices(replica, "low")

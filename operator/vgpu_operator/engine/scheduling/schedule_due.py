@@ -7,10 +7,12 @@ reservation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from vgpu_operator.engine.effects import Effect
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.gpu_pod import GPUPod, Rank
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
 from vgpu_operator.engine.scheduling.queue import UNKNOWN, WaitClass, Waiter
@@ -21,19 +23,46 @@ from vgpu_operator.engine.scheduling.schedule_one import (
     nodes_for,
     offer,
     spec_for,
+    yielding_of,
 )
 from vgpu_operator.engine.state import State
 from vgpu_operator.placement import Plan, best_of, place
 
 
+@dataclass(slots=True)
+class _Look:
+    """A look at one class, left while it is the turn of somebody else.
+
+    Attributes:
+        changed: The numbers of the nodes that may serve the class by now; None: any may.
+        passed: Of those that cannot be served now, though others of the class may be.
+    """
+
+    changed: frozenset[int] | None
+    passed: list[Waiter] = field(default_factory=list)
+
+
 def schedule_due(state: State) -> Iterator[list[Effect]]:
     """Look at every class for which something may have changed; effects after each that is served.
 
+    A class is left when it is the turn of one in another class, and taken up again later: its first
+    in turn, however important, must not bring along all the others.
+
     Between two lists anything may happen to the state: the caller decides how long to go on.
     """
-    freed = _Freed(state)
-    for of_kind in state.queue.by_rank():
-        yield from _schedule_class(of_kind, freed, state)
+    freed, looks = _Freed(state), dict[int, _Look]()
+    line = [(head.rank, number, of_kind) for number, of_kind in enumerate(state.queue.by_rank())
+            if (head := of_kind.head()) is not None]  # fmt: skip
+    while line:  # sorted, which is a heap
+        _, number, of_kind = heappop(line)
+        if number not in looks and not is_due(of_kind, state):
+            yield []
+            continue
+        look = looks.setdefault(number, _Look(freed.nodes_for(of_kind)))
+        until = line[0][0] if line else None
+        head = yield from _schedule_class(of_kind, look, until, freed, state)
+        if head is not None:
+            heappush(line, (head.rank, number, of_kind))
 
 
 class _Freed:
@@ -65,29 +94,33 @@ def is_due(of_kind: WaitClass, state: State) -> bool:
     return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
 
 
-def _schedule_class(of_kind: WaitClass, freed: _Freed, state: State) -> Iterator[list[Effect]]:
-    if not is_due(of_kind, state):
-        yield []
-        return
-    changed = freed.nodes_for(of_kind)
-    passed: list[Waiter] = []  # of those that cannot be served now, though others may be
+def _schedule_class(
+    of_kind: WaitClass, look: _Look, until: Rank | None, freed: _Freed, state: State
+) -> Generator[list[Effect], None, Waiter | None]:
+    """Serve those of a class that come before a rank; returns who is behind, if anybody is left."""
+    if look.changed is not None:
+        look.changed = freed.nodes_for(of_kind)
     while (waiter := of_kind.head()) is not None:
+        if until is not None and waiter.rank > until:
+            return waiter
         too_early = state.claims.not_before.get(waiter.key, 0.0) > state.now
         if too_early or was_just_requeued(waiter.pod_uid, state):
-            passed.append(of_kind.pop())
+            look.passed.append(of_kind.pop())
             continue
-        plan = _find(waiter, changed, state)
+        plan = _find(waiter, look.changed, state)
         if plan is None:
             break
         yield list(_serve(waiter, of_kind, plan, state))
-        changed = None if changed is None else freed.nodes_for(of_kind)
-    effects = list(_serve_earmarked(of_kind, changed, state))
-    for waiter in passed:
+        if look.changed is not None:
+            look.changed = freed.nodes_for(of_kind)
+    effects = list(_serve_earmarked(of_kind, look.changed, state))
+    for waiter in look.passed:
         of_kind.push(waiter)
-    if not passed or of_kind.head() is not passed[0]:  # else there may be room in its time
+    if not look.passed or of_kind.head() is not look.passed[0]:  # else there may be room in time
         of_kind.cursor = state.ledger.cursors[1]
         of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
     yield effects
+    return None
 
 
 def _serve_earmarked(
@@ -126,7 +159,7 @@ def _kept(waiter: Waiter, state: State) -> KeptFrom:
     if pod is not None:
         priority = pod.priority
         is_served = pod.is_running or pod.is_gated
-        yielding = Yielding.MORE_IMPORTANT if is_served else Yielding.OF_ITS_KIND
+        yielding = yielding_of(state, pod) if is_served else Yielding.OF_ITS_KIND
     else:
         claim = state.cache.claim(waiter.key)
         priority = 0 if claim is None else claim_priority(state, claim)

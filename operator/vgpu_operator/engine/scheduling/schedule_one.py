@@ -230,7 +230,7 @@ def put_in_queue(
         kind = EquivalenceClass(
             request, _ITS_NODE, namespace, node=pod.pod.spec.node_name, scopes=pod.scopes
         )
-        standing = Standing.BOUND
+        standing = Standing.WAITS if was_bound_past_us(state, pod) else Standing.BOUND
     else:
         host_demand = pod.host_demand if pod.is_gated else None
         kind = EquivalenceClass(
@@ -249,11 +249,13 @@ def put_in_queue(
 def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
     """Let an Immediate claim wait for devices; on its pod's node, where a pod is bound already."""
     key = key_of(claim)
-    on = {pod.pod.spec.node_name for pod in state.cache.pods_of(key) if pod.is_running}
+    bound = [pod for pod in state.cache.pods_of(key) if pod.is_running]
+    node = min((pod.pod.spec.node_name for pod in bound), default="")
     request = Demand.of(claim.spec, state.config)
-    rules = _ITS_NODE if on else _ANY_NODE
-    kind = EquivalenceClass(request, rules, key.namespace, node=min(on, default=""))
-    standing = Standing.BOUND if on else Standing.WAITS
+    rules = _ITS_NODE if bound else _ANY_NODE
+    kind = EquivalenceClass(request, rules, key.namespace, node=node)
+    is_ours = any(not was_bound_past_us(state, pod) for pod in bound)
+    standing = Standing.BOUND if is_ours else Standing.WAITS
     created = claim.metadata.creation_timestamp
     rank = rank_of(standing, claim_priority(state, claim), created, key)
     return _put_in_queue(state, Waiter(key, "", kind, rank, state.now))
@@ -266,6 +268,26 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
         state.starving.set(waiter.key, waiter.since + after_s)
     state.claims.look_at(waiter.key)
     return queued
+
+
+def was_bound_past_us(state: State, pod: GPUPod) -> bool:
+    """Return True if a pod has a node that we did not give it, so that it waits like any other.
+
+    Its author named another scheduler, or our gate was taken off by hand. If it went first, that
+    would be a way past all who wait. A scheduler's name cannot be changed, and ours bind through
+    our Bind alone; all else that a pod has can be forged.
+    """
+    if not pod.is_running or pod.uid in state.pods.owed:
+        return False
+    scheduling = state.config.scheduling
+    ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
+    return scheduling.mode == "Gate" or pod.pod.spec.scheduler_name not in ours
+
+
+def yielding_of(state: State, pod: GPUPod) -> Yielding:
+    """Return which tentative places a pod respects that is to have its devices at once."""
+    is_past_us = was_bound_past_us(state, pod)
+    return Yielding.AS_IMPORTANT if is_past_us else Yielding.MORE_IMPORTANT
 
 
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
@@ -413,7 +435,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
     Beside what is kept tentatively for others if there is room, else in its place.
     """
     nodes = nodes_of(state, pod)
-    yielding = [Yielding.MORE_IMPORTANT]
+    yielding = [yielding_of(state, pod)]
     if state.reservations.tentative:
         yielding.insert(0, Yielding.ALL)
     with state.ledger.without(pod.claim):
