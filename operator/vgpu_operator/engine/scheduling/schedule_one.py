@@ -277,7 +277,7 @@ def was_bound_past_us(state: State, pod: GPUPod) -> bool:
     would be a way past all who wait. A scheduler's name cannot be changed, and ours bind through
     our Bind alone; all else that a pod has can be forged.
     """
-    if not pod.is_running or pod.uid in state.pods.owed:
+    if not pod.pod.spec.node_name or pod.uid in state.pods.owed:
         return False
     scheduling = state.config.scheduling
     ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
