@@ -75,7 +75,7 @@ class Operator:
         )
         # All that is written as the leader lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
-        clock = Clock(api.unix)
+        clock = Clock(api)
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self._recorder = Recorder(
             api, FIELD_MANAGER_OPERATOR, unix=clock.unix, on_drop=EVENTS_DROPPED.inc

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
+
+
+class TimeOfDay(Protocol):
+    """Knows the time of day; the API server's client does."""
+
+    def unix(self) -> float:
+        """Return the time of day, Unix seconds."""
 
 
 class Clock:
     """Monotonic seconds for waiting, Unix seconds for what is written down, and the waiting.
 
     Args:
-        unix: The time of day, seconds. What is written down is compared by later leaders, so where
-            there is an API server it is that one's.
+        day: What is written down is compared by later leaders, so where there is an API server the
+            time of day is that one's. None: this machine's.
     """
 
-    def __init__(self, unix: Callable[[], float] = time.time) -> None:
-        self._unix = unix
+    def __init__(self, day: TimeOfDay | None = None) -> None:
+        self._day = day
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -25,7 +32,7 @@ class Clock:
 
     def unix(self) -> float:
         """The time of day, seconds."""
-        return self._unix()
+        return time.time() if self._day is None else self._day.unix()
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""

@@ -38,7 +38,7 @@ async def run(config: WebConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with Api.connect(config.kubeconfig, config.context) as api:
-        mirror = Mirror(config.cluster.config, Clock(api.unix))
+        mirror = Mirror(config.cluster.config, Clock(api))
         sources = informers(api, mirror.observe, config.cluster.config)
         of_volumes = storage_informers(api, mirror.observe) if is_on(mirror.state) else []
         synced = asyncio.Event()
