@@ -51,7 +51,7 @@ class World:
 
         of_server = ServerTime(wall=lambda: 1.7e9 + self.now + wrong_s, monotonic=lambda: self.now)
         of_server.observe(formatdate(1.7e9 + self.now, usegmt=True), sent=self.now)
-        self.replica = Replica(self.api, clock=WrongClock(of_server.unix))
+        self.replica = Replica(self.api, clock=WrongClock(of_server))
         self.api = self.replica.api
         self.replica.device()
         for key, raw in list(self.api.objects.items()):
