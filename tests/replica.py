@@ -24,7 +24,8 @@ from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
-from vgpu_operator.ledger import ClaimKey, Ledger, StorageObject
+from vgpu_operator.ledger import ClaimKey, Ledger
+from vgpu_operator.node_filter import StorageObject
 
 CONFIG = ClusterConfig()
 

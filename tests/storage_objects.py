@@ -11,7 +11,7 @@ from vgpu_api.core.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from vgpu_operator.ledger.storage import (
+from vgpu_operator.node_filter.storage_objects import (
     NodeDrivers,
     StorageObject,
     Volume,

@@ -58,6 +58,8 @@ PLANTS = (
     imported("operator", f"{_OPERATOR}/dialects/hami.py", "vgpu_operator.placement.planning"),
     imported("operator", f"{_OPERATOR}/admission/claims.py", "vgpu_operator.placement.planning"),
     imported("operator", f"{_OPERATOR}/placement/planning.py", "vgpu_operator.ledger.device_table"),
+    imported("operator", f"{_OPERATOR}/placement/plan.py", "vgpu_operator.node_filter.node_rules"),
+    imported("operator", f"{_OPERATOR}/node_filter/node_rules.py", "vgpu_operator.ledger.ledger"),
     imported("operator", f"{_OPERATOR}/ledger/device_table.py", "vgpu_operator.engine.state"),
     imported("operator", f"{_OPERATOR}/certificates/keeper.py", "vgpu_operator.engine.state"),
     imported("operator", f"{_OPERATOR}/engine/state.py", "vgpu_operator.extender.wire"),
@@ -69,6 +71,7 @@ PLANTS = (
     imported("decisions", f"{_OPERATOR}/placement/plan.py", "vgpu_client.api"),
     imported("decisions", f"{_OPERATOR}/placement/score.py", "vgpu_operator.metrics"),
     imported("decisions", f"{_OPERATOR}/ledger/ledger.py", "asyncio"),
+    imported("decisions", f"{_OPERATOR}/node_filter/volume_binding.py", "asyncio"),
     imported("decisions", f"{_OPERATOR}/demand.py", "uuid"),
     imported("agent", "nodeagent/vgpu_nodeagent/state/slots.py", "vgpu_nodeagent.enforcement.page"),
     imported(

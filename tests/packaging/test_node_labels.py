@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from vgpu_api.core import Node, Pod
-from vgpu_operator.ledger import NodeFilters, NodeRules
+from vgpu_operator.node_filter import NodeFilters, NodeRules
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 

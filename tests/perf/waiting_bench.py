@@ -72,7 +72,8 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.server import ExtenderServer
-from vgpu_operator.ledger import Ledger, NodeRules
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import place
 
 DEVICES_PER_NODE = 8

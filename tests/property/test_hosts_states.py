@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from builders import a_node, a_pod, device_facts, some_columns
 from vgpu_api.core import Container
 from vgpu_api.core.pod import ResourceRequirements
-from vgpu_operator.ledger.nodes import Hosts
+from vgpu_operator.node_filter.node_rules import Hosts
 from vgpu_operator.placement.columns import CPU_UNKNOWN
 
 NODES = ("node-0", "node-1")

@@ -19,9 +19,9 @@ from storage_objects import (
     read,
     using,
 )
-from vgpu_operator.ledger.nodes import NodeFilters
-from vgpu_operator.ledger.storage import Volume, VolumeClaim, volume_claims_of
-from vgpu_operator.ledger.volumes import Volumes
+from vgpu_operator.node_filter.node_rules import NodeFilters
+from vgpu_operator.node_filter.storage_objects import Volume, VolumeClaim, volume_claims_of
+from vgpu_operator.node_filter.volume_binding import Volumes
 from vgpu_operator.placement.columns import Columns, NodeState
 
 NODES = ("n0", "n1", "n2")

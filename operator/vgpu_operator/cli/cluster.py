@@ -32,10 +32,10 @@ from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.dialects.reading import dialects
-from vgpu_operator.ledger import HostDemand, NodeFilters, NodeRules
 from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
+from vgpu_operator.node_filter import HostDemand, NodeFilters, NodeRules
 from vgpu_operator.placement import (
     EVERY_NODE,
     Budget,

@@ -47,7 +47,8 @@ from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, Ledger, NodeRules
+from vgpu_operator.ledger import ClaimKey, Ledger
+from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import refusals_on
 from vgpu_operator.placement.score import device_score, node_score
 

@@ -26,7 +26,8 @@ from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
 from vgpu_operator.engine.scheduling.gate import is_on, refusal_before_nodes
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
 
 _EPHEMERAL = "ephemeral volumes are not judged: their claims are made with the pod"

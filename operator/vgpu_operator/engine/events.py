@@ -20,7 +20,8 @@ from vgpu_operator.engine.effects import (
     WriteClaim,
     WriteDevice,
 )
-from vgpu_operator.ledger import ClaimKey, StorageObject
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import StorageObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from vgpu_api.names import ADMITTED, LABEL_ADMITTED, SCHEDULING_GATE, pod_claim_
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
-from vgpu_operator.ledger import ClaimKey, HostDemand, NodeRules
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import HostDemand, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
 """Whose turn it is: by standing, then by priority, age and name. The least goes first."""

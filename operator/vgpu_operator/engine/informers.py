@@ -47,9 +47,10 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.slices import Slice, Slices
-from vgpu_operator.ledger import ClaimKey, StorageObject
-from vgpu_operator.ledger.storage import NodeDrivers, Volume, VolumeClaim, VolumeClass
+from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.metrics import WATCH_RESTARTS
+from vgpu_operator.node_filter import StorageObject
+from vgpu_operator.node_filter.storage_objects import NodeDrivers, Volume, VolumeClaim, VolumeClass
 
 logger = logging.getLogger(__name__)
 

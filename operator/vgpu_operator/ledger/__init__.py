@@ -5,18 +5,6 @@ rebuilt from a list of the objects.
 """
 
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
-from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
-from vgpu_operator.ledger.room import HostDemand
 from vgpu_operator.ledger.shares import ClaimKey
-from vgpu_operator.ledger.storage import StorageObject
 
-__all__ = [
-    "Assumption",
-    "ClaimKey",
-    "Holder",
-    "HostDemand",
-    "Ledger",
-    "NodeFilters",
-    "NodeRules",
-    "StorageObject",
-]
+__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger"]

@@ -21,10 +21,7 @@ from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.device_table import DeviceTable
-from vgpu_operator.ledger.nodes import Hosts, NodeFilters, NodeRules
-from vgpu_operator.ledger.peers import Peers
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.ledger.room import HostDemand, Room
 from vgpu_operator.ledger.shares import (
     NOTHING,
     ClaimKey,
@@ -35,7 +32,10 @@ from vgpu_operator.ledger.shares import (
     shares_of,
     shares_of_unreadable,
 )
-from vgpu_operator.ledger.volumes import Volumes
+from vgpu_operator.node_filter.node_rules import Hosts, NodeFilters, NodeRules
+from vgpu_operator.node_filter.pod_affinity import Peers
+from vgpu_operator.node_filter.resources_fit import HostDemand, Room
+from vgpu_operator.node_filter.volume_binding import Volumes
 from vgpu_operator.placement.bounds import ALL, Budget, NodeFilter
 
 

@@ -20,7 +20,8 @@ from kubernetes_rules import KubernetesRules, is_buildable
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, PodScopes, ResourceQuota
 from vgpu_api.host import cpu_milli_of
-from vgpu_operator.ledger import HostDemand, Ledger, NodeRules
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.node_filter import HostDemand, NodeRules
 from vgpu_operator.placement import refusals_on
 
 CASES = int(os.environ.get("CASES", "300"))

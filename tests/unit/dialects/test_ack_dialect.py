@@ -17,7 +17,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, Placement, VGPURequest
 from vgpu_operator.dialects import read
 from vgpu_operator.dialects.ack import bind_records, node_kinds
-from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
+from vgpu_operator.node_filter.node_rules import NodeFilters, NodeRules
 
 DEVICES = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
 SHARED = {"cgpu", "share", "mig", "mps"}

@@ -24,7 +24,7 @@ from vgpu_api.core import Pod
 from vgpu_api.names import SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_client.errors import Forbidden
-from vgpu_operator.ledger.storage import Volume, VolumeClaim
+from vgpu_operator.node_filter.storage_objects import Volume, VolumeClaim
 
 ZONES = {"one": "a", "two": "b"}
 

@@ -15,7 +15,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_operator.engine.gpu_pod import gpu_pod_of
 from vgpu_operator.engine.pod_reading import PodReader
-from vgpu_operator.ledger import HostDemand
+from vgpu_operator.node_filter import HostDemand
 
 CONFIG = ClusterConfig()
 

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from builders import a_request, an_ask
 from vgpu_operator.engine.gpu_pod import Standing, rank_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter, WaitQueue
-from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import NodeRules
 
 KINDS = [
     EquivalenceClass(an_ask(a_request(memory=f"{gib}Gi")), NodeRules(), namespace)

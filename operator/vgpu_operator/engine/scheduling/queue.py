@@ -19,7 +19,8 @@ from vgpu_api.core import PodScopes
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.gpu_pod import Rank
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.ledger import ClaimKey, HostDemand, NodeRules
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import HostDemand, NodeRules
 
 UNKNOWN = -1
 """The cursor of a class of which no node has been looked at."""

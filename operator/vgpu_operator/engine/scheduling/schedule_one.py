@@ -28,7 +28,8 @@ from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_on
 from vgpu_operator.placement.bounds import only
 

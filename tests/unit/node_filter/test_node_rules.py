@@ -19,8 +19,8 @@ from vgpu_api.core.pod import (
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ACK_NODE_SCHEDULE
 from vgpu_api.reasons import Reason
-from vgpu_operator.ledger import nodes
-from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
+from vgpu_operator.node_filter import node_rules
+from vgpu_operator.node_filter.node_rules import NodeFilters, NodeRules
 
 TAINT = Taint(key="gpu", value="yes", effect="NoSchedule")
 
@@ -145,9 +145,9 @@ def test_one_term_of_an_affinity_is_enough_and_no_term_takes_no_node():
 
 def test_of_an_affinity_with_very_many_requirements_nothing_is_read():
     """Each may cost a look at every node; kube-scheduler judges."""
-    wide = an_affinity(a_term(*[("zone", "Gt", ["1"])] * nodes.REQUIREMENTS_READ))
+    wide = an_affinity(a_term(*[("zone", "Gt", ["1"])] * node_rules.REQUIREMENTS_READ))
     assert NodeRules.of(a_pod(affinity=wide)).terms is not None
-    wider = an_affinity(*[a_term(("zone", "Gt", ["1"]))] * (nodes.REQUIREMENTS_READ + 1))
+    wider = an_affinity(*[a_term(("zone", "Gt", ["1"]))] * (node_rules.REQUIREMENTS_READ + 1))
     assert NodeRules.of(a_pod(affinity=wider)).terms is None
 
 
@@ -364,7 +364,7 @@ def test_rules_that_were_forgotten_are_learned_anew(pod, kinds):
     filters.put(0, a_node("node-1", labels={"zone": "a"}))
     rules = NodeRules.of(pod, kinds=kinds)
     before = filters.of(rules)
-    for number in range(nodes.FILTERS_KEPT):
+    for number in range(node_rules.FILTERS_KEPT):
         filters.of(NodeRules(selector=(("zone", str(number)),)))
     assert filters.of(rules) == before
 

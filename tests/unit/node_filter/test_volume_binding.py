@@ -27,15 +27,15 @@ from storage_objects import (
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
-from vgpu_operator.ledger.nodes import NodeFilters
-from vgpu_operator.ledger.storage import (
+from vgpu_operator.node_filter.node_rules import NodeFilters
+from vgpu_operator.node_filter.storage_objects import (
     NodeDrivers,
     Volume,
     VolumeClaim,
     VolumeClass,
     volume_claims_of,
 )
-from vgpu_operator.ledger.volumes import Volumes
+from vgpu_operator.node_filter.volume_binding import Volumes
 from vgpu_operator.placement.columns import Columns, NodeState
 
 ZONES = {"n0": "a", "n1": "a", "n2": "b"}

@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason
-from vgpu_operator.ledger.nodes import NodeFilters
-from vgpu_operator.ledger.storage import (
+from vgpu_operator.node_filter.node_rules import NodeFilters
+from vgpu_operator.node_filter.storage_objects import (
     GA_LABELS,
     ZONE_LABELS,
     NodeDrivers,

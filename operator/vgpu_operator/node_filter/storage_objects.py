@@ -21,8 +21,8 @@ from vgpu_api.core.storage import (
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.quantity import parse
 from vgpu_api.v1alpha1.base import Metadata
-from vgpu_operator.ledger.nodes import Requirement, terms_of
-from vgpu_operator.ledger.peers import Selector
+from vgpu_operator.node_filter.node_rules import Requirement, terms_of
+from vgpu_operator.node_filter.pod_affinity import Selector
 
 GA_LABELS = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",

@@ -9,8 +9,8 @@ import pytest
 from builders import a_node, a_pod
 from vgpu_api.core import Pod
 from vgpu_api.core.pod import Affinity
-from vgpu_operator.ledger import NodeFilters
-from vgpu_operator.ledger.peers import PeerRules, Peers
+from vgpu_operator.node_filter import NodeFilters
+from vgpu_operator.node_filter.pod_affinity import PeerRules, Peers
 from vgpu_operator.placement import Columns
 from vgpu_operator.placement.bounds import ALL
 from vgpu_operator.placement.columns import NodeState
