@@ -31,7 +31,6 @@ from vgpu_client.recorder import Recorder
 from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import certificates
-from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
@@ -46,6 +45,7 @@ from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
+from vgpu_operator.garbage_collection import keep_passes_short
 from vgpu_operator.handlers import frame
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import EVENTS_DROPPED

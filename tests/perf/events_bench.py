@@ -48,10 +48,10 @@ from vgpu_client.session import open_session
 from vgpu_client.transport import Transport
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
-from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import InSlices, informers
+from vgpu_operator.garbage_collection import keep_passes_short
 
 DEVICES_PER_NODE = 8
 DEVICE_MIB = 40_960

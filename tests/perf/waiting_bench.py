@@ -63,7 +63,6 @@ from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
 from vgpu_client.lease import Elector, LeaseLost
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
-from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import Address
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effects import Effect
@@ -72,6 +71,7 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.server import ExtenderServer
+from vgpu_operator.garbage_collection import keep_passes_short
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import place

@@ -13,9 +13,9 @@ from vgpu_api.config import ConfigFile
 from vgpu_client.api import Api
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import webhook_identity
-from vgpu_operator.collector import set_aside
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.exposition import serve_metrics
+from vgpu_operator.garbage_collection import set_aside
 from vgpu_operator.handlers import admission, frame
 from vgpu_operator.handlers.reviews import Reviews
 from vgpu_operator.handlers.webhooks import Webhooks

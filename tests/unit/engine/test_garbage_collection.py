@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vgpu_operator import collector
+from vgpu_operator import garbage_collection
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def restored() -> Iterator[None]:
 @pytest.fixture
 def leading(restored: None) -> None:
     """As after the start of the operator."""
-    collector.keep_passes_short()
+    garbage_collection.keep_passes_short()
 
 
 def looked_at(thing: object) -> bool:
@@ -62,15 +62,15 @@ def test_cycles_among_new_objects_are_found(leading: None) -> None:
 
 
 def test_to_lead_twice_freezes_once_for_each_pass(leading: None) -> None:
-    collector.keep_passes_short()
-    assert gc.callbacks.count(collector._freeze) == 1
+    garbage_collection.keep_passes_short()
+    assert gc.callbacks.count(garbage_collection._freeze) == 1
 
 
 def test_an_object_of_a_request_is_looked_at_however_many_passes_it_survives(
     restored: None,
 ) -> None:
     imported: list[list[int]] = [[]]
-    collector.set_aside()
+    garbage_collection.set_aside()
     request: list[list[int]] = [[]]
     gc.collect()
     assert not looked_at(imported)
