@@ -55,7 +55,7 @@ TESTS_placement := tests/unit/placement tests/unit/ledger tests/unit/node_filter
 TESTS_dialects := tests/unit/dialects tests/unit/admission tests/unit/handlers tests/unit/vendors tests/unit/api $(call property,dialects_total capacity_registers part_registers vendor_registers neighbours)
 TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates $(call property,engine_states gate_states waiting_states nobody_waits lease lease_states reflector certificates)
 TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
-TESTS_cli := tests/unit/cli $(call property,simulate_input simulate_purity)
+TESTS_cli := tests/unit/cli tests/unit/insight $(call property,simulate_input simulate_purity)
 TESTS_web := tests/unit/web $(call property,web_sight)
 
 test-placement test-dialects test-engine test-agent test-cli test-web: test-%: setup  ## the fast tests of one room, in seconds

@@ -47,7 +47,7 @@ from vgpu_local.apiserver import ApiServer
 from vgpu_local.daemon import Daemon
 from vgpu_local.pki import Authority
 from vgpu_local.programs import ROOT, free_webhook_replica, webhook_command
-from vgpu_operator.cli.workloads import pods_of
+from vgpu_operator.insight.workloads import pods_of
 
 PODS_A_SECOND, WARM_S, MEASURED_S = 200, 5, 30
 READY_S = 30

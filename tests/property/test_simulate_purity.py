@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_request, a_spec
-from vgpu_operator.cli.cluster import Cluster
-from vgpu_operator.cli.documents import read_state
-from vgpu_operator.cli.question import Question, question_of
-from vgpu_operator.cli.simulate import answer
+from vgpu_operator.insight.documents import read_state
+from vgpu_operator.insight.offline_cluster import Cluster
+from vgpu_operator.insight.question import Question, question_of
+from vgpu_operator.insight.simulate import answer
 
 ANY_CLAIM = Question(a_spec([a_request()]), "default", None)
 MIG = {

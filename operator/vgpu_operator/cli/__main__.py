@@ -16,8 +16,8 @@ from typing import Any
 from vgpu_api.errors import BadInput, Fault, VgpuError
 from vgpu_client.printing import printable
 from vgpu_operator.cli import arguments
-from vgpu_operator.cli.cluster import Cluster
-from vgpu_operator.cli.documents import (
+from vgpu_operator.cli.importing import checked, imported
+from vgpu_operator.insight.documents import (
     BadDocument,
     json_file,
     json_lines,
@@ -26,10 +26,10 @@ from vgpu_operator.cli.documents import (
     read_case,
     read_state,
 )
-from vgpu_operator.cli.importing import checked, imported
-from vgpu_operator.cli.question import Judge, question_of
-from vgpu_operator.cli.simulate import Result, answer, refusal
-from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
+from vgpu_operator.insight.offline_cluster import Cluster
+from vgpu_operator.insight.question import Judge, question_of
+from vgpu_operator.insight.simulate import Result, answer, refusal
+from vgpu_operator.insight.workloads import MOST_PODS, holds_pods, pods_of
 
 BAD_INPUT = 2
 
@@ -266,7 +266,7 @@ def _answered(
 
 def _cluster(options: argparse.Namespace) -> Judge:
     if options.state is None:
-        from vgpu_operator.cli.live_cluster import read_cluster
+        from vgpu_operator.cli.read_cluster import read_cluster
 
         return asyncio.run(read_cluster(options.kubeconfig, options.context))
     source = str(options.state)

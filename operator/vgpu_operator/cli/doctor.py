@@ -50,10 +50,11 @@ from vgpu_operator.certificates.names import (
     WEBHOOK_SECRET,
 )
 from vgpu_operator.cli.installed import installed_config
-from vgpu_operator.cli.listing import lasting, state_of
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 from vgpu_operator.cli.users import users_of
 from vgpu_operator.engine.gpu_pod import gpu_pod_of
+from vgpu_operator.insight.ages import lasting
+from vgpu_operator.insight.states import state_of
 
 NAMESPACE = "vgpu-system"
 REQUESTS_DEVICE = "asks-for-a-device"

@@ -15,8 +15,8 @@ import yaml
 from vgpu_api.config import Notice, read_cluster_config
 from vgpu_api.errors import BadInput
 from vgpu_operator.admission.configuration import unlisted
-from vgpu_operator.cli.documents import BadDocument, yaml_documents
 from vgpu_operator.cli.hami_values import is_values, read_values
+from vgpu_operator.insight.documents import BadDocument, yaml_documents
 
 
 def imported(files: Sequence[Path]) -> str:

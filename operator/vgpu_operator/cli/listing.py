@@ -31,6 +31,8 @@ from vgpu_client.api import Api
 from vgpu_client.errors import Gone, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
+from vgpu_operator.insight.ages import age
+from vgpu_operator.insight.states import node_state, state_of
 
 JSONPATH = "jsonpath="
 KINDS: Mapping[str, Resource] = {"slices": VGPU_CLAIMS, "devices": GPU_DEVICES, "nodes": NODES}
@@ -393,64 +395,6 @@ def shares(held: Amount, given: Amount) -> list[Cell]:
         Portion(f"{held.cores}/{given.cores}%", _part(held.cores, given.cores)),
         Portion(f"{held.slots}/{given.slots}", _part(held.slots, given.slots)),
     ]
-
-
-def state_of(device: GPUDevice) -> str:
-    """One word for whether the device serves, the worst first."""
-    ready = find(device.status.conditions, conditions.READY)
-    healthy = find(device.status.conditions, conditions.HEALTHY)
-    if ready is None or ready.status == "Unknown":
-        return "Unknown"
-    if ready.status == "False":
-        return "NotReady"
-    if healthy is not None and healthy.status != "True":
-        return "Unhealthy"
-    return "Cordoned" if device.spec.cordoned else "Ready"
-
-
-def node_state(node: Object, devices: Sequence[GPUDevice]) -> str:
-    """One word for whether the node serves, the worst first."""
-    status, spec = node.get("status") or {}, node.get("spec") or {}
-    ready = any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in status.get("conditions") or ()
-    )
-    cordoned = bool(spec.get("unschedulable"))
-    return worst_state(map(state_of, devices), ready=ready, cordoned=cordoned)
-
-
-def worst_state(devices: Iterable[str], *, ready: bool, cordoned: bool) -> str:
-    """One word for a node: of its own condition, then of its devices' states."""
-    if not ready:
-        return "NotReady"
-    if cordoned:
-        return "Cordoned"
-    states = set(devices)
-    return next((word for word in ("Unknown", "NotReady", "Unhealthy") if word in states), "Ready")
-
-
-def age(metadata: Mapping[str, Any], now: datetime) -> str:
-    """How long ago an object was made, in two units at most, as kubectl prints it."""
-    created = metadata.get("creationTimestamp")
-    if not created:
-        return ""
-    return lasting((now - datetime.fromisoformat(str(created))).total_seconds())
-
-
-def lasting(seconds: float) -> str:
-    """A duration in two units at most: 90s, 4m30s, 2h10m, 3d."""
-    s = max(int(seconds), 0)
-    if s < 120:
-        return f"{s}s"
-    minutes, s = divmod(s, 60)
-    if minutes < 10:
-        return f"{minutes}m{s}s" if s else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 8:
-        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
-    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
 
 
 def _sum(amounts: Iterable[Amount | None]) -> Amount:

@@ -19,8 +19,6 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import effective_use
 from vgpu_api.resources import Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
-from vgpu_operator.cli.judge import Unread
-from vgpu_operator.cli.listing import state_of, worst_state
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.cache import key_of
@@ -30,6 +28,8 @@ from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import STORAGE
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.engine.state import State
+from vgpu_operator.insight.live_cluster import Unread
+from vgpu_operator.insight.states import state_of, worst_state
 from vgpu_operator.ledger import ClaimKey, Ledger
 
 

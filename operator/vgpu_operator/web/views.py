@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import GPUDevice
-from vgpu_operator.cli.explain import explained
-from vgpu_operator.cli.listing import state_of
+from vgpu_operator.insight.explanation import explained
+from vgpu_operator.insight.states import state_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.mirror import (
     NO_MODEL,

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vgpu_api.errors import BadInput, VgpuError
-from vgpu_operator.cli.documents import BadDocument, manifests_in
-from vgpu_operator.cli.explain import NodeVerdict, verdicts
-from vgpu_operator.cli.judge import LiveCluster, Unread
-from vgpu_operator.cli.question import Outcome, Question, question_of
-from vgpu_operator.cli.simulate import NO_GPU
-from vgpu_operator.cli.workloads import pods_of
 from vgpu_operator.engine.claims.status import summary
+from vgpu_operator.insight.documents import BadDocument, manifests_in
+from vgpu_operator.insight.live_cluster import LiveCluster, Unread
+from vgpu_operator.insight.node_verdicts import NodeVerdict, verdicts
+from vgpu_operator.insight.question import Outcome, Question, question_of
+from vgpu_operator.insight.simulate import NO_GPU
+from vgpu_operator.insight.workloads import pods_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused

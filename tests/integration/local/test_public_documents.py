@@ -20,7 +20,7 @@ from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import A100_CUT, T4, a100_server, gpu_node
 from vgpu_local.programs import ROOT
 from vgpu_local.steps import claim_name, delete_pod, running
-from vgpu_operator.cli.workloads import pods_of
+from vgpu_operator.insight.workloads import pods_of
 
 EXAMPLES = ROOT / "examples"
 

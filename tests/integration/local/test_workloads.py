@@ -1,7 +1,7 @@
 """Every kind of workload, in every dialect and by a template of claims: half a device for each pod.
 
 The stand-in has no controllers, so the tests make and delete pods in the order in which the
-controllers do; `vgpu_operator.cli.workloads` makes the pods of a document.
+controllers do; `vgpu_operator.insight.workloads` makes the pods of a document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vgpu_local.steps import (
     running,
     until,
 )
-from vgpu_operator.cli.workloads import pods_of
+from vgpu_operator.insight.workloads import pods_of
 
 NODES = ("one", "two")
 SHAPE = "shape"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from vgpu_operator.cli.__main__ import main
-from vgpu_operator.cli.documents import ClusterState, DeviceState, read_state
+from vgpu_operator.insight.documents import ClusterState, DeviceState, read_state
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "simulate.md"
 BLOCKS = re.findall(r"```(json|yaml)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)

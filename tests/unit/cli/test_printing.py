@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from vgpu_client.printing import printable
-from vgpu_operator.cli.listing import age, lasting
 from vgpu_operator.cli.printing import Portion, Printer, Table, aligned, bar
+from vgpu_operator.insight.ages import age, lasting
 
 
 class Terminal(io.StringIO):

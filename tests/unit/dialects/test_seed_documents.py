@@ -17,8 +17,8 @@ from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_operator.admission import Denied, mutate_pod, validate_pod
 from vgpu_operator.admission.jsonpatch import applied
-from vgpu_operator.cli.workloads import pods_of
 from vgpu_operator.dialects import read
+from vgpu_operator.insight.workloads import pods_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FOLDERS = ("hami-guide", "hami-configuration", "ack", "dialects")

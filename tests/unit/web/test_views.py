@@ -11,8 +11,8 @@ from builders import GATE, a_container, a_device, a_node, a_pod
 from storage_objects import a_volume, a_volume_claim, read, using
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
-from vgpu_operator.cli.judge import Unread
 from vgpu_operator.engine import events
+from vgpu_operator.insight.live_cluster import Unread
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror

@@ -17,9 +17,9 @@ from vgpu_api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from vgpu_operator.cli.documents import BadDocument
 from vgpu_operator.engine import events
 from vgpu_operator.engine.clock import Clock
+from vgpu_operator.insight.documents import BadDocument
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vgpu_api.reasons import Tally
-from vgpu_operator.cli.question import Judge, Outcome, Question
 from vgpu_operator.demand import Demand, PartDemand, RequestDemand
+from vgpu_operator.insight.question import Judge, Outcome, Question
 from vgpu_operator.placement import Budget, Columns, Grant
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.parts import on_node

@@ -25,9 +25,9 @@ from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.resources import PODS
 from vgpu_operator.admission import mutate_pod
 from vgpu_operator.admission.jsonpatch import applied
-from vgpu_operator.cli.judge import LiveCluster, Unread
-from vgpu_operator.cli.question import Outcome, question_of
-from vgpu_operator.cli.simulate import answer
+from vgpu_operator.insight.live_cluster import LiveCluster, Unread
+from vgpu_operator.insight.question import Outcome, question_of
+from vgpu_operator.insight.simulate import answer
 
 HOSTNAME = "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -18,14 +18,14 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.cli.cluster import utilisation
-from vgpu_operator.cli.question import Outcome, Question, plan_of
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
 from vgpu_operator.engine.scheduling.gate import is_on, refusal_before_nodes
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.state import State
+from vgpu_operator.insight.offline_cluster import utilisation
+from vgpu_operator.insight.question import Outcome, Question, plan_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on

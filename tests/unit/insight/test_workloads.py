@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from vgpu_api.errors import BadInput
 from vgpu_operator.cli.__main__ import main
-from vgpu_operator.cli.workloads import MOST_PODS, pods_of
+from vgpu_operator.insight.workloads import MOST_PODS, pods_of
 
 NODES = ("a", "b")
 TEMPLATE: dict[str, Any] = {

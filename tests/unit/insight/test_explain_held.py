@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from vgpu_operator.cli.explain import explained, held_devices
+from vgpu_operator.insight.explanation import explained, held_devices
 from web_world import a_holder, a_mirror, a_waiter
 
 NOW = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)

@@ -11,8 +11,8 @@ from storage_objects import using
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.cli.explain import Explanation, explained
-from vgpu_operator.cli.judge import EVERYTHING_READ, Unread
+from vgpu_operator.insight.explanation import Explanation, explained
+from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,12 +10,12 @@ from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_C
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
-from vgpu_operator.cli.judge import LiveCluster, Unread
 from vgpu_operator.cli.listing import listed
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.events import NodeObserved
 from vgpu_operator.engine.informers import STORAGE, current_events
 from vgpu_operator.engine.state import State
+from vgpu_operator.insight.live_cluster import LiveCluster, Unread
 from vgpu_operator.ledger import Ledger
 
 _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)

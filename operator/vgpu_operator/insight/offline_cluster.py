@@ -19,19 +19,19 @@ from vgpu_api.field_errors import describe
 from vgpu_api.host import PODS
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim
-from vgpu_operator.cli.documents import (
+from vgpu_operator.demand import Demand
+from vgpu_operator.dialects import follows_labels
+from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
+from vgpu_operator.dialects.reading import dialects
+from vgpu_operator.insight.documents import (
     BadDocument,
     ClusterState,
     DeviceState,
     NodeEntry,
     QuotaEntry,
 )
-from vgpu_operator.cli.question import Outcome, Question, plan_of
-from vgpu_operator.demand import Demand
-from vgpu_operator.dialects import follows_labels
-from vgpu_operator.dialects.ack import node_kinds
-from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
-from vgpu_operator.dialects.reading import dialects
+from vgpu_operator.insight.question import Outcome, Question, plan_of
 from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of

@@ -17,8 +17,8 @@ from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.field_errors import describe
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import MAX_PART_SIZE
-from vgpu_operator.cli.plainness import refuse_what_is_not_plain
-from vgpu_operator.cli.workloads import holds_pods
+from vgpu_operator.insight.plainness import refuse_what_is_not_plain
+from vgpu_operator.insight.workloads import holds_pods
 
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
