@@ -16,14 +16,9 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.deviceplugin.node import LocalNode
-from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
-from vgpu_nodeagent.deviceplugin.prestart import PreStart
-from vgpu_nodeagent.deviceplugin.releases import Releases
-from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
-from vgpu_nodeagent.drivers.base import PhysicalDevice
-from vgpu_nodeagent.drivers.numa import HostNuma
+from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
+from vgpu_nodeagent.discovery.drivers.numa import HostNuma
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -31,13 +26,18 @@ from vgpu_nodeagent.enforcement.backends import Backends, InstanceBackend, Libra
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.errors import KubeletUnavailable
-from vgpu_nodeagent.inventory import Inventory
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodListing, PodResources
+from vgpu_nodeagent.kubelet.prestart import PreStart
+from vgpu_nodeagent.kubelet.releases import Releases
+from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
+from vgpu_nodeagent.state.node_view import NodeView
 
 SLOT = "nvidia.com/gpu"
 

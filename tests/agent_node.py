@@ -28,7 +28,12 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.drivers.base import DeviceEvent, DeviceUsage, MigInstance, PhysicalDevice
+from vgpu_nodeagent.discovery.drivers.base import (
+    DeviceEvent,
+    DeviceUsage,
+    MigInstance,
+    PhysicalDevice,
+)
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,

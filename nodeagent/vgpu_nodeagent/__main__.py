@@ -36,15 +36,15 @@ from vgpu_nodeagent.config import (
     UNUSED_ALLOCATION_S,
     AgentConfig,
     LimitBackendName,
+    Mount,
     OnViolation,
     UsageRegions,
 )
-from vgpu_nodeagent.dead_mans_switch import DeadMansSwitch
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.driver_files import DriverSource, driver_source
 from vgpu_nodeagent.enforcement.host_nodes import UnifiedMemory, copy_device_nodes
-from vgpu_nodeagent.last_good import usable_config
-from vgpu_nodeagent.mount import Mount
+from vgpu_nodeagent.reporting.hang_guard import HangGuard
+from vgpu_nodeagent.state.saved_config import usable_config
 
 logger = logging.getLogger(__name__)
 
@@ -229,11 +229,11 @@ def _driver_files(text: str) -> list[Mount]:
     return [Mount(path, path) for path in sorted(glob(host))]
 
 
-async def serve(config: AgentConfig, switch: DeadMansSwitch | None = None) -> None:
+async def serve(config: AgentConfig, guard: HangGuard | None = None) -> None:
     """Run the agent until a signal, or a new configuration, ends it."""
     task = asyncio.current_task()
     assert task is not None
-    alive = asyncio.create_task(switch.keep()) if switch is not None else None
+    alive = asyncio.create_task(guard.keep()) if guard is not None else None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
@@ -285,11 +285,11 @@ def main() -> None:
     try:
         config = parse(sys.argv[1:])
         with contextlib.ExitStack() as stack:
-            switch = None
+            guard = None
             if config.hang_limit_s:
-                switch = DeadMansSwitch(config.hang_limit_s)
-                stack.callback(switch.close)
-            asyncio.run(serve(config, switch))
+                guard = HangGuard(config.hang_limit_s)
+                stack.callback(guard.close)
+            asyncio.run(serve(config, guard))
     except* (VgpuError, OSError) as group:
         faults.extend(_leaves(group))
     if faults:

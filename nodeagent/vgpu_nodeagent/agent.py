@@ -21,21 +21,11 @@ from vgpu_client.listen import listen
 from vgpu_client.metrics_server import MetricsAccess, MetricsServer
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.scrapers import Scrapers
-from vgpu_nodeagent.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.node import LocalNode
-from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
-from vgpu_nodeagent.deviceplugin.prestart import PreStart
-from vgpu_nodeagent.deviceplugin.rebuild import rebuild, recovered
-from vgpu_nodeagent.deviceplugin.registration import Registration
-from vgpu_nodeagent.deviceplugin.releases import Releases
-from vgpu_nodeagent.deviceplugin.resizing import Resizing
-from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
-from vgpu_nodeagent.deviceplugin.slot_offer import free_slots, offer
-from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
-from vgpu_nodeagent.drivers.base import Driver
-from vgpu_nodeagent.drivers.numa import HostNuma
+from vgpu_nodeagent.discovery.drivers.base import Driver
+from vgpu_nodeagent.discovery.drivers.numa import HostNuma
+from vgpu_nodeagent.discovery.health import Health
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -47,23 +37,33 @@ from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
-from vgpu_nodeagent.exposition import UsageCollector
-from vgpu_nodeagent.hami_register import HamiRegister
-from vgpu_nodeagent.health import Health
-from vgpu_nodeagent.heartbeat import Heartbeat
-from vgpu_nodeagent.inventory import Inventory
-from vgpu_nodeagent.liveness import Liveness, ProbeServer
-from vgpu_nodeagent.metrics import Metrics
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.own_pods import OwnPods
-from vgpu_nodeagent.publisher import Publisher
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.kubelet.audit_socket import SOCKET, AuditSocket
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.pod_resources import PodResources
+from vgpu_nodeagent.kubelet.prestart import PreStart
+from vgpu_nodeagent.kubelet.rebuild import rebuild, recovered
+from vgpu_nodeagent.kubelet.registration import Registration
+from vgpu_nodeagent.kubelet.releases import Releases
+from vgpu_nodeagent.kubelet.resizing import Resizing
+from vgpu_nodeagent.kubelet.server import DevicePlugin, PluginServer
+from vgpu_nodeagent.kubelet.slot_offer import free_slots, offer
+from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.reporting.exposition import UsageCollector
+from vgpu_nodeagent.reporting.hami_register import HamiRegister
+from vgpu_nodeagent.reporting.heartbeat import Heartbeat
+from vgpu_nodeagent.reporting.liveness import Liveness, ProbeServer
+from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.publisher import Publisher
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.reporting.usage import PERIOD_S, UsageReader
+from vgpu_nodeagent.reporting.violations import Violations
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
-from vgpu_nodeagent.turn import Turn
-from vgpu_nodeagent.usage import PERIOD_S, UsageReader
-from vgpu_nodeagent.violations import Violations
+from vgpu_nodeagent.state.node_pods import NodePods
+from vgpu_nodeagent.state.node_view import NodeView
+from vgpu_nodeagent.state.serving_lock import ServingLock
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +90,10 @@ class Agent:
         self._metrics = Metrics()
         self._liveness = Liveness(unready=self.unready)
         self._heartbeat = Heartbeat(api, config.node_name)
-        self._turn = Turn(config.state_dir)
+        self._serving = ServingLock(config.state_dir)
         self._health = Health()
         self._view = NodeView(config.node_name)
-        self._pods = OwnPods(api, config.node_name)
+        self._pods = NodePods(api, config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
         self._inventory = Inventory(
             driver,
@@ -213,7 +213,7 @@ class Agent:
                     parts.create_task(reflector.run())
                 self._inventory.configure(await self._capacities_here())
                 await self._inventory.refresh()
-                await self._turn.wait()
+                await self._serving.acquire()
                 await self._inventory.refresh()  # it may have been a long wait
                 await self._load()
                 if self._node.checkpoint.state.claim_instances:
@@ -234,7 +234,7 @@ class Agent:
                 parts.create_task(self._priority_throttle.run())
         finally:
             await self._releases.close()
-            self._turn.end()  # nothing of ours changes the node's state any more
+            self._serving.release()  # nothing of ours changes the node's state any more
             await self._reports.close()
             self._driver.close()
             if probes is not None:
@@ -256,7 +256,7 @@ class Agent:
         """Why this agent is not ready, for the kubelet and for a rollout; empty when it is."""
         if self._config.config_fault:
             return f"the configuration is not in force: {self._config.config_fault}"
-        if not self._turn.is_ours:
+        if not self._serving.is_held:
             # Ready to take over: only then is the agent before us ended.
             return "" if self._view.is_synced else "pods and claims of the node are not read yet"
         return "" if self._registration.registered.is_set() else "not registered with the kubelet"

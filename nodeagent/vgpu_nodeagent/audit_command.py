@@ -18,8 +18,8 @@ from typing import Any
 import vgpu_client.kubectl
 from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_client.kubectl import Kubectl, agents, sentence
-from vgpu_nodeagent.audit_socket import SOCKET, USAGE, query
 from vgpu_nodeagent.config import STATE_DIR
+from vgpu_nodeagent.kubelet.audit_socket import SOCKET, USAGE, query
 
 _DISAGREE, _UNREACHED = 1, 2
 _INTERRUPTED = 130

@@ -19,9 +19,9 @@ from pathlib import Path
 from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, PLUGIN_SOCKET, STATE_DIR
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders
-from vgpu_nodeagent.turn import Turn
+from vgpu_nodeagent.state.serving_lock import ServingLock
 
-_TURN_S = 60.0
+_WAIT_S = 60.0
 _FAILED = 1
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     try:
         state = given.state_dir.absolute()
-        done = clean(state, given.cdi_dir, given.device_plugins_dir, turn_s=_TURN_S)
+        done = clean(state, given.cdi_dir, given.device_plugins_dir, wait_s=_WAIT_S)
     except (OSError, TimeoutError) as error:
         print(f"vgpu-nodeagent clean: {error}", file=sys.stderr)
         return _FAILED
@@ -63,23 +63,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def clean(state: Path, cdi: Path, device_plugins: Path, *, turn_s: float) -> list[str]:
+def clean(state: Path, cdi: Path, device_plugins: Path, *, wait_s: float) -> list[str]:
     """Remove everything; returns a line for each thing that was there.
 
     Args:
         state: The agents' state folder; it goes too, unless it is a mount point itself.
         cdi: The runtime's folder of CDI specs.
         device_plugins: Where device plugins register.
-        turn_s: How long to wait for an agent to end.
+        wait_s: How long to wait for an agent to end.
 
     Raises:
         TimeoutError: An agent serves the node.
         OSError: Something cannot be removed; what could be is gone.
     """
     done: list[str] = []
-    turn = Turn(state)
+    lock = ServingLock(state)
     if state.is_dir():
-        asyncio.run(_take(turn, turn_s))
+        asyncio.run(_take(lock, wait_s))
     try:
         specs = SpecFolder(cdi)
         for allocation in sorted(specs.allocations()):
@@ -93,14 +93,14 @@ def clean(state: Path, cdi: Path, device_plugins: Path, *, turn_s: float) -> lis
         if state.is_dir():
             done += _remove(state)
     finally:
-        turn.end()
+        lock.release()
     return done
 
 
-async def _take(turn: Turn, within_s: float) -> None:
+async def _take(lock: ServingLock, within_s: float) -> None:
     try:
         async with asyncio.timeout(within_s):
-            await turn.wait()
+            await lock.acquire()
     except TimeoutError:
         raise TimeoutError(f"an agent still serves this node after {within_s:.0f} s") from None
 

@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from vgpu_api.config import ClusterConfig
 from vgpu_client.metrics_server import MetricsAccess
-from vgpu_nodeagent.mount import Mount
 
 PLUGIN_SOCKET = "vgpu.sock"
 KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
@@ -51,6 +50,15 @@ class OnViolation(StrEnum):
 
     REPORT = "Report"
     SIGNAL = "Signal"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount of a file or folder of the host: its paths there and in the container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)

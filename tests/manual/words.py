@@ -31,11 +31,12 @@ from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.reasons import Reason
 from vgpu_nodeagent import __main__ as agent_main
-from vgpu_nodeagent import audit_command, exposition
+from vgpu_nodeagent import audit_command
 from vgpu_nodeagent.enforcement.watchdog import Violation
 from vgpu_nodeagent.errors import Why
-from vgpu_nodeagent.metrics import Metrics
-from vgpu_nodeagent.violations import WatchMetrics
+from vgpu_nodeagent.reporting import exposition
+from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.violations import WatchMetrics
 from vgpu_operator.cli import __main__ as cli_main
 from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
@@ -423,7 +424,7 @@ def _files(*places: str) -> list[Path]:
     found: list[Path] = []
     for place in places:
         paths = (ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else ROOT.glob(place)
-        found += [path for path in paths if "kubelet_api" not in path.parts]
+        found += [path for path in paths if path.parent.name != "api"]
     return sorted(found)
 
 

@@ -49,11 +49,12 @@ def imported(contract: str, file: str, name: str) -> Plant:
 
 
 _OPERATOR = "operator/vgpu_operator"
+_AGENT = "nodeagent/vgpu_nodeagent"
 PLANTS = (
     imported("components", "crds/vgpu_api/names.py", "vgpu_client.api"),
     imported("components", "crds/vgpu_client/api.py", "vgpu_operator.errors"),
     imported("components", f"{_OPERATOR}/errors.py", "vgpu_nodeagent.errors"),
-    imported("components", "nodeagent/vgpu_nodeagent/errors.py", "vgpu_operator.errors"),
+    imported("components", f"{_AGENT}/errors.py", "vgpu_operator.errors"),
     imported("operator", f"{_OPERATOR}/config.py", "vgpu_operator.dialects"),
     imported("operator", f"{_OPERATOR}/dialects/hami.py", "vgpu_operator.placement.planning"),
     imported("operator", f"{_OPERATOR}/admission/claims.py", "vgpu_operator.placement.planning"),
@@ -73,13 +74,14 @@ PLANTS = (
     imported("decisions", f"{_OPERATOR}/ledger/ledger.py", "asyncio"),
     imported("decisions", f"{_OPERATOR}/node_filter/volume_binding.py", "asyncio"),
     imported("decisions", f"{_OPERATOR}/demand.py", "uuid"),
-    imported("agent", "nodeagent/vgpu_nodeagent/state/slots.py", "vgpu_nodeagent.enforcement.page"),
-    imported(
-        "agent",
-        "nodeagent/vgpu_nodeagent/enforcement/allocations.py",
-        "vgpu_nodeagent.deviceplugin.prestart",
-    ),
-    imported("agent-config", "nodeagent/vgpu_nodeagent/config.py", "vgpu_nodeagent.drivers"),
+    imported("agent", f"{_AGENT}/config.py", "vgpu_nodeagent.errors"),
+    imported("agent", f"{_AGENT}/errors.py", "vgpu_nodeagent.discovery.drivers.base"),
+    imported("agent", f"{_AGENT}/discovery/health.py", "vgpu_nodeagent.state.slots"),
+    imported("agent", f"{_AGENT}/state/slots.py", "vgpu_nodeagent.enforcement.page"),
+    imported("agent", f"{_AGENT}/enforcement/page.py", "vgpu_nodeagent.reporting.reports"),
+    imported("agent", f"{_AGENT}/enforcement/allocations.py", "vgpu_nodeagent.kubelet.prestart"),
+    imported("agent", f"{_AGENT}/reporting/publisher.py", "vgpu_nodeagent.kubelet.registration"),
+    imported("agent", f"{_AGENT}/kubelet/prestart.py", "vgpu_nodeagent.agent"),
     imported("admission", f"{_OPERATOR}/admission/claims.py", "subprocess"),
     imported("admission", f"{_OPERATOR}/admission/podrules.py", "socket"),
     imported("engine", f"{_OPERATOR}/engine/scheduling/queue.py", "asyncio"),
@@ -103,7 +105,7 @@ PLANTS = (
     imported("web", f"{_OPERATOR}/web/what_if.py", "vgpu_client.api"),
     imported("kopf", f"{_OPERATOR}/engine/engine.py", "kopf"),
     imported("kopf", f"{_OPERATOR}/certificates/keeper.py", "kopf"),
-    imported("nvml", "nodeagent/vgpu_nodeagent/inventory.py", "pynvml"),
+    imported("nvml", f"{_AGENT}/discovery/inventory.py", "pynvml"),
     Plant(
         BANS,
         f"{_OPERATOR}/handlers/webhooks.py",

@@ -3,7 +3,7 @@
 # proto.sh --check  fail when the committed stubs are not what the .proto files give
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-package=vgpu_nodeagent/kubelet_api
+package=vgpu_nodeagent/kubelet/api
 venv=$PWD/.venv
 
 generate() {

@@ -16,7 +16,7 @@ from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.drivers.base import MigInstance
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
 from vgpu_nodeagent.state.claim_instances import ClaimInstance, places

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
-from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.errors import Refused
+from vgpu_nodeagent.kubelet.slot_offer import offer
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.checkpoint import decode, encode
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation, SlotState

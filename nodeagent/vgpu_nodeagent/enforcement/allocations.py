@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vgpu_api import names
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode
+from vgpu_nodeagent.config import Mount
+from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
@@ -28,7 +29,6 @@ from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import ProcessTable, processes_mapping, processes_of_pod
 from vgpu_nodeagent.enforcement.usage_folders import PlainFolders, UsageFolders
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.mount import Mount
 
 logger = logging.getLogger(__name__)
 

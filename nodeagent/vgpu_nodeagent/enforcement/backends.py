@@ -21,7 +21,7 @@ from vgpu_api.effective import effective_use
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.config import LimitBackendName
-from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.errors import LimitsUnsupported
 from vgpu_nodeagent.state.instances import Instances

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode
-from vgpu_nodeagent.mount import Mount
+from vgpu_nodeagent.config import Mount
+from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
 
 KIND = "vgpu.dev/slot"
 _VERSION = "0.6.0"

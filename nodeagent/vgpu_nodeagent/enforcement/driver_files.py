@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.errors import DriverFilesMissing
-from vgpu_nodeagent.mount import Mount
 
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 

@@ -16,10 +16,10 @@ from vgpu_api.core.pod import Container, Pod
 from vgpu_api.effective import out_of_order
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPURequest
+from vgpu_nodeagent.discovery.inventory import DEVICE_CORES, DeviceCapacity
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import DEVICE_CORES, DeviceCapacity
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 _POLICIES = {

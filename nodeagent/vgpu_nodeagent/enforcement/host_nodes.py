@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from vgpu_nodeagent.drivers.device_nodes import PROC, DeviceNode
+from vgpu_nodeagent.discovery.drivers.device_nodes import PROC, DeviceNode
 
 logger = logging.getLogger(__name__)
 

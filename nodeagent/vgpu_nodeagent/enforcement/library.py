@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vgpu_api import names
-from vgpu_nodeagent.mount import Mount
+from vgpu_nodeagent.config import Mount
 
 _BUILD_LENGTH = 12
 _DRIVER = "libcuda.so"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit

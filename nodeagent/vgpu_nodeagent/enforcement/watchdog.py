@@ -26,7 +26,7 @@ from typing import Protocol
 
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
-from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess

@@ -1,1 +1,1 @@
-"""What this node has given away, on disk: slots, claims, MIG instances."""
+"""What the node has given to containers, on disk, and the newest known objects of the API."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from vgpu_nodeagent.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.drivers.base import MigInstance
 
 InstancePlace: TypeAlias = tuple[str, int]
 """A device's UUID, and the first memory slice."""

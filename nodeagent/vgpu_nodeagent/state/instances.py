@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
-from vgpu_nodeagent.drivers.base import Driver, MigInstance
+from vgpu_nodeagent.discovery.drivers.base import Driver, MigInstance
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,

@@ -35,8 +35,8 @@ from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError
-from vgpu_nodeagent.drivers.base import DeviceEvent, DeviceLink, Repair, Severity
-from vgpu_nodeagent.heartbeat import Heartbeat
+from vgpu_nodeagent.discovery.drivers.base import DeviceEvent, DeviceLink, Repair, Severity
+from vgpu_nodeagent.reporting.heartbeat import Heartbeat
 
 NAME_0 = device_object_name(GPU_0)
 

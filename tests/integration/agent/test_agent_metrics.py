@@ -25,7 +25,7 @@ from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.metrics_server import MetricsAccess
 from vgpu_local.ports import free_ports
-from vgpu_nodeagent.exposition import HAMI_CONTAINER, HAMI_DEVICE
+from vgpu_nodeagent.reporting.exposition import HAMI_CONTAINER, HAMI_DEVICE
 
 HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_DEVICE}
 

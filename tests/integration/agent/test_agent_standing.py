@@ -27,8 +27,8 @@ from agent_node import (
 from vgpu_api.names import device_object_name
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
 
 NAME_0 = device_object_name(GPU_0)
 

@@ -24,8 +24,8 @@ from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.session import open_session
 from vgpu_client.transport import Object, Transport
 from vgpu_local.accounts import AGENT, token
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state.node_view import NodeView
 
 
 class PlayedAgents:

@@ -27,9 +27,9 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
 from vgpu_local.nodes import device_uuid
-from vgpu_nodeagent.device_status import present, said_of
-from vgpu_nodeagent.drivers.base import DeviceLink, PhysicalDevice
-from vgpu_nodeagent.inventory import DeviceCapacity
+from vgpu_nodeagent.discovery.drivers.base import DeviceLink, PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity
+from vgpu_nodeagent.reporting.device_status import present, said_of
 
 DEVICES_PER_NODE = 8
 SLOTS = 10

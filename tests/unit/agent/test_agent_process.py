@@ -12,7 +12,7 @@ import pytest
 
 from vgpu_local.nodes import write_sysfs
 from vgpu_nodeagent.__main__ import parse
-from vgpu_nodeagent.mount import Mount
+from vgpu_nodeagent.config import Mount
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "libvgpu" / "build"
@@ -29,7 +29,7 @@ link 0 2 level=PIX
 ASK = """
 import asyncio, dataclasses, json, subprocess, sys
 from pathlib import Path
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.errors import DriverUnavailable
 
 async def main():
@@ -56,7 +56,7 @@ asyncio.run(main())
 
 WATCH = """
 import asyncio, json, subprocess, sys
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 async def computing(driver, marks):
     found = await driver.compute_since(marks)

@@ -13,9 +13,9 @@ from agent_node import a_driver_device
 from vgpu_api.v1alpha1 import Placement
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_local.nodes import write_sysfs
-from vgpu_nodeagent.deviceplugin.pod_resources import _listing
-from vgpu_nodeagent.drivers.numa import HostNuma
-from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
+from vgpu_nodeagent.discovery.drivers.numa import HostNuma
+from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet.pod_resources import _listing
 
 SLOT = "slot-0"
 CPUS = {0: "0-3,8-11\n", 1: "4-7,12-15\n"}

@@ -20,13 +20,13 @@ from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.audit_command import main
-from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, query
-from vgpu_nodeagent.deviceplugin.audit import findings, gather
-from vgpu_nodeagent.drivers.base import DeviceUsage, MigInstance
+from vgpu_nodeagent.discovery.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.kubelet.audit import findings, gather
+from vgpu_nodeagent.kubelet.audit_socket import USAGE, AuditSocket, query
+from vgpu_nodeagent.reporting.usage import ContainerUse, Usage
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
-from vgpu_nodeagent.usage import ContainerUse, Usage
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.config import LimitBackendName
-from vgpu_nodeagent.drivers.base import MigInstance
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.backends import Backends, backends
 from vgpu_nodeagent.enforcement.grants import ContainerGrant

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode
+from vgpu_nodeagent.config import Mount
+from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
-from vgpu_nodeagent.mount import Mount
 
 EDITS = Edits(
     {"A": "1"}, [Mount("/host/lib", "/lib"), Mount("/u", "/w", False)], [DeviceNode("/dev/nvidia0")]

@@ -13,7 +13,7 @@ import pytest
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.clean_command import clean
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
-from vgpu_nodeagent.turn import Turn
+from vgpu_nodeagent.state.serving_lock import ServingLock
 
 
 class Host:
@@ -36,7 +36,7 @@ class Host:
             path.touch()
 
     def clean(self) -> list[str]:
-        return clean(self.state, self.cdi, self.device_plugins, turn_s=0.05)
+        return clean(self.state, self.cdi, self.device_plugins, wait_s=0.05)
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.root.rglob("*") if not path.is_dir())
@@ -69,13 +69,13 @@ def test_what_lies_outside_and_is_linked_into_the_state_stays(host: Host) -> Non
 
 
 def test_while_an_agent_serves_nothing_is_touched(host: Host) -> None:
-    serving = Turn(host.state)
-    asyncio.run(serving.wait())
+    serving = ServingLock(host.state)
+    asyncio.run(serving.acquire())
     before = host.files()
     with pytest.raises(TimeoutError, match="an agent still serves this node"):
         host.clean()
     assert host.files() == before
-    serving.end()
+    serving.release()
     host.clean()
     assert not host.state.exists()
 
@@ -111,10 +111,10 @@ def test_what_cannot_be_removed_is_a_failure_with_its_name(
 
 
 async def _can_serve(state: Path) -> bool:
-    turn = Turn(state)
+    lock = ServingLock(state)
     async with asyncio.timeout(1):
-        await turn.wait()
-    turn.end()
+        await lock.acquire()
+    lock.release()
     return True
 
 

@@ -13,11 +13,11 @@ from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.drivers.base import MigInstance, PhysicalDevice
+from vgpu_nodeagent.discovery.drivers.base import MigInstance, PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity, capacity_of
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import DeviceCapacity, capacity_of
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 SLOT = "nvidia.com/gpu"

@@ -8,11 +8,11 @@ import pynvml
 import pytest
 
 from agent_node import a_driver_device
-from vgpu_nodeagent.drivers.base import DeviceEvent, PhysicalDevice, Repair, Severity
-from vgpu_nodeagent.drivers.calls import CallThread
-from vgpu_nodeagent.drivers.nvidia import classify
+from vgpu_nodeagent.discovery.drivers.base import DeviceEvent, PhysicalDevice, Repair, Severity
+from vgpu_nodeagent.discovery.drivers.calls import CallThread
+from vgpu_nodeagent.discovery.drivers.nvidia import classify
+from vgpu_nodeagent.discovery.health import Health
 from vgpu_nodeagent.errors import DriverUnavailable
-from vgpu_nodeagent.health import Health
 
 DEVICES = ("GPU-0", "GPU-1")
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_nodeagent.drivers.base import MigInstance
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode, may_partition, nodes_of_instance
+from vgpu_nodeagent.discovery.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.drivers.device_nodes import (
+    DeviceNode,
+    may_partition,
+    nodes_of_instance,
+)
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 
 INSTANCE = MigInstance("1g.5gb", 0, 1, "MIG-x", 5, 0)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_nodeagent.__main__ import parse
-from vgpu_nodeagent.drivers.device_nodes import nodes_of_device
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.config import Mount
+from vgpu_nodeagent.discovery.drivers.device_nodes import nodes_of_device
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -26,7 +27,6 @@ from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import DriverFilesMissing, DriverUnavailable
-from vgpu_nodeagent.mount import Mount
 
 VERSION = "570.86.15"
 UUID = "GPU-00000000-0000-0000-0000-000000000000"

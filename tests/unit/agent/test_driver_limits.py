@@ -47,7 +47,7 @@ class Node:
         """What a coroutine `main` returns that has the agent's `driver`."""
         prelude = (
             "import asyncio, json\nfrom pathlib import Path\nimport pynvml as n\n"
-            "from vgpu_nodeagent.drivers.nvidia import NvidiaDriver\n"
+            "from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver\n"
             "from vgpu_nodeagent.errors import LimitsUnsupported\ndriver = NvidiaDriver()\n"
         )
         return returned(f"{prelude}{program}", self.environment)

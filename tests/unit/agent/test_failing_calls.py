@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-import vgpu_nodeagent.drivers
+import vgpu_nodeagent.discovery.drivers
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_api.v1alpha1 import GPUDeviceSpec
-from vgpu_nodeagent.drivers.base import PhysicalDevice, Repair
-from vgpu_nodeagent.health import Health
-from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice, Repair
+from vgpu_nodeagent.discovery.health import Health
+from vgpu_nodeagent.discovery.inventory import Inventory
 
-DRIVERS = Path(vgpu_nodeagent.drivers.__file__).parent
+DRIVERS = Path(vgpu_nodeagent.discovery.drivers.__file__).parent
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 UUIDS = [f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, UNKNOWN = 3, 4, 15, 999
@@ -38,7 +38,7 @@ CALLS = sorted(
 )
 ASK = """
 import asyncio, json, subprocess, sys
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 CTL, MACHINE, UUIDS, *CASES = json.loads(sys.argv[1])
 
@@ -200,7 +200,7 @@ async def test_a_gpu_whose_call_fails_later_keeps_what_was_known_of_it() -> None
 
 EVENTS = """
 import asyncio, json, subprocess, sys
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 CTL, MACHINE, THIRD = sys.argv[1:]
 

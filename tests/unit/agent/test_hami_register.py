@@ -11,9 +11,9 @@ import pytest
 
 from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import DeviceLink, InstanceProfile, PhysicalDevice
-from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text, score_text
-from vgpu_nodeagent.inventory import capacity_of
+from vgpu_nodeagent.discovery.drivers.base import DeviceLink, InstanceProfile, PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import capacity_of
+from vgpu_nodeagent.reporting.hami_register import Entry, HamiRegister, register_text, score_text
 
 DEVICE = PhysicalDevice(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode, nodes_of_device
+from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode, nodes_of_device
 from vgpu_nodeagent.enforcement import host_nodes
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder

@@ -21,8 +21,8 @@ from vgpu_api.v1alpha1 import (
     VGPUClaim,
     VGPUClaimStatus,
 )
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state.node_view import NodeView
 
 FIRST, SECOND = InitRound(allocation_id(), 0), InitRound(allocation_id(), 1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,14 +14,14 @@ import pytest
 
 from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_device
 from vgpu_api.config import NodeSettings, NvidiaConfig
-from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance
-from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.discovery.drivers.base import InstanceProfile, MigInstance
+from vgpu_nodeagent.discovery.inventory import Inventory
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 UUIDS = [f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
 ASK = """
 import asyncio, json
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver()

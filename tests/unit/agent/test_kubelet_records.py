@@ -11,11 +11,11 @@ import pytest
 
 from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
-from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing
 from vgpu_nodeagent.errors import KubeletUnavailable, Refused, Why
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.identity import Consumer, identify
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodListing
 from vgpu_nodeagent.state.slots import Binding
 
 SLOT = "nvidia.com/gpu"

@@ -20,9 +20,9 @@ from builders import a_device
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import GPUDeviceSpec
-from vgpu_nodeagent.device_status import configured, without_effect
-from vgpu_nodeagent.last_good import usable_config
-from vgpu_nodeagent.liveness import STUCK_S, Liveness, ProbeServer
+from vgpu_nodeagent.reporting.device_status import configured, without_effect
+from vgpu_nodeagent.reporting.liveness import STUCK_S, Liveness, ProbeServer
+from vgpu_nodeagent.state.saved_config import usable_config
 
 
 def probe(port: int, path: str, *, timeout: float = 5) -> tuple[int, str]:
@@ -77,7 +77,7 @@ def test_an_agent_that_is_not_ready_says_why_and_is_alive_all_the_same() -> None
 
 STUCK = """
 import asyncio, sys, time
-from vgpu_nodeagent import liveness
+from vgpu_nodeagent.reporting import liveness
 liveness.STUCK_S = liveness.BEAT_S = 0.2
 
 async def main():

@@ -17,11 +17,11 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.device_status import said_of
-from vgpu_nodeagent.deviceplugin.rebuild import recovered
-from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance, PhysicalDevice
+from vgpu_nodeagent.discovery.drivers.base import InstanceProfile, MigInstance, PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.kubelet.rebuild import recovered
+from vgpu_nodeagent.reporting.device_status import said_of
 
 NAME = allocation_id()
 SLOT_0, SLOT_1 = "slot-0", "slot-1"

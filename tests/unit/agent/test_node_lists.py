@@ -9,8 +9,8 @@ import pytest
 
 from vgpu_api.resources import Resource
 from vgpu_client.reads import Listing
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.own_pods import OwnPods
+from vgpu_nodeagent.state.node_pods import NodePods
+from vgpu_nodeagent.state.node_view import NodeView
 
 FIELDS = {
     "pods": "spec.nodeName",
@@ -46,7 +46,7 @@ async def test_lists_come_from_the_servers_cache_and_name_the_node(plural: str) 
     api, view = Lists(), NodeView("n1")
     running = [
         asyncio.ensure_future(reflector.run())
-        for reflector in view.reflectors(api, OwnPods(api, "n1"))  # type: ignore[arg-type]
+        for reflector in view.reflectors(api, NodePods(api, "n1"))  # type: ignore[arg-type]
     ]
     async with asyncio.timeout(5):
         await api.all_watched.wait()

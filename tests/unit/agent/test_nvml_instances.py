@@ -17,8 +17,8 @@ card uuid=GPU-00000000-0000-4000-8000-000000000001 model="NVIDIA A100-SXM4-40GB"
 PRELUDE = f"""
 import asyncio, ctypes, dataclasses, json, os, subprocess, sys
 import pynvml as n
-from vgpu_nodeagent.drivers.base import MigInstance
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
 
 CARD = {DEVICE!r}

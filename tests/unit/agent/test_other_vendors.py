@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_nodeagent.node_view import nvidias_part
+from vgpu_nodeagent.state.node_view import nvidias_part
 
 
 def of(*vendors: str) -> VGPUClaim:

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodResources
 from vgpu_nodeagent.errors import KubeletUnavailable
-from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
-from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
+from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodResources
 
 
 class Lister(pr_grpc.PodResourcesListerServicer):

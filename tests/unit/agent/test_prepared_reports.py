@@ -21,8 +21,8 @@ from vgpu_api.v1alpha1 import (
     VGPUClaimStatus,
 )
 from vgpu_client.errors import Unreachable
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.reports import SLOW_S, Reports
+from vgpu_nodeagent.reporting.reports import SLOW_S, Reports
+from vgpu_nodeagent.state.node_view import NodeView
 
 POD = ReservedFor(pod_name="p1", pod_uid="uid-of-p1")
 OWNER = OwnerReference(api_version="v1", kind="Pod", name="p1", uid=POD.pod_uid, controller=True)

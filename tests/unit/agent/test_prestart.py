@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.node_view import nvidias_part
+from vgpu_nodeagent.state.node_view import nvidias_part
 
 
 @pytest.fixture

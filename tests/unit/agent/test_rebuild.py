@@ -10,11 +10,11 @@ from builders import a_claim, a_request, allocation_id, an_allocated_device, an_
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.deviceplugin.rebuild import rebuild
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
-from vgpu_nodeagent.inventory import DeviceCapacity
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.kubelet.rebuild import rebuild
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 MIB = 1024 * 1024

@@ -14,7 +14,7 @@ BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 ASK = """
 import asyncio, dataclasses, json
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver()

@@ -12,8 +12,8 @@ import pytest
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Invalid
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state.node_view import NodeView
 
 CLAIM = VGPUClaim.model_validate(
     {
@@ -47,7 +47,7 @@ async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
         asleep.set()
 
     reports = Reports(api, view, sleep=sleep)
-    with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reports"):
+    with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reporting.reports"):
         task = asyncio.create_task(reports.run())
         reports.prepared(CLAIM, "limits are in place", took_s=0.1)
         await asleep.wait()  # nothing is awaited between that and the report

@@ -19,10 +19,10 @@ from vgpu_api.quantity import MIB
 from vgpu_api.resize import unmet
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.backends import DriverBackend
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.kubelet.resizing import Resizing
+from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
-from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.kubelet.slot_offer import offer
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation, SlotState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from vgpu_nodeagent.deviceplugin.standing import (
+from vgpu_nodeagent.state.plugin_standing import (
     FIRST_BACKOFF_S,
     LAST_BACKOFF_S,
     QUIET_S,

@@ -13,8 +13,8 @@ from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.deviceplugin.releases import Releases
-from vgpu_nodeagent.turn import Turn
+from vgpu_nodeagent.kubelet.releases import Releases
+from vgpu_nodeagent.state.serving_lock import ServingLock
 
 
 class SilentApi:
@@ -66,13 +66,13 @@ async def test_devices_that_changed_while_it_waited_are_known_before_anything_is
     monkeypatch.setattr(Agent, "_load", load)
     driver = ObedientDriver([a_driver_device()])
     agent = an_agent(tmp_path, driver)
-    before = Turn(tmp_path / "state")
-    await before.wait()
+    before = ServingLock(tmp_path / "state")
+    await before.acquire()
     running = asyncio.ensure_future(agent.run())
     await asyncio.sleep(0.1)
     assert not running.done()
     driver.present = (a_driver_device(), a_driver_device(GPU_1, 1))
-    before.end()
+    before.release()
     with pytest.RaisesGroup(LoadedError):
         await running
     assert known == [frozenset({GPU_0, GPU_1})]
@@ -90,15 +90,15 @@ async def test_its_sweep_has_ended_when_it_lets_the_next_one_serve(
         await asyncio.sleep(0)
         order.append("sweep")
 
-    end = Turn.end
+    release = ServingLock.release
 
-    def let_go(turn: Turn) -> None:
-        order.append("turn")
-        end(turn)
+    def let_go(lock: ServingLock) -> None:
+        order.append("lock")
+        release(lock)
 
     monkeypatch.setattr(Agent, "_load", load)
     monkeypatch.setattr(Releases, "close", close)
-    monkeypatch.setattr(Turn, "end", let_go)
+    monkeypatch.setattr(ServingLock, "release", let_go)
     with pytest.RaisesGroup(LoadedError):
         await an_agent(tmp_path, ObedientDriver([a_driver_device()])).run()
-    assert order == ["sweep", "turn"]
+    assert order == ["sweep", "lock"]

@@ -8,8 +8,8 @@ import pytest
 
 from builders import a_device
 from vgpu_api.conditions import find
-from vgpu_nodeagent.device_status import isolated
 from vgpu_nodeagent.enforcement.toolkit import KEY, TOOLKIT_CONFIGS, Exposure, exposure
+from vgpu_nodeagent.reporting.device_status import isolated
 
 REFUSES = f"{KEY} = false\n[nvidia-container-cli]\n"
 ACCEPTS = f"{KEY} = true\n"

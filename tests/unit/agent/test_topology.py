@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from simulated_driver import machine_environment, returned
 from topologies import MACHINES, Machine
 from vgpu_local.nodes import write_sysfs
-from vgpu_nodeagent.drivers.numa import HostNuma
+from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 
 ASK = """
 import asyncio, dataclasses, json, sys
 from pathlib import Path
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver(sysfs=Path(sys.argv[1]))

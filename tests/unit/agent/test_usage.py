@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import DeviceUsage
+from vgpu_nodeagent.discovery.drivers.base import DeviceUsage
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.exposition import HAMI_CONTAINER, HAMI_DEVICE, UsageCollector
+from vgpu_nodeagent.reporting.exposition import HAMI_CONTAINER, HAMI_DEVICE, UsageCollector
+from vgpu_nodeagent.reporting.usage import ContainerUse, Usage, UsageReader
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, close
-from vgpu_nodeagent.usage import ContainerUse, Usage, UsageReader
 
 HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_DEVICE}
 

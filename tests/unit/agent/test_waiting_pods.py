@@ -8,9 +8,9 @@ from builders import a_claim, a_pod, an_allocation
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.errors import Why
-from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.state.node_view import NodeView
 
 
 def a_granted_claim(*, prepared: str = "", number: int = 0) -> VGPUClaim:

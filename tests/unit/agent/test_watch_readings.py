@@ -15,14 +15,14 @@ from agent_node import GPU_0, GPU_1
 from builders import a_claim
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Condition, GPUDevice, VGPUClaim, VGPUClaimStatus
-from vgpu_nodeagent.device_status import unclaimed
-from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
-from vgpu_nodeagent.exposition import UsageCollector
-from vgpu_nodeagent.metrics import Metrics
-from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.reporting.device_status import unclaimed
+from vgpu_nodeagent.reporting.exposition import UsageCollector
+from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.violations import Violations
+from vgpu_nodeagent.state.node_view import NodeView
 from vgpu_nodeagent.state.slots import ClaimAllocation
-from vgpu_nodeagent.violations import Violations
 
 NOT_AVAILABLE = (1 << 64) - 1
 

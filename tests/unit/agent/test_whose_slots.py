@@ -8,10 +8,10 @@ import pytest
 
 from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
-from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.kubelet.identity import Consumer, identify
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodListing
 
 
 def an_entry(

@@ -13,10 +13,10 @@ import pytest
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
 from vgpu_local.kubelet.folders import NodeFolders
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
-from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
-from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
 
 RESOURCE = "ex.dev/gpu"
 

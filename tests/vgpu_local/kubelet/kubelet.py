@@ -29,8 +29,8 @@ from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.kubelet.runtime import Runtime
 from vgpu_local.kubelet.worker import PodWorker
 from vgpu_local.podwriter import PodWriter
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
-from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
 
 HEARTBEAT = 300.0
 

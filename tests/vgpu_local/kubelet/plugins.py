@@ -27,8 +27,8 @@ from typing import TypeVar
 import grpc
 
 from vgpu_local.kubelet.holdings import Device
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
 
 VERSION = "v1beta1"
 DIAL_TIMEOUT = 10.0

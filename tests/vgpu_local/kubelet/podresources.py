@@ -9,8 +9,8 @@ import grpc
 from vgpu_local.kubelet.holdings import Holding, Holdings
 from vgpu_local.kubelet.plugins import Resource
 from vgpu_local.kubelet.podspec import Container, Pod
-from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
-from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
 
 
 class PodResources(pr_grpc.PodResourcesListerServicer):

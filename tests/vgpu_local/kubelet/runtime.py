@@ -12,7 +12,7 @@ from vgpu_local.kubelet.holdings import Holdings
 from vgpu_local.kubelet.plugins import PluginError, PluginRegistry
 from vgpu_local.kubelet.podspec import Container, Pod
 from vgpu_local.kubelet.process import ContainerProcess
-from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 
 
 class StartError(Exception):

@@ -1,1 +1,0 @@
-"""The kubelet's side of the agent: slots, their late binding to pods, and the records of both."""

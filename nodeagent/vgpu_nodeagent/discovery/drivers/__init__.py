@@ -1,0 +1,1 @@
+"""One module per vendor behind one protocol: which devices there are, and how they are."""

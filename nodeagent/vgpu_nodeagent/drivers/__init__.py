@@ -1,1 +1,0 @@
-"""One module a vendor behind one protocol: which devices there are, and how they are."""

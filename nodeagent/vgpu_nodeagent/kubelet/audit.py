@@ -1,0 +1,225 @@
+"""Compares every record of what this node has given away: where two disagree, there is a finding.
+
+Five records have who may use what: the agent's own (slot allocations, holdings, instances), the
+limit pages, the CDI specs, the kubelet's checkpoint, and the claims. While a container starts or a
+pod ends they differ for a moment, so an audit of a busy node is taken twice: what is found both
+times is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import MIB
+from vgpu_api.resize import was_changed
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.errors import PageDamaged
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Two records that disagree.
+
+    Attributes:
+        reason: In CamelCase.
+        subject: The slot allocation, claim or device.
+        message: The value of each record.
+    """
+
+    reason: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All records, read at one moment.
+
+    Attributes:
+        state: The agent's own.
+        pages: By slot allocation: the content of every page on disk; None for a damaged one.
+        specs: Slot allocations with a CDI spec.
+        entries: The kubelet's checkpoint, our resource only.
+        pods: UIDs of this node's pods that have not ended.
+        claims: Those allocated on this node, by UID.
+        allocatable: What may be given away of each device, by UUID.
+        instances: UUIDs of the MIG instances that the driver shows.
+    """
+
+    state: SlotState
+    pages: Mapping[str, PageContent | None]
+    specs: frozenset[str]
+    entries: Sequence[KubeletEntry]
+    pods: frozenset[str]
+    claims: Mapping[str, VGPUClaim]
+    allocatable: Mapping[str, Use]
+    instances: frozenset[str]
+
+
+def gather(node: LocalNode) -> Evidence:
+    """Read all records; nothing is awaited, so that none changes in between.
+
+    Raises:
+        KubeletUnavailable: The kubelet's checkpoint cannot be read.
+    """
+    allocations = node.allocations
+    devices = node.inventory.devices.values()
+    return Evidence(
+        state=node.checkpoint.state,
+        pages={name: _page(node, name) for name in allocations.folders()},
+        specs=allocations.specs(),
+        entries=read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource),
+        pods=frozenset(
+            pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
+        ),
+        claims={claim.metadata.uid: claim for claim in node.view.claims.objects.values()},
+        allocatable={
+            uuid: capacities.allocatable for uuid, capacities in node.inventory.capacities().items()
+        },
+        instances=frozenset(i.uuid for device in devices for i in device.mig_instances if i.uuid),
+    )
+
+
+def _page(node: LocalNode, slot_allocation: str) -> PageContent | None:
+    try:
+        return node.allocations.content(slot_allocation)
+    except PageDamaged:
+        return None
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """Everything on which two records disagree, by reason and subject."""
+    found = [
+        *_of_slot_allocations(evidence),
+        *_of_kubelet(evidence),
+        *_of_claim_allocations(evidence),
+        *_of_devices(evidence),
+    ]
+    return sorted(found, key=lambda finding: (finding.reason, finding.subject))
+
+
+def _of_slot_allocations(evidence: Evidence) -> Iterator[Finding]:
+    """The agent's slot allocations against pages and specs."""
+    slot_allocations = evidence.state.slot_allocations
+    for name in sorted({*slot_allocations, *evidence.pages, *evidence.specs}):
+        page = evidence.pages.get(name)
+        grants = page is not None and page.state is PageState.GRANT
+        if name not in slot_allocations:
+            where = "a page" if name in evidence.pages else "a CDI spec"
+            yield Finding("LeaseUnknown", name, f"there is {where} of a lease that nobody holds")
+        elif name not in evidence.pages:
+            yield Finding("PageMissing", name, "the lease has no folder")
+        elif page is None:
+            yield Finding("PageDamaged", name, "its limit page cannot be read")
+        elif grants and name not in evidence.specs:
+            yield Finding("SpecMissing", name, "its page grants, and there is no CDI spec")
+        elif not grants and name in evidence.specs:
+            message = f"there is a CDI spec, and its page is {page.state.name}"
+            yield Finding("SpecLeft", name, message)
+        elif grants and not slot_allocations[name].is_bound:
+            yield Finding("GrantUnbound", name, "its page grants, and no pod holds the lease")
+
+
+def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
+    """The agent's slot allocations against the kubelet's checkpoint."""
+    entries = {entry.slot_allocation: entry for entry in evidence.entries if entry.slot_allocation}
+    for name, entry in sorted(entries.items()):
+        slot_allocation = evidence.state.slot_allocations.get(name)
+        pod = f"pod {entry.pod_uid}, container {entry.container}"
+        if slot_allocation is None and entry.pod_uid in evidence.pods:  # of others it forgets later
+            yield Finding("LeaseForgotten", name, f"the kubelet has given it to {pod}")
+        elif (
+            slot_allocation is not None
+            and slot_allocation.is_bound
+            and (slot_allocation.pod_uid, slot_allocation.container)
+            != (
+                entry.pod_uid,
+                entry.container,
+            )
+        ):
+            mine = f"pod {slot_allocation.pod_uid}, container {slot_allocation.container}"
+            yield Finding("LeaseDisputed", name, f"held by {mine}; the kubelet has it for {pod}")
+    for name, slot_allocation in sorted(evidence.state.slot_allocations.items()):
+        if slot_allocation.is_bound and name not in entries and _is_open(evidence, slot_allocation):
+            yield Finding("LeaseStale", name, "the kubelet has no record of it")
+
+
+def _is_open(evidence: Evidence, slot_allocation: SlotAllocation) -> bool:
+    claim_allocation = evidence.state.claim_allocations.get(slot_allocation.claim_uid)
+    return claim_allocation is not None and not claim_allocation.closed
+
+
+def _of_claim_allocations(evidence: Evidence) -> Iterator[Finding]:
+    """Claims as counted here against their status, and what their pages grant."""
+    for uid, claim_allocation in sorted(evidence.state.claim_allocations.items()):
+        if claim_allocation.closed:
+            continue
+        name = f"{claim_allocation.namespace}/{claim_allocation.claim_name}"
+        claim = evidence.claims.get(uid)
+        allocation = None if claim is None else claim.status.allocation
+        if claim is None or allocation is None:
+            yield Finding("ClaimMissing", name, "held here, and not allocated to this node")
+            continue
+        if allocation.id != claim_allocation.allocation_id:
+            message = f"allocation {allocation.id}; held here: {claim_allocation.allocation_id}"
+            yield Finding("AllocationDiffers", name, message)
+            continue
+        expected = effective_use(claim.spec, allocation.devices)
+        if (
+            claim_allocation.init_ended is None
+            and not was_changed(claim)
+            and claim_allocation.use != expected
+        ):
+            message = (
+                f"the claim has {_words(expected)}; counted here: {_words(claim_allocation.use)}"
+            )
+            yield Finding("AmountsDiffer", name, message)
+        yield from _of_pages(evidence, claim_allocation, name)
+
+
+def _of_pages(
+    evidence: Evidence, claim_allocation: ClaimAllocation, name: str
+) -> Iterator[Finding]:
+    """No page of a claim grants more of a device than the claim is counted for."""
+    for slot_allocation in evidence.state.of_claim(claim_allocation.claim_uid):
+        page = evidence.pages.get(slot_allocation.name)
+        for limit in page.devices if page is not None else ():
+            use = claim_allocation.use.get(limit.uuid)
+            if use is None or limit.memory_bytes == UNLIMITED:
+                continue  # an instance, which its device keeps within itself
+            if limit.memory_bytes > use.memory_mib * MIB or limit.cores > use.cores:
+                message = (
+                    f"lease {slot_allocation.name} grants {limit.memory_bytes // MIB} MiB "
+                    f"and {limit.cores} % of GPU {limit.uuid}; "
+                    f"counted: {use.memory_mib} MiB and {use.cores} %"
+                )
+                yield Finding("PageExceeds", name, message)
+
+
+def _of_devices(evidence: Evidence) -> Iterator[Finding]:
+    """Sums against what devices have, and instances against the driver."""
+    for uuid, use in sorted(evidence.state.used().items()):
+        has = evidence.allocatable.get(uuid)
+        if has is None:
+            yield Finding("CardUnknown", uuid, f"{_words({uuid: use})} of it are given away")
+        elif use.memory_mib > has.memory_mib or use.cores > has.cores or use.slots > has.slots:
+            message = f"{_words({uuid: use})} of {_words({uuid: has})} are given away"
+            yield Finding("Overcommitted", uuid, message)
+    for claim_instance in evidence.state.claim_instances.values():
+        if claim_instance.instance.uuid and claim_instance.instance.uuid not in evidence.instances:
+            message = f"{claim_instance.instance} was made, and the driver does not show it"
+            yield Finding("InstanceMissing", claim_instance.card, message)
+
+
+def _words(uses: Mapping[str, Use]) -> str:
+    return ", ".join(
+        f"{use.memory_mib} MiB, {use.cores} % and {use.slots} slots of GPU {uuid}"
+        for uuid, use in sorted(uses.items())
+    )

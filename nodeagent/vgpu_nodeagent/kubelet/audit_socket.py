@@ -1,0 +1,149 @@
+"""Where an agent answers for its records and its readings: a socket that only root there can open.
+
+An account that may exec into the agent's pod may use it, so the API server authenticates and
+authorizes each question, and no port of the node is open for it. The question is one line: `audit`
+or `usage`. For an audit an agent looks twice, a moment apart, and answers what it found both times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.kubelet.audit import Finding, findings, gather
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.reporting.usage import Usage
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "audit.sock"
+AUDIT = "audit"
+USAGE = "usage"
+_TWICE_S = 2.0
+"""A container that starts or a pod that ends is through by then."""
+_LIMIT = 16 << 20
+_QUESTION_S = 5.0
+
+
+class AuditSocket:
+    """Answers audits of one node, and what is in use there.
+
+    Args:
+        node: Whose records.
+        path: The socket's.
+        usage: The last reading of what is in use.
+        between_s: Between the two looks.
+    """
+
+    def __init__(
+        self,
+        node: LocalNode,
+        path: Path,
+        *,
+        usage: Callable[[], Usage] = Usage,
+        between_s: float = _TWICE_S,
+    ) -> None:
+        self._node = node
+        self._path = path
+        self._usage = usage
+        self._between_s = between_s
+        self._answering: set[asyncio.StreamWriter] = set()
+
+    async def run(self) -> None:
+        """Serve for ever. A socket that cannot be made is reported, and ends nothing else.
+
+        From Python 3.12 on a server's end waits for its clients, and one that reads nothing would
+        keep the agent from ending, and its successor from the node: it is hung up on.
+        """
+        try:
+            server = await self.listen()
+        except OSError as error:
+            logger.warning("no audit: %s: %s", self._path, error)
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            for writer in self._answering:
+                writer.transport.abort()
+
+    async def listen(self) -> asyncio.Server:
+        """Make the socket; one that a killed agent has left gives way.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        former = os.umask(0o177)
+        try:
+            return await asyncio.start_unix_server(self._answer, self._path)
+        finally:
+            os.umask(former)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._answering.add(writer)
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(_QUESTION_S):
+                    question = (await reader.readline()).decode(errors="replace").strip()
+                answer = self.usage() if question == USAGE else await self.audit()
+                writer.write(orjson.dumps(answer))
+                await writer.drain()
+        finally:
+            self._answering.discard(writer)
+            writer.close()
+
+    def usage(self) -> dict[str, Any]:
+        """The node's name, and the last reading of its devices and containers."""
+        usage = self._usage()
+        return {
+            "node": self._node.name,
+            "devices": {uuid: asdict(used) for uuid, used in usage.devices.items()},
+            "containers": [asdict(used) for used in usage.containers],
+        }
+
+    async def audit(self) -> dict[str, Any]:
+        """The node's name, how much was compared, and what is wrong."""
+        try:
+            first = findings(gather(self._node))
+            if first:
+                await asyncio.sleep(self._between_s)
+            evidence = gather(self._node)
+        except KubeletUnavailable as error:
+            return {"node": self._node.name, "error": str(error)}
+        both: Sequence[Finding] = [found for found in findings(evidence) if found in first]
+        return {
+            "node": self._node.name,
+            "leases": len(evidence.state.slot_allocations),
+            "claims": sum(not held.closed for held in evidence.state.claim_allocations.values()),
+            "findings": [asdict(found) for found in both],
+        }
+
+
+async def query(path: Path, question: str = AUDIT) -> dict[str, Any]:
+    """An agent's answer to `AUDIT` or `USAGE`.
+
+    Raises:
+        OSError: No agent listens there.
+        ValueError: It answered nothing that can be read.
+    """
+    reader, writer = await asyncio.open_unix_connection(path, limit=_LIMIT)
+    try:
+        writer.write(f"{question}\n".encode())
+        await writer.drain()
+        answer: dict[str, Any] = orjson.loads(await reader.read())
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    return answer

@@ -1,0 +1,116 @@
+"""The kubelet's own record of allocations: the only record of which container got which.
+
+`kubelet_internal_checkpoint` holds, per pod UID, container and resource, the device ids and our
+Allocate answer, and so the name of our slot allocation. It is written before the container is
+started. It is an internal file: whatever looks different from what we know is refused, never
+interpreted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from google.protobuf.message import DecodeError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from vgpu_nodeagent.enforcement import cdi
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletEntry:
+    """What the kubelet gave to one container of one resource.
+
+    Attributes:
+        slot_allocation: The name in our Allocate answer; empty where the answer names none of ours.
+    """
+
+    pod_uid: str
+    container: str
+    resource: str
+    slot_ids: frozenset[str]
+    slot_allocation: str
+
+
+def _ids(value: Any) -> Any:
+    """Device ids, flat or by NUMA node, as the kubelet's versions write them."""
+    if isinstance(value, dict):
+        return [device for devices in value.values() for device in devices]
+    return value
+
+
+class _Entry(BaseModel):
+    pod_uid: str = Field(alias="PodUID", min_length=1)
+    container_name: str = Field(alias="ContainerName", min_length=1)
+    resource_name: str = Field(alias="ResourceName", min_length=1)
+    device_ids: Annotated[list[str], BeforeValidator(_ids)] = Field(alias="DeviceIDs")
+    alloc_resp: str | None = Field(alias="AllocResp")
+
+
+class _Data(BaseModel):
+    entries: list[_Entry] | None = Field(alias="PodDeviceEntries")
+
+
+class _CheckpointDocument(BaseModel):
+    data: _Data = Field(alias="Data")
+
+
+def read_kubelet_checkpoint(path: Path, *, resource: str) -> tuple[KubeletEntry, ...]:
+    """The kubelet's entries for our resource; none where it has written no file yet.
+
+    Raises:
+        KubeletUnavailable: The file cannot be read, or its format is not the one we know.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise KubeletUnavailable(f"kubelet checkpoint {path}: {error.strerror}") from error
+    try:
+        document = _CheckpointDocument.model_validate(json.loads(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise KubeletUnavailable(
+            f"kubelet checkpoint {path}: field {field}: {first['msg']}"
+        ) from error
+    except ValueError as error:
+        raise KubeletUnavailable(f"kubelet checkpoint {path} is not JSON: {error}") from error
+    return tuple(
+        _entry(path, entry)
+        for entry in document.data.entries or ()
+        if entry.resource_name == resource
+    )
+
+
+def _entry(path: Path, entry: _Entry) -> KubeletEntry:
+    try:
+        answer = dp.ContainerAllocateResponse.FromString(
+            base64.b64decode(entry.alloc_resp or "", validate=True)
+        )
+    except (binascii.Error, DecodeError) as error:
+        raise KubeletUnavailable(
+            f"kubelet checkpoint {path}: AllocResp of container {entry.container_name}: {error}"
+        ) from error
+    slot_allocations = [
+        name for d in answer.cdi_devices if (name := cdi.allocation_of(d.name)) is not None
+    ]
+    if len(slot_allocations) > 1:
+        raise KubeletUnavailable(
+            f"kubelet checkpoint {path}: container {entry.container_name} has "
+            f"{len(slot_allocations)} slot allocations"
+        )
+    return KubeletEntry(
+        pod_uid=entry.pod_uid,
+        container=entry.container_name,
+        resource=entry.resource_name,
+        slot_ids=frozenset(entry.device_ids),
+        slot_allocation=slot_allocations[0] if slot_allocations else "",
+    )

@@ -1,0 +1,162 @@
+"""Which pod holds which slots, from the kubelet's PodResources service.
+
+The service is rate-limited for the whole node, so callers share answers: one request at a time,
+and a caller that comes while one is under way gets the next one, because the one under way may have
+been answered before his pod was known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
+
+_TIMEOUT_S = 5.0
+_ATTEMPTS = 4
+_FIRST_RETRY_S = 0.1
+_OPTIONS = (
+    ("grpc.default_authority", "localhost"),  # Go's server refuses the socket's path as authority
+    ("grpc.max_receive_message_length", 16 << 20),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSlots:
+    """The slots of our resource that the kubelet lists under one container.
+
+    `cpus` are those that the CPU manager gave to it alone: none but under its static policy.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    slot_ids: frozenset[str]
+    cpus: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PodListing:
+    """One answer: every active pod by (namespace, name), and the containers with our slots.
+
+    Ordinary init containers are never among them: the kubelet shows what they hold under the
+    later container of their pod that takes it over, or not at all.
+    """
+
+    pods: frozenset[tuple[str, str]]
+    containers: tuple[ContainerSlots, ...]
+
+    def holders(self, slot_ids: frozenset[str]) -> tuple[ContainerSlots, ...]:
+        """The containers that hold any of these."""
+        return tuple(c for c in self.containers if c.slot_ids & slot_ids)
+
+
+class PodResources:
+    """A client of the kubelet's PodResources service.
+
+    Args:
+        socket: The kubelet's socket.
+        resource: The resource of ours.
+        sleep: Waits between attempts; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        resource: str,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._target = f"unix://{socket}"
+        self._resource = resource
+        self._sleep = sleep
+        self._running: asyncio.Task[PodListing] | None = None
+        self._next: asyncio.Task[PodListing] | None = None
+
+    async def list(self) -> PodListing:
+        """A listing that was asked for after this call.
+
+        Raises:
+            KubeletUnavailable: The kubelet does not answer, or keeps refusing.
+        """
+        if self._next is not None:  # waits its turn: it has not asked yet
+            requested = self._next
+        elif self._running is None or self._running.done():
+            requested = self._running = asyncio.ensure_future(self._query())
+        else:
+            requested = self._next = asyncio.ensure_future(self._query_after(self._running))
+        return await asyncio.shield(requested)  # others may be waiting for it too
+
+    async def allocatable(self) -> frozenset[str]:
+        """Return the healthy devices of our resource that the kubelet has, in use or not.
+
+        Raises:
+            KubeletUnavailable: The kubelet does not answer.
+        """
+        try:
+            async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
+                stub = pr_grpc.PodResourcesListerStub(channel)
+                answer = await stub.GetAllocatableResources(
+                    pr.AllocatableResourcesRequest(), timeout=_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as error:
+            raise KubeletUnavailable(
+                f"PodResources: {error.code().name}: {error.details()}"
+            ) from error
+        return frozenset(
+            device
+            for devices in answer.devices
+            if devices.resource_name == self._resource
+            for device in devices.device_ids
+        )
+
+    async def _query_after(self, previous: asyncio.Task[PodListing]) -> PodListing:
+        await asyncio.wait({previous})
+        self._running, self._next = self._next, None
+        return await self._query()
+
+    async def _query(self) -> PodListing:
+        wait_s = _FIRST_RETRY_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._call()
+            except grpc.aio.AioRpcError as error:
+                if attempt == _ATTEMPTS:
+                    raise KubeletUnavailable(
+                        f"PodResources: {error.code().name}: {error.details()}"
+                    ) from error
+            await self._sleep(wait_s)
+            wait_s *= 2
+        raise AssertionError("unreachable")
+
+    async def _call(self) -> PodListing:
+        async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:
+            stub = pr_grpc.PodResourcesListerStub(channel)
+            answer = await stub.List(pr.ListPodResourcesRequest(), timeout=_TIMEOUT_S)
+        return _listing(answer, self._resource)
+
+
+def _listing(answer: pr.ListPodResourcesResponse, resource: str) -> PodListing:
+    containers = []
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            # The kubelet makes an entry for each device, not for each container.
+            ids = frozenset(
+                slot
+                for devices in container.devices
+                if devices.resource_name == resource
+                for slot in devices.device_ids
+            )
+            if ids:
+                cpus = frozenset(container.cpu_ids)
+                containers.append(
+                    ContainerSlots(pod.namespace, pod.name, container.name, ids, cpus)
+                )
+    pods = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+    return PodListing(pods, tuple(containers))

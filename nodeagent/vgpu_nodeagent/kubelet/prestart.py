@@ -1,0 +1,335 @@
+"""Allocate and PreStart: where a slot becomes a slot allocation, and a slot allocation a grant.
+
+Allocate answers before anybody knows for whom. PreStart finds the pod, its claim and whether it
+still fits, and only then opens the allocation. Between the last check and the last file written
+there is no `await`, so nothing moves underneath and no lock is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+
+from vgpu_api import init_part
+from vgpu_api.effective import effective_use
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_nodeagent.config import Mount
+from vgpu_nodeagent.discovery.drivers.device_nodes import nodes_of_device, nodes_of_instance
+from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
+from vgpu_nodeagent.errors import (
+    DriverFilesMissing,
+    DriverUnavailable,
+    KubeletUnavailable,
+    LimitsUnsupported,
+    PageDamaged,
+    Refused,
+    Why,
+)
+from vgpu_nodeagent.kubelet.alignment import misaligned
+from vgpu_nodeagent.kubelet.identity import Consumer, identify
+from vgpu_nodeagent.kubelet.init_starts import InitStarts
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.reserved_claim import claim_reserved_for
+from vgpu_nodeagent.kubelet.resizing import may_start_with
+from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.reporting.reports import SLOW_S, Reports
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.node_view import Place
+from vgpu_nodeagent.state.slots import ClaimAllocation
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.01
+"""How long a runtime gets to notice a new spec file."""
+
+_MAY_PASS = frozenset(
+    {
+        Why.NOT_SYNCED,
+        Why.POD_UNKNOWN,
+        Why.RECORDS_DISAGREE,
+        Why.WRONG_POD,
+        Why.NO_CLAIM,
+        Why.SLOT_TAKEN,
+        Why.CLAIM_CLOSED,
+        Why.OVER_CAPACITY,
+        Why.INIT_ENDED,
+        Why.MIG_PLACE_MISSING,
+        Why.MIG_PLACE_TAKEN,
+    }
+)
+"""Refusals that end by themselves when a watch catches up or a release is done."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """How far a PreStart came, for its report."""
+
+    consumer: Consumer | None = None
+    claim: VGPUClaim | None = None
+    has_devices: bool = False
+    """Whether the container gets any."""
+
+
+class PreStart:
+    """Answers Allocate and PreStartContainer.
+
+    Args:
+        node: The node.
+        reports: Reports grants and refusals.
+        waiting: The pods to wake when what they lack appears.
+        sweep: Releases what has ended, now.
+        patience_s: How long a refusal that may pass is waited out within one call.
+        nonce: Makes a string never used before.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        node: LocalNode,
+        *,
+        reports: Reports,
+        waiting: WaitingPods,
+        sweep: Callable[[], Awaitable[None]],
+        patience_s: float = 1.5,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(6),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._reports = reports
+        self._waiting = waiting
+        self._sweep = sweep
+        self._patience_s = patience_s
+        self._nonce = nonce
+        self._now = now
+        self._init_starts = InitStarts(reports)
+
+    def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
+        """Slot allocation slots to a container not yet known; on disk when this returns.
+
+        Returns:
+            The slot allocation's name, and the mounts of its page and usage folder.
+
+        Raises:
+            Refused: It cannot be recorded.
+        """
+        checkpoint = self._node.checkpoint
+        state, slot_allocation = slots.allocate(
+            checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._now()
+        )
+        try:
+            mounts = self._node.allocations.create(slot_allocation.name)
+            checkpoint.commit(state)
+        except OSError as error:
+            self._node.allocations.close(slot_allocation.name)
+            raise Refused(Why.STORAGE_FAILED, f"cannot record the allocation: {error}") from error
+        return slot_allocation.name, mounts
+
+    async def prepare(self, slot_ids: Iterable[str], *, still_needed: Callable[[], bool]) -> None:
+        """Give the container that the kubelet is about to start its claim's devices.
+
+        Args:
+            slot_ids: The container's slots.
+            still_needed: Whether the kubelet still waits for the answer.
+
+        Raises:
+            Refused: The container must not start.
+        """
+        ids = tuple(slot_ids)
+        found = _Found()
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            await self._try(ids, still_needed, found)
+        except Refused as refused:
+            self._report(refused, found)
+            raise
+        if found.consumer is not None and found.claim is not None:
+            self._waiting.done(_place(found.consumer))
+            if found.has_devices:
+                took_s = clock() - began
+                self._reports.prepared(found.claim, _summary(took_s), took_s=took_s)
+            self._compare_cpus(found.consumer, found.claim)
+        await asyncio.sleep(RETRY_S)
+
+    async def _try(
+        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
+    ) -> None:
+        """Attempt until granted, refused permanently, or out of time."""
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        wait_s = 0.05
+        while True:
+            try:
+                await self._attempt(ids, still_needed, found)
+                return
+            except Refused as refused:
+                left_s = deadline - asyncio.get_running_loop().time()
+                if refused.reason not in _MAY_PASS or left_s <= 0:
+                    raise
+            await self._sweep()
+            await asyncio.sleep(min(wait_s, left_s))
+            wait_s *= 2
+
+    async def _attempt(
+        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
+    ) -> None:
+        node = self._node
+        if not node.view.is_synced:
+            raise Refused(
+                Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
+            )
+        allocation = await self._look_up(ids, found)
+        if await self._limit(found, allocation):
+            allocation = await self._look_up(ids, found)  # who knows what has changed meanwhile
+        # From here on: no await, until everything is written.
+        assert found.consumer is not None
+        assert found.claim is not None
+        found.has_devices = self._grant(found.consumer, found.claim, allocation, still_needed)
+
+    async def _limit(self, found: _Found, allocation: Allocation) -> bool:
+        """Have what is outside the page put in force; whether that took any waiting.
+
+        Before anything is recorded: a limit of a pod that is refused afterwards takes nothing.
+        """
+        assert found.consumer is not None
+        assert found.claim is not None
+        pod = found.consumer.pod.metadata.uid
+        try:
+            granted = may_start_with(found.claim, allocation)
+            return await self._node.backends.limit(pod, found.claim, granted)
+        except LimitsUnsupported as error:
+            raise Refused(Why.LIMITS_UNSUPPORTED, str(error)) from error
+        except DriverUnavailable as error:
+            raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
+
+    async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
+        """Whose slots these are, as of now; nothing is awaited once the kubelet has answered."""
+        node = self._node
+        try:
+            listing = await node.pod_resources.list()
+            entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+        except KubeletUnavailable as error:
+            raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
+        found.consumer = identify(
+            ids, entries=entries, listing=listing, pods=node.view.pods.objects
+        )
+        found.claim, allocation = claim_reserved_for(
+            found.consumer.pod, node.view.claims.objects.values(), node=node.name
+        )
+        return allocation
+
+    def _grant(
+        self,
+        consumer: Consumer,
+        claim: VGPUClaim,
+        allocation: Allocation,
+        still_needed: Callable[[], bool],
+    ) -> bool:
+        """Record and open the grants of all bindings; whether there is a device in any."""
+        node = self._node
+        capacities = node.inventory.capacities()
+        former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
+        bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
+        grants = {
+            binding.slot_allocation: node.backends.shape(
+                container_grant(
+                    claim,
+                    may_start_with(claim, allocation),
+                    pod=consumer.pod,
+                    container=binding.container,
+                    slot_resource=node.resource,
+                    capacities=capacities,
+                    instances=node.instances.made,
+                )
+            )
+            for binding in bindings
+        }
+        state = slots.grant(
+            node.checkpoint.state,
+            claim_allocation=_claim_allocation(consumer, claim, allocation, former),
+            bindings=[
+                replace(b, interposed=grants[b.slot_allocation].interposed) for b in bindings
+            ],
+            allocatable={uuid: device.allocatable for uuid, device in capacities.items()},
+        )
+        try:
+            for slot_allocation in grants:
+                node.allocations.check(slot_allocation)
+            if not still_needed():
+                raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
+            node.checkpoint.commit(state)
+            self._open(grants)
+        except DriverFilesMissing as error:
+            raise Refused(Why.DRIVER_FILES_MISSING, str(error)) from error
+        except PageDamaged as error:
+            raise Refused(Why.PAGE_DAMAGED, f"{error}; it was made anew, denying") from error
+        except OSError as error:
+            raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
+        return any(grant.limits for grant in grants.values())
+
+    def _compare_cpus(self, consumer: Consumer, claim: VGPUClaim) -> None:
+        """Report CPUs that are not of the NUMA node that the claim requires."""
+        allocation = claim.status.allocation
+        if not consumer.cpus or allocation is None:
+            return
+        devices, host = self._node.inventory.devices, self._node.host_numa
+        if apart := misaligned(consumer, claim, allocation, devices=devices, host=host):
+            self._reports.warning(consumer.pod, "MisalignedCPUs", apart)
+
+    def _open(self, grants: dict[str, ContainerGrant]) -> None:
+        devices = self._node.inventory.devices
+        nodes = {uuid: nodes_of_device(device.minor) for uuid, device in devices.items()}
+        for claim_instance in self._node.instances.made.values():
+            if (device := devices.get(claim_instance.card)) is not None:
+                nodes[claim_instance.instance.uuid] = nodes_of_instance(
+                    device.minor, claim_instance.instance
+                )
+        for slot_allocation, grant in grants.items():
+            self._node.allocations.open(slot_allocation, grant, nodes=nodes)
+
+    def _report(self, refused: Refused, found: _Found) -> None:
+        if refused.reason is Why.CALL_ENDED:
+            return
+        if found.consumer is None:
+            logger.warning("a container does not start: %s: %s", refused.reason, refused)
+            return
+        pod = found.consumer.pod
+        place = _place(found.consumer)
+        logger.warning("pod %s/%s does not start: %s: %s", *place, refused.reason, refused)
+        self._waiting.add(place, refused.reason)
+        self._reports.refusal(pod, refused.reason, str(refused))
+        if found.claim is not None:
+            self._reports.not_prepared(found.claim, refused.reason, str(refused))
+
+
+def _claim_allocation(
+    consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: ClaimAllocation | None
+) -> ClaimAllocation:
+    pod = consumer.pod.metadata
+    has_init = bool(init_part.init_requests(claim.spec))
+    ended = has_init and not init_part.has_init_part(claim.spec, allocation)
+    return ClaimAllocation(
+        claim_uid=claim.metadata.uid,
+        namespace=claim.metadata.namespace or "",
+        claim_name=claim.metadata.name,
+        allocation_id=allocation.id,
+        pod_uid=pod.uid,
+        pod_name=pod.name,
+        use=dict(effective_use(claim.spec, allocation.devices)),
+        init_ended=init_part.init_round(allocation) if ended else None,
+        init_ids=former.init_ids if former is not None and former.pod_uid == pod.uid else (),
+    )
+
+
+def _place(consumer: Consumer) -> Place:
+    return consumer.pod.metadata.namespace or "", consumer.pod.metadata.name
+
+
+def _summary(took_s: float) -> str:
+    """Return the message of `Prepared`: without amounts, which a resize would make untrue."""
+    after = f" after {took_s:.1f} s" if took_s > SLOW_S else ""
+    return f"limits are in place{after}"

@@ -1,0 +1,177 @@
+"""The slot state from other records, when the agent's own is lost or damaged.
+
+The kubelet's checkpoint names every slot allocation with its pod UID and container; the claims have
+what their pods hold; a page that still grants has what its processes may use, even where no claim
+can be found any more. Nothing is guessed: what no record binds stays unbound and counts once
+PreStart finds its claim, and what any record grants counts in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_requests, init_round, without_init_part
+from vgpu_api.quantity import MIB
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.state import claim_instances
+from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, slot_order
+
+
+def rebuild(
+    *,
+    entries: Iterable[KubeletEntry],
+    claims: Iterable[VGPUClaim],
+    pages: Mapping[str, PageContent | None],
+    capacities: Mapping[str, DeviceCapacity],
+    now: float,
+) -> SlotState:
+    """Make the state anew.
+
+    Args:
+        entries: The kubelet's checkpoint, our resource only.
+        claims: Those allocated on this node.
+        pages: By slot allocation: the content of every page on disk; None for a damaged one.
+        capacities: The devices of this node, for pages without a limit.
+        now: Seconds since the epoch.
+    """
+    by_pod = {
+        claim.status.reserved_for.pod_uid: claim
+        for claim in claims
+        if claim.status.reserved_for is not None and claim.status.allocation is not None
+    }
+    slot_allocations: dict[str, SlotAllocation] = {}
+    claim_allocations: dict[str, ClaimAllocation] = {}
+    ended: set[str] = set()  # claims whose init containers' pages are closed
+    for entry in entries:
+        if not entry.slot_allocation:
+            continue
+        slot_ids = tuple(sorted(entry.slot_ids, key=slot_order))
+        slot_allocation = SlotAllocation(entry.slot_allocation, slot_ids, now)
+        page = pages.get(entry.slot_allocation)
+        claim = by_pod.get(entry.pod_uid)
+        has_ended = _is_ended_init(entry, claim, page)
+        if page is None or page.state is PageState.GRANT or has_ended:
+            claim_allocation = _claim_allocation(
+                entry.pod_uid, claim, entry.slot_allocation, page, capacities
+            )
+            if claim_allocation is not None:
+                if has_ended or claim_allocation.claim_uid in ended:
+                    claim_allocation = _without_init(claim_allocation, claim)
+                    ended.add(claim_allocation.claim_uid)
+                claim_allocations[claim_allocation.claim_uid] = claim_allocation
+                slot_allocation = SlotAllocation(
+                    entry.slot_allocation,
+                    slot_ids,
+                    now,
+                    entry.pod_uid,
+                    entry.container,
+                    claim_allocation.claim_uid,
+                )
+        slot_allocations[slot_allocation.name] = slot_allocation
+    for name, page in pages.items():
+        if name in slot_allocations or page is None or page.state is not PageState.GRANT:
+            continue
+        # The kubelet has forgotten it, but its processes may still be ending.
+        account = f"page:{name}"
+        slot = name.rpartition("-")[0]
+        slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
+        claim_allocations[account] = _of_page(account, account, page, capacities)
+    return SlotState(slot_allocations, claim_allocations)
+
+
+def _claim_allocation(
+    pod_uid: str,
+    claim: VGPUClaim | None,
+    slot_allocation: str,
+    page: PageContent | None,
+    capacities: Mapping[str, DeviceCapacity],
+) -> ClaimAllocation | None:
+    if claim is not None and claim.status.allocation is not None:
+        reserved = claim.status.reserved_for
+        return ClaimAllocation(
+            claim_uid=claim.metadata.uid,
+            namespace=claim.metadata.namespace or "",
+            claim_name=claim.metadata.name,
+            allocation_id=claim.status.allocation.id,
+            pod_uid=pod_uid,
+            pod_name=reserved.pod_name if reserved is not None else "",
+            use=effective_use(claim.spec, claim.status.allocation.devices),
+        )
+    return None if page is None else _of_page(f"page:{slot_allocation}", pod_uid, page, capacities)
+
+
+def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageContent | None) -> bool:
+    """Whether its container is an init container whose page was closed; only the end does that."""
+    if claim is None or page is None or page.state is not PageState.CLOSED:
+        return False
+    init = init_requests(claim.spec)
+    return entry.container in init or init == {""}
+
+
+def _without_init(claim_allocation: ClaimAllocation, claim: VGPUClaim | None) -> ClaimAllocation:
+    if claim is None or claim.status.allocation is None:
+        return claim_allocation
+    allocation = claim.status.allocation
+    rest = without_init_part(claim.spec, allocation)
+    use = effective_use(claim.spec, rest.devices)
+    return replace(claim_allocation, use=use, init_ended=init_round(allocation))
+
+
+def _of_page(
+    account: str, pod_uid: str, page: PageContent, capacities: Mapping[str, DeviceCapacity]
+) -> ClaimAllocation:
+    use: dict[str, Use] = {}
+    for limit in page.devices:
+        known = capacities.get(limit.uuid)
+        whole = known.capacity.memory_mib if known is not None else 0
+        mib = whole if limit.memory_bytes == UNLIMITED else limit.memory_bytes // MIB
+        use[limit.uuid] = use.get(limit.uuid, Use()) + Use(mib, limit.cores, 1)
+    return ClaimAllocation(account, "", "", "", pod_uid, "", use)
+
+
+def recovered(
+    state: SlotState,
+    pages: Mapping[str, PageContent | None],
+    devices: Mapping[str, PhysicalDevice],
+    *,
+    static: frozenset[str] = frozenset(),
+) -> SlotState:
+    """With the instances that our own pages name, when the record of them was lost.
+
+    What was made and not yet in a page stays for an administrator to remove.
+
+    Args:
+        state: As it was rebuilt, without any.
+        pages: By slot allocation: the content of every page on disk.
+        devices: As the driver shows them now, by UUID.
+        static: Devices whose instances are an administrator's, and stay.
+    """
+    found: ClaimInstances = {}
+    named = {
+        limit.uuid: slot_allocation
+        for slot_allocation, page in pages.items()
+        if page is not None
+        for limit in page.devices
+    }
+    for uuid, device in devices.items():
+        for instance in device.mig_instances:
+            slot_allocation = state.slot_allocations.get(named.get(instance.uuid, ""))
+            if instance.uuid in named:
+                claim_uid = slot_allocation.claim_uid if slot_allocation is not None else ""
+                claim_allocation = state.claim_allocations.get(claim_uid)
+                allocation_id = (
+                    claim_allocation.allocation_id if claim_allocation is not None else ""
+                )
+                claim_instance = ClaimInstance(
+                    uuid, instance, claim_uid, allocation_id, adopted=uuid in static
+                )
+                found = claim_instances.with_instance(found, claim_instance)
+    return replace(state, claim_instances=found)

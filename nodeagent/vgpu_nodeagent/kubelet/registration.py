@@ -1,0 +1,174 @@
+"""Staying registered: the kubelet forgets every plugin when it restarts, and deletes its socket.
+
+Serve first, then register: the kubelet dials back at once. A new inode of the kubelet's socket
+means a new kubelet; a missing socket of ours means one that is just starting. A kubelet that stays
+may lose us as well (`state/plugin_standing.py`): then we register again, and the server goes on,
+because the end of a stream that the kubelet still reads makes it disconnect the plugin that is
+registered by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.server import PluginServer
+from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.state.plugin_standing import Look, PluginProblem, PluginStanding, PluginState
+
+logger = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+_TIMEOUT_S = 10.0
+_LOOK_S = 0.5
+_LISTEN_S = 3.0
+"""Between looks at what the kubelet offers: far below the limit of PodResources (100 a second)."""
+_LAST_RETRY_S = 10.0
+_OPTIONS = (("grpc.default_authority", "localhost"),)
+
+
+class Registration:
+    """Keeps one plugin registered with whatever kubelet runs.
+
+    Args:
+        server: The plugin's server.
+        node: Our resource and the kubelet's records.
+        kubelet: The kubelet's socket.
+        metrics: Where registrations and losses are counted.
+        sleep: Waits between looks; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        server: PluginServer,
+        node: LocalNode,
+        *,
+        kubelet: Path,
+        metrics: Metrics,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._server = server
+        self._kubelet = kubelet
+        self._resource = node.resource
+        self._pod_resources = node.pod_resources
+        self._metrics = metrics
+        self._sleep = sleep
+        self._standing = PluginStanding(node.resource)
+        self.forgotten = ForgottenSlots(node)
+        """What the kubelet that is registered with has no record of."""
+        self._slept_s = 0.0
+        self._changed = asyncio.Event()
+        self.registered = asyncio.Event()
+        """Set once the first registration succeeded."""
+
+    async def run(self) -> None:
+        """Register, watch, register again, for ever."""
+        current: tuple[int, int] | None = None
+        retry_s = _LOOK_S
+        looked_at = 0.0
+        try:
+            while True:
+                found = self._identity()
+                try:
+                    if found is not None and (found != current or not self._server.socket.exists()):
+                        await self._server.start()
+                        self.forgotten.look()  # before the kubelet asks for the slots
+                        await self._register()
+                        self._standing.registered_with_a_new_kubelet(now=self._slept_s)
+                        self._note(PluginState.CONNECTED, None)
+                        current, retry_s, looked_at = found, _LOOK_S, self._slept_s
+                    elif found is not None and self._slept_s - looked_at >= _LISTEN_S:
+                        looked_at = self._slept_s
+                        await self._look()
+                except (grpc.aio.AioRpcError, OSError) as error:
+                    logger.warning("registration, again in %.1f s: %s", retry_s, _words(error))
+                    current = None
+                    await self._pause(retry_s)
+                    retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                    continue
+                await self._pause(_LOOK_S)
+        finally:
+            await self._server.stop()
+
+    async def problem_changed(self) -> PluginProblem | None:
+        """Wait until what keeps the kubelet from offering our slots has changed; return it."""
+        await self._changed.wait()
+        self._changed.clear()
+        return self._standing.problem
+
+    async def _look(self) -> None:
+        """Compare what the kubelet offers with what we do; register again where it has lost us."""
+        before, problem = self._standing.state, self._standing.problem
+        plugin = self._server.plugin
+        if self.forgotten.look():
+            plugin.offer_changed()
+        try:
+            listed = await self._pod_resources.allocatable()
+        except KubeletUnavailable as error:
+            logger.debug("what the kubelet offers is unknown: %s", error)
+            listed = None
+        look = Look(plugin.is_read, plugin.offered, listed)
+        register = self._standing.see(look, now=self._slept_s)
+        self._note(before, problem)
+        if register:
+            plugin.expect_stream()
+            await self._register()
+
+    def _note(self, before: PluginState, problem: PluginProblem | None) -> None:
+        """Log, count and pass on what has changed in our standing with the kubelet."""
+        state = self._standing.state
+        self._metrics.plugin_connected.set(state is PluginState.CONNECTED)
+        if state is not before:
+            if state is PluginState.CONNECTED:
+                logger.info("the kubelet offers %s of this agent again", self._resource)
+            else:
+                self._metrics.plugin_losses.labels(state.value).inc()
+                logger.warning("the kubelet no longer offers %s of this agent", self._resource)
+        if self._standing.problem != problem:
+            if self._standing.problem is not None:
+                logger.error(
+                    "%s: %s", self._standing.problem.reason, self._standing.problem.message
+                )
+            self._changed.set()
+
+    async def _pause(self, seconds: float) -> None:
+        await self._sleep(seconds)
+        self._slept_s += seconds
+
+    def _identity(self) -> tuple[int, int] | None:
+        """The identity of a kubelet's socket; None while there is none."""
+        try:
+            status = self._kubelet.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_ctime_ns
+
+    async def _register(self) -> None:
+        async with grpc.aio.insecure_channel(
+            f"unix://{self._kubelet}", options=_OPTIONS
+        ) as channel:
+            await dp_grpc.RegistrationStub(channel).Register(
+                dp.RegisterRequest(
+                    version=VERSION,
+                    endpoint=self._server.socket.name,
+                    resource_name=self._resource,
+                    options=dp.DevicePluginOptions(pre_start_required=True),
+                ),
+                timeout=_TIMEOUT_S,
+            )
+        self._metrics.registrations.inc()
+        self.registered.set()
+        logger.info("registered %s with the kubelet", self._resource)
+
+
+def _words(error: Exception) -> str:
+    return str(error.details()) if isinstance(error, grpc.aio.AioRpcError) else str(error)

@@ -1,0 +1,364 @@
+"""Release: the end of a grant, once nothing of it can be in use any more.
+
+A pod has ended when it is terminal or gone; its containers are gone when PodResources no longer
+lists them, the kubelet has cleaned up after a pod that vanished, and no process has the usage
+region mapped. Then the page is closed, spec and folder go, the slots are free, and the claim's
+status names the allocation as released. Everything is found by looking, not by remembering
+events, so that it works the same after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from vgpu_api import conditions
+from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import ended_init_ids, init_containers
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
+from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.kubelet.init_ends import InitEnds
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.orphaned_processes import OrphanedProcesses
+from vgpu_nodeagent.kubelet.pod_resources import PodListing
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state import claim_instances, slots
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
+from vgpu_nodeagent.state.slots import ClaimAllocation
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
+_ROUND_S = 10.0
+LOST_AFTER_S = 120.0
+"""A claim whose pod is not bound here for so long, and was never seen, lost it unseen.
+
+The agent cannot read pods without a node, so a pod that waits for its Binding looks the same. That
+takes at most 60 s (a Binding without an answer); then the operator takes the allocation away.
+"""
+
+
+class Releases:
+    """Finds what has ended and frees it.
+
+    Args:
+        node: The node.
+        reports: Writes to the API server.
+        is_bound: Whether a pod with this namespace, name and UID is bound to this node (a quorum
+            read); asked only about a claim whose pod was never seen here.
+        kubelet_pods: The kubelet's folder of pods, by UID.
+        freed: Called when capacity was freed.
+        unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
+            record.
+        now: Monotonic seconds. A slot allocation's age counts from when this process first saw it:
+            by the clock on the wall, which may go back, one might stay for an hour.
+    """
+
+    def __init__(
+        self,
+        node: LocalNode,
+        *,
+        reports: Reports,
+        is_bound: Callable[[str, str, str], Awaitable[bool]],
+        kubelet_pods: Path,
+        freed: Callable[[], None],
+        unused_allocation_s: float = UNUSED_ALLOCATION_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._reports = reports
+        self._init_ends = InitEnds(node, reports=reports)
+        self._orphans = OrphanedProcesses(node, reports=reports)
+        self._is_bound = is_bound
+        self._kubelet_pods = kubelet_pods
+        self._freed = freed
+        self._unused_allocation_s = unused_allocation_s
+        self._now = now
+        self._first_seen: dict[str, float] = {}  # slot allocations that are not bound
+        # UIDs of pods seen here and gone since, while claims name them.
+        self._gone: set[str] = set()
+        # Since when claims name pods that were never seen here, by UID.
+        self._missing: dict[str, float] = {}
+        self._desired = asyncio.Event()
+        self._sweeping: asyncio.Task[bool] | None = None
+        node.view.on_pod(self._pod_changed)
+        node.view.on_claim(lambda old, new: self._desired.set())
+
+    async def run(self) -> None:
+        """Sweep at every change that may end something, and every now and then."""
+        await self._node.view.wait_synced()
+        await self.look_for_lost_pods()
+        while True:
+            again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
+            try:
+                async with asyncio.timeout(again_s):  # wait_for may swallow being cancelled
+                    await self._desired.wait()
+            except TimeoutError:
+                await self.look_for_lost_pods()
+            self._desired.clear()
+
+    async def sweep(self) -> None:
+        """Free now what can be freed now."""
+        await self._one_sweep()
+
+    async def close(self) -> None:
+        """End the sweep under way: nothing is written after that."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+
+    def rest_s(self) -> float:
+        """How long nothing needs to be looked at, unless something changes."""
+        now = self._now()
+        ends = (seen + self._unused_allocation_s for seen in self._unbound().values())
+        waits = [end - now for end in ends if end > now]
+        return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
+
+    async def _one_sweep(self) -> bool:
+        """One sweep, shared by all who want one; whether something is left to be freed soon."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.ensure_future(self._sweep())
+        return await asyncio.shield(self._sweeping)
+
+    async def _sweep(self) -> bool:
+        node = self._node
+        if not node.view.is_synced:
+            return True
+        left = False
+        ended = [
+            claim_allocation
+            for claim_allocation in node.checkpoint.state.claim_allocations.values()
+            if not claim_allocation.closed and self._has_ended(claim_allocation.pod_uid)
+        ]
+        unused = self._unused_allocations()
+        if ended or unused:
+            try:
+                listing = await node.pod_resources.list()
+                entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+                for claim_allocation in ended:
+                    left |= not await self._close_unless_used(claim_allocation, listing, entries)
+                self._drop(unused, entries)
+            except (KubeletUnavailable, OSError) as error:
+                logger.warning("release must wait: %s", error)
+                left = True
+        left |= await self._end_inits()
+        left |= await node.instances.remove_all(self._is_over)
+        for slot_allocation in node.checkpoint.state.slot_allocations.values():
+            if slot_allocation.is_bound:
+                await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
+        return not self._release_ended_claims() or left
+
+    async def _end_inits(self) -> bool:
+        """Close what ended init containers had; whether some of it is left."""
+        try:
+            freed, left = await self._init_ends.sweep()
+        except OSError as error:
+            logger.warning("the end of init containers cannot be recorded: %s", error)
+            return True
+        if freed:
+            self._freed()
+        return left
+
+    def _has_ended(self, pod_uid: str) -> bool:
+        """Whether a pod that once ran here has ended."""
+        pod = self._node.view.pod_with_uid(pod_uid)
+        return pod is None or pod.is_terminal
+
+    async def _close_unless_used(
+        self,
+        claim_allocation: ClaimAllocation,
+        listing: PodListing,
+        entries: Sequence[KubeletEntry],
+    ) -> bool:
+        node = self._node
+        slot_allocations = node.checkpoint.state.of_claim(claim_allocation.claim_uid)
+        place = (claim_allocation.namespace, claim_allocation.pod_name)
+        known = {entry.slot_allocation for entry in entries}
+        for slot_allocation in slot_allocations:
+            for container in listing.holders(frozenset(slot_allocation.slot_ids)):
+                # Under the same name and slots there may be a new pod already: only a slot
+                # allocation that the kubelet still has on record is held.
+                if (container.namespace, container.pod) == place and slot_allocation.name in known:
+                    return False
+        if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
+            if (self._kubelet_pods / claim_allocation.pod_uid).exists():
+                return False
+            if await self._orphans.are_there(claim_allocation):
+                return False
+        # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
+        if not await node.instances.remove(
+            claim_allocation.claim_uid, claim_allocation.allocation_id
+        ):
+            return False
+        for slot_allocation in slot_allocations:
+            node.allocations.close(slot_allocation.name)
+        node.checkpoint.commit(slots.close(node.checkpoint.state, claim_allocation.claim_uid))
+        logger.info("released claim %s/%s", claim_allocation.namespace, claim_allocation.claim_name)
+        self._freed()
+        return True
+
+    def _unused_allocations(self) -> list[str]:
+        """Slot allocations that were never bound and are old enough to judge."""
+        oldest = self._now() - self._unused_allocation_s
+        return [name for name, seen in self._unbound().items() if seen < oldest]
+
+    def _unbound(self) -> dict[str, float]:
+        """Slot allocations that are not bound, and since when they are known here."""
+        now, slot_allocations = self._now(), self._node.checkpoint.state.slot_allocations.values()
+        unbound = (
+            slot_allocation.name
+            for slot_allocation in slot_allocations
+            if not slot_allocation.is_bound
+        )
+        self._first_seen = {name: self._first_seen.get(name, now) for name in unbound}
+        return self._first_seen
+
+    def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
+        # The kubelet strikes a pod that went before it started off its record only when it admits
+        # the next one; so what counts is whether the pod is still there.
+        known = {entry.slot_allocation for entry in entries if self._is_here(entry.pod_uid)}
+        for name in unused:
+            if name not in known:
+                self._node.allocations.close(name)
+                checkpoint = self._node.checkpoint
+                checkpoint.commit(slots.drop(checkpoint.state, name))
+                self._freed()
+
+    def _is_here(self, pod_uid: str) -> bool:
+        """Whether a pod is known, or the kubelet still has a folder of it."""
+        is_known = self._node.view.pod_with_uid(pod_uid) is not None
+        return is_known or (self._kubelet_pods / pod_uid).exists()
+
+    def _release_ended_claims(self) -> bool:
+        """Report what is released; forget holdings that the API server has recorded.
+
+        Returns:
+            Whether all of that could be recorded.
+        """
+        node, done = self._node, True
+        for claim_allocation in list(node.checkpoint.state.claim_allocations.values()):
+            claim = node.view.claim_with_uid(claim_allocation.claim_uid)
+            if claim_allocation.closed and (
+                claim is None or _allocation_id(claim) != claim_allocation.allocation_id
+            ):
+                try:
+                    node.checkpoint.commit(
+                        slots.forget(node.checkpoint.state, claim_allocation.claim_uid)
+                    )
+                except OSError as error:
+                    place = (claim_allocation.namespace, claim_allocation.claim_name)
+                    logger.warning("the end of claim %s/%s cannot be recorded: %s", *place, error)
+                    done = False
+        for claim in node.view.claims.objects.values():
+            name = _allocation_id(claim)
+            if name and not _is_released(claim) and self._nothing_in_use(claim):
+                self._reports.released(claim, name)
+        self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
+        return done
+
+    def _is_over(self, claim_instance: ClaimInstance) -> bool:
+        """Whether an instance is needed no more; a claim allocation, if there is one, decides."""
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(
+            claim_instance.claim_uid
+        )
+        if (
+            claim_allocation is not None
+            and claim_allocation.allocation_id == claim_instance.allocation_id
+        ):
+            return claim_allocation.closed
+        claim = self._node.view.claim_with_uid(claim_instance.claim_uid)
+        return (
+            claim is None
+            or _allocation_id(claim) != claim_instance.allocation_id
+            or self._nothing_granted(claim)
+        )
+
+    def _nothing_in_use(self, claim: VGPUClaim) -> bool:
+        claim_instance = claim_instances.of_claim(
+            self._node.checkpoint.state.claim_instances, claim.metadata.uid
+        )
+        return not claim_instance and self._nothing_granted(claim)
+
+    def _nothing_granted(self, claim: VGPUClaim) -> bool:
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
+        if claim_allocation is not None and claim_allocation.allocation_id == _allocation_id(claim):
+            return claim_allocation.closed
+        reserved = claim.status.reserved_for
+        if reserved is None or claim_allocation is not None:
+            return False
+        if self._node.checkpoint.state.has_open_account(reserved.pod_uid):
+            return False  # of the claim that was there before this one was made again
+        pod = self._node.view.pod_with_uid(reserved.pod_uid)
+        return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
+
+    async def look_for_lost_pods(self) -> None:
+        """Pods of claims that were never seen here: bound and deleted while the agent was away?
+
+        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim that was never
+        prepared, only time distinguishes a pod that is gone from one that is not bound yet.
+        """
+        missing: dict[str, float] = {}
+        for claim, reserved in _reserved(self._node):
+            uid = reserved.pod_uid
+            if (
+                uid in self._gone
+                or claim.metadata.uid in self._node.checkpoint.state.claim_allocations
+                or self._node.view.pod_with_uid(uid) is not None
+            ):
+                continue
+            missing[uid] = self._missing.get(uid, self._now())
+            is_old = self._now() - missing[uid] >= LOST_AFTER_S
+            is_deleted = claim.metadata.deletion_timestamp is not None
+            if not (is_deleted or is_old or self._has_left(claim, uid)):
+                continue
+            namespace = claim.metadata.namespace or ""
+            if not await self._is_bound(namespace, reserved.pod_name, uid):
+                self._gone.add(uid)
+        self._missing = missing
+
+    def _has_left(self, claim: VGPUClaim, pod_uid: str) -> bool:
+        """Whether a pod that is not seen was prepared here, and the kubelet has nothing of it.
+
+        `Prepared` ends with its allocation, so the pod was bound here. An agent that lost its
+        record while the pod went would otherwise wait, at each of its starts anew.
+        """
+        prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
+        was_here = prepared is not None and prepared.status == "True"
+        return was_here and not (self._kubelet_pods / pod_uid).exists()
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._gone.add(old.metadata.uid)
+            self._reports.pod_gone(old.metadata.uid)
+            self._desired.set()
+        elif new is not None and (new.is_terminal or _init_moved(old, new)):
+            self._desired.set()
+
+
+def _init_moved(old: Pod | None, new: Pod) -> bool:
+    """Whether init containers have ended, or begin again."""
+    return bool(init_containers(new)) and (
+        old is None or ended_init_ids(new) != ended_init_ids(old)
+    )
+
+
+def _reserved(node: LocalNode) -> list[tuple[VGPUClaim, ReservedFor]]:
+    return [
+        (claim, claim.status.reserved_for)
+        for claim in node.view.claims.objects.values()
+        if claim.status.reserved_for is not None
+    ]
+
+
+def _allocation_id(claim: VGPUClaim) -> str:
+    return claim.status.allocation.id if claim.status.allocation is not None else ""
+
+
+def _is_released(claim: VGPUClaim) -> bool:
+    released = claim.status.released
+    return released is not None and released.allocation_id == _allocation_id(claim)

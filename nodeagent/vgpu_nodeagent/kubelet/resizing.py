@@ -1,0 +1,332 @@
+"""The agent's part of a resize in place: pages follow a claim's changed memory and cores.
+
+`vgpu_api.resize` has how operator and agent share the work. Every change is synchronous, from the
+look at what is used to the page, so that nothing is granted in between. The record on disk holds
+the larger of old and new amounts while pages change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_requests, init_round, without_init_part
+from vgpu_api.quantity import MIB, format_mib
+from vgpu_api.reasons import Reason
+from vgpu_api.resize import allowed, target, unmet, was_changed
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.errors import PageDamaged, Refused
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 0.5
+"""A resize that could not be done is tried again this often."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """The pages of a claim after an attempt.
+
+    Attributes:
+        limits: New limits by slot allocation; only of pages that change.
+        shown: (MiB, cores) of pages, by request and device.
+        blocked: Why something could not be done: reason and sentence.
+        ended: Requests of init containers that have ended: their pages have no limits any more.
+    """
+
+    limits: dict[str, list[DeviceLimit]] = field(default_factory=dict)
+    shown: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    blocked: list[tuple[str, str]] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+
+
+def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
+    """What a container that starts is granted: of a smaller request at once the smaller amount."""
+    if not was_changed(claim):
+        return allocation
+    devices = allowed(target(claim.spec, allocation), allocation.devices)
+    return allocation.model_copy(update={"devices": list(devices)})
+
+
+class Resizing:
+    """Brings pages to what claims ask for, whenever a claim changes.
+
+    Args:
+        node: What is worked on.
+        reports: Reports the outcome.
+    """
+
+    def __init__(self, node: LocalNode, *, reports: Reports) -> None:
+        self._node = node
+        self._reports = reports
+        self._due: dict[str, None] = {}  # claims by UID, in order
+        self._desired = asyncio.Event()
+        self._said: dict[str, tuple[int | None, str]] = {}
+        node.view.on_claim(self._changed)
+
+    async def run(self) -> None:
+        """Resize for ever: at once what changed, and again what could not be done."""
+        await self._node.view.wait_synced()
+        while True:
+            try:
+                async with asyncio.timeout(AGAIN_S if self._due else None):
+                    await self._desired.wait()
+            except TimeoutError:
+                pass
+            self._desired.clear()
+            self.resize_due()
+
+    def resize_due(self) -> None:
+        """Try every claim that is due; those that could not be done stay due."""
+        for uid in list(self._due):
+            claim = self._node.view.claim_with_uid(uid)
+            if claim is None or self._resize(claim):
+                del self._due[uid]
+
+    def _changed(self, old: VGPUClaim | None, new: VGPUClaim | None) -> None:
+        if new is None:
+            if old is not None:
+                self._said.pop(old.metadata.uid, None)
+        elif was_changed(new) and not new.unknown_values:
+            self._due[new.metadata.uid] = None
+            self._desired.set()
+
+    def _resize(self, claim: VGPUClaim) -> bool:
+        """Bring the claim's pages to what it asks for; False if that has to be tried again."""
+        allocation = claim.status.allocation
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
+        if allocation is None or claim_allocation is None or claim_allocation.closed:
+            return True  # a container that starts is granted what is asked for then
+        if claim_allocation.allocation_id != allocation.id:
+            return True
+        if claim_allocation.init_ended == init_round(allocation):
+            allocation = without_init_part(claim.spec, allocation)
+        desired = target(claim.spec, allocation)
+        outcome = self._attempt(claim, allocation, allowed(desired, allocation.devices))
+        try:
+            self._apply(claim, allocation, claim_allocation, outcome)
+        except Refused as refused:
+            outcome.blocked.append(("NoRoom", str(refused)))
+        except (PageDamaged, OSError) as error:
+            outcome.blocked.append(("StorageFailed", str(error)))
+        if not outcome.blocked and desired != _least(desired, allocation.devices):
+            outcome.blocked.append(self._lack(claim, desired, allocation))
+        if not outcome.blocked and self._starting(desired, allocation, outcome):
+            return False
+        is_done = not outcome.blocked
+        outcome.blocked += unmet(claim.spec, allocation)  # until the claim changes again
+        self._report(claim, desired, outcome)
+        return is_done
+
+    def _attempt(
+        self, claim: VGPUClaim, allocation: Allocation, devices: Sequence[AllocatedDevice]
+    ) -> _Outcome:
+        """Work out the new limits; nothing is written."""
+        outcome = _Outcome()
+        init = init_requests(claim.spec)
+        for slot_allocation in self._node.checkpoint.state.of_claim(claim.metadata.uid):
+            request = _request_of(claim, slot_allocation)
+            mine = {d.uuid: d for d in devices if d.request == request and d.mig is None}
+            try:
+                content = self._node.allocations.content(slot_allocation.name)
+                if content.state is PageState.CLOSED and request in init:
+                    outcome.ended.add(request)
+                if content.state is not PageState.GRANT or not mine:
+                    continue
+                ledger = self._node.allocations.usage(slot_allocation.name)
+            except PageDamaged as error:
+                outcome.blocked.append(("LimitPageDamaged", str(error)))
+                continue
+            used = {use.uuid: use.used_bytes for use in ledger}
+            limits = [
+                self._limit(
+                    slot_allocation, limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome
+                )
+                for limit in content.devices
+            ]
+            for limit in limits:
+                outcome.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
+            if limits != list(content.devices):
+                outcome.limits[slot_allocation.name] = limits
+        return outcome
+
+    def _limit(
+        self,
+        slot_allocation: SlotAllocation,
+        old: DeviceLimit,
+        desired: AllocatedDevice | None,
+        used: int,
+        outcome: _Outcome,
+    ) -> DeviceLimit:
+        if desired is None or old.memory_bytes == UNLIMITED:
+            return old
+        memory = desired.memory_mib * MIB
+        if (memory, desired.cores) == (old.memory_bytes, old.cores):
+            return old
+        if not self._node.backends.resizes:
+            outcome.blocked.append(
+                (
+                    "LimitBackend",
+                    f"GPU {old.uuid}: the driver's limit is set when a container starts",
+                )
+            )
+            return old
+        if not slot_allocation.interposed:
+            known = (
+                "runs without the library"
+                if slot_allocation.interposed is not None
+                else "was started before it was recorded whether it has the library"
+            )
+            outcome.blocked.append(
+                (
+                    "NotInterposed",
+                    f"GPU {old.uuid}: container {slot_allocation.container} {known}, "
+                    "and cannot be limited before it starts again",
+                )
+            )
+            return old
+        if memory < old.memory_bytes and used > memory:
+            outcome.blocked.append(
+                (
+                    "InUse",
+                    f"GPU {old.uuid}: container {slot_allocation.container} has "
+                    f"{-(-used // MIB)} MiB in use, {desired.memory_mib} MiB asked",
+                )
+            )
+            memory = old.memory_bytes
+        physical = old.physical_bytes * memory // old.memory_bytes
+        return replace(old, memory_bytes=memory, cores=desired.cores, physical_bytes=physical)
+
+    def _apply(
+        self,
+        claim: VGPUClaim,
+        allocation: Allocation,
+        claim_allocation: ClaimAllocation,
+        outcome: _Outcome,
+    ) -> None:
+        """Record the larger amounts, change the pages, record their values.
+
+        Raises:
+            Refused: The devices have no room; nothing was changed.
+            PageDamaged: A page could not be written.
+            OSError: The record could not be written.
+        """
+        checkpoint = self._node.checkpoint
+        capacities = self._node.inventory.capacities()
+        has = {uuid: device.allocatable for uuid, device in capacities.items()}
+        uid = claim.metadata.uid
+        now = effective_use(claim.spec, _as_shown(allocation.devices, outcome))
+        if claim_allocation.init_ended is not None:
+            now = {uuid: use for uuid, use in now.items() if uuid in claim_allocation.use}
+        most = {uuid: use.peak(claim_allocation.use.get(uuid, Use())) for uuid, use in now.items()}
+        checkpoint.commit(slots.resize(checkpoint.state, uid, use=most, allocatable=has))
+        for slot_allocation, limits in outcome.limits.items():
+            self._node.allocations.resize(slot_allocation, limits)
+        checkpoint.commit(slots.resize(checkpoint.state, uid, use=now, allocatable=has))
+
+    def _starting(
+        self, desired: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
+    ) -> bool:
+        """Whether a container that changes has no page yet: it is checked once it has."""
+        return any(
+            device != old
+            and device.request not in outcome.ended
+            and (device.request, device.uuid) not in outcome.shown
+            for device, old in zip(desired, allocation.devices, strict=True)
+        )
+
+    def _lack(
+        self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], allocation: Allocation
+    ) -> tuple[str, str]:
+        """Return why the operator granted less than is asked, as a reason and a sentence.
+
+        The claim stays on its devices, so what one of them could not hold even if it were empty
+        will never be granted, whatever ends.
+        """
+        capacities, used = self._node.inventory.capacities(), self._node.checkpoint.state.used()
+        nothing = Use()
+        parts = []
+        for device, held in zip(desired, allocation.devices, strict=True):
+            if device.memory_mib <= held.memory_mib and device.cores <= held.cores:
+                continue
+            has = capacities[device.uuid].allocatable if device.uuid in capacities else nothing
+            free = has - used.get(device.uuid, nothing)
+            parts.append(
+                f"GPU {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
+                f"{format_mib(held.memory_mib)} and {held.cores} % held, "
+                f"{format_mib(max(0, free.memory_mib))} and {max(0, free.cores)} % free beside that"
+            )
+        for uuid, use in effective_use(claim.spec, desired).items():
+            if uuid not in capacities:
+                continue  # a GPU that was lost may come back
+            has = capacities[uuid].allocatable
+            if use.memory_mib > has.memory_mib or use.cores > has.cores:
+                parts.append(
+                    f"GPU {uuid} has {format_mib(has.memory_mib)} and {has.cores} % in all, so it "
+                    "can never hold that: ask for less, or create the claim anew"
+                )
+                return Reason.IMPOSSIBLE, "; ".join(parts)
+        return "WaitingForRoom", "; ".join(parts)
+
+    def _report(
+        self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], outcome: _Outcome
+    ) -> None:
+        reason = outcome.blocked[0][0] if outcome.blocked else ""
+        message = "; ".join(sentence for _, sentence in outcome.blocked)
+        # What is used and what is free moves all the time, and is no news.
+        said = claim.metadata.generation, reason
+        if self._said.get(claim.metadata.uid) == said:
+            return
+        self._said[claim.metadata.uid] = said
+        if not outcome.blocked:
+            self._reports.resized(claim, f"limits are in place: {_amounts(desired)}")
+            return
+        self._reports.not_resized(claim, reason, message)
+        reserved = claim.status.reserved_for
+        pod = None if reserved is None else self._node.view.pod_with_uid(reserved.pod_uid)
+        if pod is not None:
+            self._reports.warning(pod, "ResizeNotDone", f"claim {claim.metadata.name}: {message}")
+
+
+def _least(
+    desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+) -> Sequence[AllocatedDevice]:
+    return [
+        device if device.memory_mib <= old.memory_mib and device.cores <= old.cores else old
+        for device, old in zip(desired, held, strict=True)
+    ]
+
+
+def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[AllocatedDevice]:
+    """The devices with the amounts of pages; as allocated where there is no page yet."""
+    found = []
+    for device in devices:
+        shown = outcome.shown.get((device.request, device.uuid))
+        if shown is not None:
+            memory_mib, cores = shown
+            update = {"memory": format_mib(memory_mib), "cores": cores}
+            device = device.model_copy(update=update)
+        found.append(device)
+    return found
+
+
+def _request_of(claim: VGPUClaim, slot_allocation: SlotAllocation) -> str:
+    """The request of the container: of its name, or the sole one without a name."""
+    names = {request.name for request in claim.spec.requests}
+    return slot_allocation.container if slot_allocation.container in names else ""
+
+
+def _amounts(devices: Sequence[AllocatedDevice]) -> str:
+    return ", ".join(
+        f"{format_mib(device.memory_mib)} and {device.cores} % of GPU {device.uuid}"
+        for device in devices
+    )

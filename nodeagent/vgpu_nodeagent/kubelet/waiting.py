@@ -1,0 +1,63 @@
+"""Pods whose container was refused, and what would let it start.
+
+The kubelet tries a refused container again every 10 to 15 seconds, but at once when its pod
+changes. So when the missing thing appears, the pod is touched, once for each refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_nodeagent.errors import Why
+from vgpu_nodeagent.state.node_view import NodeView, Place
+
+_FOR_ROOM = frozenset({Why.OVER_CAPACITY, Why.SLOT_TAKEN, Why.CLAIM_CLOSED})
+
+
+class WaitingPods:
+    """Remembers refused pods and wakes them.
+
+    Args:
+        view: The pods of this node.
+        touch: Changes a pod.
+    """
+
+    def __init__(self, view: NodeView, *, touch: Callable[[Pod], None]) -> None:
+        self._view = view
+        self._touch = touch
+        self._waiting: dict[Place, Why] = {}
+        view.on_pod(self._pod_changed)
+        view.on_claim(self._claim_changed)
+
+    def add(self, place: Place, reason: Why) -> None:
+        """A container of this pod was refused."""
+        self._waiting[place] = reason
+
+    def done(self, place: Place) -> None:
+        """It was granted after all."""
+        self._waiting.pop(place, None)
+
+    def room_was_made(self) -> None:
+        """Wake the pods that wait for capacity or a slot."""
+        for place, reason in list(self._waiting.items()):
+            if reason in _FOR_ROOM:
+                self._wake(place)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None and old is not None:
+            self.done((old.metadata.namespace or "", old.metadata.name))
+
+    def _claim_changed(self, old: VGPUClaim | None, new: VGPUClaim | None) -> None:
+        if new is None or new.status.reserved_for is None:
+            return
+        granted = (new.status.reserved_for, new.status.allocation)
+        # Only a new grant: our own conditions change the claim too, and must not wake anybody.
+        if old is None or granted != (old.status.reserved_for, old.status.allocation):
+            self._wake((new.metadata.namespace or "", new.status.reserved_for.pod_name))
+
+    def _wake(self, place: Place) -> None:
+        pod = self._view.pods.objects.get(place)
+        if pod is not None and self._waiting.pop(place, None) is not None:
+            self._touch(pod)

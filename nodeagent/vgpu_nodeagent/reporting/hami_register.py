@@ -1,0 +1,145 @@
+"""The node's devices in HAMi's words: an annotation of the Node, for people and tools that read it.
+
+A view: no component of ours reads it, and an agent that may not write it works on without it.
+Source of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from vgpu_api.names import (
+    FIELD_MANAGER_AGENT,
+    HAMI_NODE_HANDSHAKE,
+    HAMI_NODE_REGISTER,
+    HAMI_NODE_SCORE,
+    published_model,
+)
+from vgpu_api.resources import NODES
+from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_client.api import Api
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_nodeagent.discovery.drivers.base import InstanceProfile, PhysicalDevice
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity
+
+logger = logging.getLogger(__name__)
+
+_MODES: Mapping[DeviceMode, str] = {
+    "Shared": "hami-core",
+    "Exclusive": "hami-core",
+    "MIG": "mig",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One device: what it is, on which terms it is given away, how, and whether it is well."""
+
+    device: PhysicalDevice
+    capacity: DeviceCapacity
+    mode: DeviceMode
+    healthy: bool
+
+
+def register_text(entries: Iterable[Entry]) -> str:
+    """The annotation's value: a JSON list, by index.
+
+    Amounts are what may be given away (MiB, percent of compute), after scaling. A NUMA node that
+    the platform does not report is 0, as in HAMi.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
+    return json.dumps([_words(entry) for entry in ordered], separators=(",", ":"))
+
+
+def _words(entry: Entry) -> dict[str, object]:
+    device, given = entry.device, entry.capacity.allocatable
+    profiles = device.mig_profiles if device.mig_enabled else ()
+    most = max((len(profile.places) for profile in profiles), default=given.slots)
+    return {
+        "id": device.uuid,
+        "index": device.index,
+        "count": min(given.slots, most),
+        "devmem": given.memory_mib,
+        "devcore": given.cores,
+        "type": published_model(device.model),
+        "numa": device.numa_node or 0,
+        "mode": "mig" if device.mig_enabled else _MODES[entry.mode],
+        **({"migProfiles": [_profile(profile) for profile in profiles]} if profiles else {}),
+        "health": entry.healthy,
+    }
+
+
+def _profile(profile: InstanceProfile) -> dict[str, object]:
+    return {
+        "name": profile.name,
+        "memoryMB": profile.memory_mib,
+        "core": profile.cores,
+        "sliceCount": profile.slices,
+        "placements": [{"start": start, "size": size} for start, size in profile.places],
+    }
+
+
+def score_text(entries: Iterable[Entry]) -> str:
+    """The value of the annotation with how well devices are connected; empty without any link.
+
+    A JSON list, by index: of each device the score of each peer, higher for a better path.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
+    if not any(entry.device.links for entry in ordered):
+        return ""
+    scores = [
+        {"uuid": entry.device.uuid, "score": {link.peer: link.score for link in entry.device.links}}
+        for entry in ordered
+    ]
+    return json.dumps(scores, separators=(",", ":"))
+
+
+class HamiRegister:
+    """Keeps the annotations as the devices are. Remembers what it wrote, so it costs no reads.
+
+    The handshake has when the register was written last, in the words in which device plugins
+    answered HAMi's scheduler before its v2.10: `Reported_2006-01-02 15:04:05`, UTC.
+    """
+
+    def __init__(self, api: Api, *, node: str, unix: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._node = node
+        self._unix = unix
+        self._written: dict[str, str] | None = None
+        self._complained = False
+
+    def forget(self) -> None:
+        """The node may be another one of the same name: write again."""
+        self._written = None
+
+    async def write(self, entries: Iterable[Entry]) -> None:
+        """Write the annotation if it has changed.
+
+        Raises:
+            ClientError: the Node could not be written, for another reason than missing rights.
+        """
+        entries = list(entries)
+        texts = {HAMI_NODE_REGISTER: register_text(entries)}
+        if score := score_text(entries):
+            texts[HAMI_NODE_SCORE] = score
+        if texts == self._written:
+            return
+        timestamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._unix()))
+        annotations = {**texts, HAMI_NODE_HANDSHAKE: f"Reported_{timestamp}"}
+        changes = {"metadata": {"annotations": annotations}}
+        try:
+            await self._api.merge_patch(
+                NODES, self._node, changes, field_manager=FIELD_MANAGER_AGENT
+            )
+        except NotFound:
+            return  # a Node that is gone shows nothing
+        except Forbidden as error:
+            if not self._complained:
+                logger.warning("the GPUs are not shown in HAMi's words: %s", error)
+            self._complained = True
+            return
+        self._written = texts

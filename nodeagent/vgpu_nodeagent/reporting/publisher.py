@@ -1,0 +1,260 @@
+"""One GPUDevice object for each device, made, kept and kept true.
+
+The agent writes an object's spec once, with the node's name, and never again: the rest of the
+spec is the administrator's. Status is applied server-side under the agent's own field manager,
+so that the operator's `allocated` and `claims` stay, and only when something in it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from vgpu_api import names
+from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_api.vendors import kind_of
+from vgpu_client.api import Api
+from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
+from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
+from vgpu_nodeagent.discovery.health import Health
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity, Inventory
+from vgpu_nodeagent.enforcement.toolkit import Exposure
+from vgpu_nodeagent.reporting.device_status import (
+    absent,
+    change,
+    configured,
+    isolated,
+    present,
+    said_by,
+    said_of,
+    unclaimed,
+    without_effect,
+)
+from vgpu_nodeagent.reporting.hami_register import Entry, HamiRegister
+from vgpu_nodeagent.state.node_view import NodeView
+from vgpu_nodeagent.state.plugin_standing import PluginProblem
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 30.0
+_ROUND_S = 60.0
+
+
+class Publisher:
+    """Keeps this node's GPUDevice objects true.
+
+    Args:
+        api: Where to.
+        node: The node's name.
+        view: The newest known objects of this node.
+        inventory: The devices.
+        health: Which of them can be relied on.
+        register: The same in HAMi's words, on the Node; None to leave that out.
+        unclaimed: The processes of no claim on a device, by its UUID, as a sentence.
+        config_fault: What is wrong with the configuration that the agent was given.
+        open_: What lets containers of no claim get at devices; None: nothing.
+        now: The clock.
+        sleep: Waits before another attempt; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        node: str,
+        view: NodeView,
+        inventory: Inventory,
+        health: Health,
+        register: HamiRegister | None = None,
+        unclaimed: Callable[[str], str] = lambda _: "",
+        config_fault: str = "",
+        open_: Exposure | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._view = view
+        self._inventory = inventory
+        self._health = health
+        self._register = register
+        self._unclaimed = unclaimed
+        self._config_fault = config_fault
+        self._open = open_
+        self._now = now
+        self._sleep = sleep
+        self._desired = asyncio.Event()
+        self.plugin_problem: PluginProblem | None = None
+        """Why the kubelet does not offer the node's slots; None while it does."""
+        inventory.on_change(self.wake)
+        view.on_device(self._device_changed)
+
+    def wake(self) -> None:
+        """Something that the objects show may have changed."""
+        self._desired.set()
+
+    async def run(self) -> None:
+        """Publish at every change, and look again every minute."""
+        retry_s = _FIRST_RETRY_S
+        await self._view.wait_synced()
+        while True:
+            self._desired.clear()
+            try:
+                await self.publish()
+            except ClientError as error:
+                logger.warning("publishing, again in %.1f s: %s", retry_s, error)
+                await self._sleep(retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                continue
+            retry_s = _FIRST_RETRY_S
+            try:
+                async with asyncio.timeout(_ROUND_S):  # wait_for may swallow being cancelled
+                    await self._desired.wait()
+            except TimeoutError:
+                continue
+
+    async def publish(self) -> None:
+        """Bring every object to what it should be, now.
+
+        Raises:
+            ClientError: An object could not be read or written.
+        """
+        capacity = self._inventory.capacities()
+        entries: list[Entry] = []
+        for uuid, gpu in self._inventory.devices.items():
+            device = self._own(uuid) or await self._create(gpu)
+            if device is not None:
+                desired = [
+                    *self._conditions(uuid),
+                    *unclaimed(device, self._unclaimed(uuid)),
+                    *configured(
+                        device,
+                        self._config_fault,
+                        self._inventory.fault(uuid),
+                        without_effect(device.spec, gpu),
+                    ),
+                    *isolated(device, self._open),
+                ]
+                await self._write(device, self._said(gpu, capacity[uuid]), desired)
+                healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
+                if gpu.memory_mib:  # HAMi's record has no word for memory that is not known
+                    entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
+        for device in list(self._view.devices.objects.values()):
+            if kind_of(device.status.vendor) is not None:
+                continue  # the operator publishes it, as another vendor's plugin registers it
+            if device.status.uuid and device.status.uuid not in self._inventory.devices:
+                conditions = absent(self._inventory.driver_error)
+                await self._write(device, said_by(device), conditions)
+        if self._register is not None and (entries or self._inventory.driver_error is None):
+            await self._register.write(entries)
+
+    def _device_changed(self, old: GPUDevice | None, new: GPUDevice | None) -> None:
+        if new is not None:
+            for uuid, gpu in self._inventory.devices.items():
+                if new.metadata.name in self._names(gpu):
+                    self._inventory.set_spec(uuid, new.spec)
+        self.wake()
+
+    def _names(self, gpu: PhysicalDevice) -> tuple[str, str]:
+        return (
+            names.device_object_name(gpu.uuid),
+            names.device_object_name_on_node(gpu.uuid, self._node),
+        )
+
+    def _own(self, uuid: str) -> GPUDevice | None:
+        gpu = self._inventory.devices[uuid]
+        for name in self._names(gpu):
+            device = self._view.devices.objects.get(("", name))
+            if device is not None and device.metadata.deletion_timestamp is None:
+                self._inventory.set_spec(uuid, device.spec)
+                return device
+        return None
+
+    async def _create(self, gpu: PhysicalDevice) -> GPUDevice | None:
+        """Make the device's object; under another name where another live node has one for it."""
+        node = await self._api.get(NODES, self._node)
+        plain, on_node = self._names(gpu)
+        for name in (plain, on_node):
+            try:
+                made = await self._api.create(
+                    GPU_DEVICES,
+                    {
+                        "apiVersion": names.API_VERSION,
+                        "kind": "GPUDevice",
+                        "metadata": {
+                            "name": name,
+                            "ownerReferences": [
+                                {
+                                    "apiVersion": "v1",
+                                    "kind": "Node",
+                                    "name": self._node,
+                                    "uid": node["metadata"]["uid"],
+                                }
+                            ],
+                        },
+                        "spec": {"nodeName": self._node},
+                    },
+                    field_manager=names.FIELD_MANAGER_AGENT,
+                )
+            except AlreadyExists:
+                if not await self._is_taken(name):
+                    return None  # ours, or about to go: the watch will show it
+                logger.warning("GPU %s: object %s belongs to another node", gpu.uuid, name)
+                continue
+            logger.info("GPU %s is published as %s", gpu.uuid, name)
+            if self._register is not None:
+                self._register.forget()  # the old objects may have gone with another Node
+            return GPUDevice.read(made)
+        return None
+
+    async def _is_taken(self, name: str) -> bool:
+        """Whether the object of this name is another live node's."""
+        try:
+            other = GPUDevice.read(await self._api.get(GPU_DEVICES, name))
+        except NotFound:
+            self.wake()
+            return False
+        if other.spec.node_name == self._node:
+            return False
+        try:
+            await self._api.get(NODES, other.spec.node_name)
+        except NotFound:
+            return False  # its node is gone, so it goes too, and we are woken by nothing: a round
+        return True
+
+    async def _write(
+        self, device: GPUDevice, said: dict[str, Any], desired: list[Condition]
+    ) -> None:
+        """Apply a status if the object lacks any of it."""
+        body = change(device, said, desired, timestamp=self._stamp())
+        if body is None:
+            return
+        try:
+            await self._api.apply(
+                GPU_DEVICES,
+                {
+                    "metadata": {"name": device.metadata.name, "uid": device.metadata.uid},
+                    "status": body,
+                },
+                field_manager=names.FIELD_MANAGER_AGENT,
+                force=True,
+                subresource="status",
+            )
+        except (NotFound, Conflict) as error:
+            logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
+
+    def _said(self, gpu: PhysicalDevice, capacity: DeviceCapacity) -> dict[str, Any]:
+        return said_of(gpu, capacity, vendor=self._inventory.vendor)
+
+    def _conditions(self, uuid: str) -> list[Condition]:
+        if not self._inventory.is_present(uuid):
+            return absent(self._inventory.driver_error)
+        return present(self._health.problem(uuid), self.plugin_problem)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

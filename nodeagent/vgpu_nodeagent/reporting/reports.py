@@ -1,0 +1,403 @@
+"""The agent's reports on claims and pods, written whenever the API server can be reached.
+
+PreStart and release never wait for the API server: they leave their reports here, and a worker
+writes them as soon as it can. Conditions, for people, and the fields that programs read are
+applied server-side by one field manager, always with the full set of the agent's own, on the
+newest version of the claim that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from vgpu_api import conditions, init_part, names
+from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import InitRound
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import (
+    Condition,
+    GPUDevice,
+    InitReleased,
+    InitWanted,
+    Released,
+    VGPUClaim,
+    VGPUClaimStatus,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, Conflict, Forbidden, Invalid, NotFound
+from vgpu_client.event import create_event
+from vgpu_nodeagent.state.node_view import NodeView, Place
+
+logger = logging.getLogger(__name__)
+
+_OWN_TYPES = (
+    conditions.PREPARED,
+    conditions.INIT_RELEASED,
+    conditions.RELEASED,
+    conditions.VIOLATED,
+    conditions.RESIZED,
+)
+_OWN_FIELDS = ("released", "init_released", "init_wanted")
+_Field: TypeAlias = Released | InitReleased | InitWanted
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 15.0
+_MESSAGE_KEPT = 1024
+_IN_PLACE = "limits are in place"
+_KINDS: Mapping[type[object], tuple[str, str]] = {
+    Pod: ("v1", "Pod"),
+    GPUDevice: (names.API_VERSION, "GPUDevice"),
+    VGPUClaim: (names.API_VERSION, "VGPUClaim"),
+}
+SLOW_S = 2.0
+"""A container that got its limits after a longer time than this is worth a word (decision 57)."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    place: Place
+    conditions: dict[str, Condition | None] = field(default_factory=dict)
+    fields: dict[str, _Field | None] = field(default_factory=dict)
+
+
+class Reports:
+    """Queues claims' statuses, events and touches, and delivers them.
+
+    Args:
+        api: Where to.
+        view: The newest known claims.
+        now: The clock.
+        sleep: Waits between attempts; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        view: NodeView,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._view = view
+        self._now = now
+        self._sleep = sleep
+        self._pending: dict[str, _Pending] = {}
+        self._due = asyncio.Event()
+        self._once: set[asyncio.Task[None]] = set()
+        self._said: dict[str, str] = {}
+        self._init_wanted: dict[str, InitRound] = {}  # by claim UID
+        self._refused: set[str] = set()  # UIDs; a refusal may not have come back by watch yet
+
+    def prepared(self, claim: VGPUClaim, message: str, *, took_s: float) -> None:
+        """The claim's limits are in place; an earlier release was of an earlier allocation.
+
+        Of a pod's own claim a running container shows that already, so only what is no matter of
+        course is written: it took long, it was refused or reported on before (decision 57).
+
+        Args:
+            claim: The claim.
+            message: For people.
+            took_s: Seconds from the kubelet's call until the limits were in place.
+        """
+        if claim.is_pods_own and took_s <= SLOW_S and not self._was_reported_on(claim):
+            return
+        self._refused.discard(claim.metadata.uid)
+        self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", message)
+        if claim.status.released is not None:
+            self._field(claim, "released", None)
+        if conditions.find(claim.status.conditions, conditions.RELEASED) is not None:
+            self._pending_of(claim).conditions[conditions.RELEASED] = None
+
+    def not_prepared(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """A container of the claim's pod was refused."""
+        self._refused.add(claim.metadata.uid)
+        self._condition(claim, conditions.PREPARED, "False", reason, message)
+
+    def released(self, claim: VGPUClaim, allocation_id: str) -> None:
+        """Nothing of the claim's allocation with that id is in use here any more."""
+        prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
+        if prepared is not None and prepared.status == "True":
+            self._condition(
+                claim, conditions.PREPARED, "False", "Released", "the pod's containers are gone"
+            )
+        self._init_wanted.pop(claim.metadata.uid, None)
+        self._refused.discard(claim.metadata.uid)
+        self._condition(
+            claim,
+            conditions.RELEASED,
+            "True",
+            "ContainersGone",
+            "the pod's containers are gone, and nothing can use the GPUs any more",
+        )
+        released = Released(allocation_id=allocation_id, time=self._stamp())
+        self._field(claim, "released", released)
+
+    def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """The pod is gone, but something of the allocation may still be in use."""
+        self._condition(claim, conditions.RELEASED, "False", reason, message)
+
+    def init_ended(self, claim: VGPUClaim, init_round: InitRound) -> None:
+        """Nothing that the claim's init containers had in that round is in use any more.
+
+        Not reported any more of a round after which they are wanted again.
+        """
+        desired = self._init_wanted.get(claim.metadata.uid) == init_round
+        if desired or init_part.init_part_rerun(claim):
+            return
+        self._condition(
+            claim,
+            conditions.INIT_RELEASED,
+            "True",
+            init_part.ENDED,
+            "the init containers have ended, and nothing can use what only they had",
+        )
+        ended = InitReleased(
+            allocation_id=init_round.allocation_id, round=init_round.number, time=self._stamp()
+        )
+        self._field(claim, "init_released", ended)
+        self._field(claim, "init_wanted", None)
+
+    def init_wanted(self, claim: VGPUClaim, init_round: InitRound) -> None:
+        """Its init containers must run again after the round; they need devices anew."""
+        self._init_wanted[claim.metadata.uid] = init_round
+        self._condition(
+            claim,
+            conditions.INIT_RELEASED,
+            "False",
+            init_part.WANTED,
+            "the init containers must run again and need GPUs first",
+        )
+        again = InitWanted(allocation_id=init_round.allocation_id, round=init_round.number)
+        self._field(claim, "init_wanted", again)
+        self._field(claim, "init_released", None)
+
+    def violated(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """The claim's processes take more of a device than it may."""
+        self._condition(claim, conditions.VIOLATED, "True", reason, message)
+
+    def obeys(self, claim: VGPUClaim) -> None:
+        """They do not any more; that they did stays to be seen."""
+        self._condition(
+            claim, conditions.VIOLATED, "False", "WithinLimit", "no more is taken than was given"
+        )
+
+    def resized(self, claim: VGPUClaim, message: str) -> None:
+        """The pages hold no more than this version of the claim asks for.
+
+        `Prepared`, where it stands, is about the limits in place too: it moves to this version.
+        """
+        self._condition(claim, conditions.RESIZED, "True", "LimitsInPlace", message)
+        if conditions.is_true(claim.status.conditions, conditions.PREPARED):
+            self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", _IN_PLACE)
+
+    def not_resized(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """They cannot hold what it asks for yet; the claim gets an event, too."""
+        self._condition(claim, conditions.RESIZED, "False", reason, message)
+        self._do_once(self._event(claim, "ResizeNotDone", message))
+
+    def warning(self, pod: Pod, reason: str, message: str) -> None:
+        """An event on a pod."""
+        self._do_once(self._event(pod, reason, message))
+
+    def device_warning(self, device: GPUDevice, reason: str, message: str) -> None:
+        """An event on a device."""
+        self._do_once(self._event(device, reason, message))
+
+    def refusal(self, pod: Pod, reason: str, message: str) -> None:
+        """An event on a pod whose container was refused; the same sentence once in a row."""
+        uid = pod.metadata.uid
+        if self._said.get(uid) == message:
+            return
+        self._said[uid] = message
+        self._do_once(self._event(pod, reason, message))
+
+    def pod_gone(self, uid: str) -> None:
+        """Forget what was reported of a pod."""
+        self._said.pop(uid, None)
+
+    def touch(self, pod: Pod) -> None:
+        """Change the pod, which makes the kubelet try its containers again at once."""
+        self._do_once(self._touch(pod))
+
+    async def run(self) -> None:
+        """Deliver claims' statuses, for ever."""
+        wait_s = _FIRST_RETRY_S
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            failed = False
+            for uid in list(self._pending):
+                failed |= not await self._deliver(uid)
+            if not failed:
+                wait_s = _FIRST_RETRY_S
+                continue
+            self._due.set()
+            await self._sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+    async def close(self) -> None:
+        """Drop what has not been written."""
+        for task in self._once:
+            task.cancel()
+        await asyncio.gather(*self._once, return_exceptions=True)
+
+    def _was_reported_on(self, claim: VGPUClaim) -> bool:
+        """Whether the claim has a condition that limits in place make untrue, or will."""
+        said = (conditions.PREPARED, conditions.RELEASED)
+        return (
+            claim.metadata.uid in self._refused
+            or claim.status.released is not None
+            or any(condition.type in said for condition in claim.status.conditions)
+        )
+
+    def _condition(
+        self, claim: VGPUClaim, type_: str, status: str, reason: str, message: str
+    ) -> None:
+        condition = Condition.model_validate(
+            {
+                "type": type_,
+                "status": status,
+                "reason": reason,
+                "message": message[:_MESSAGE_KEPT],
+                "observedGeneration": claim.metadata.generation,
+                "lastTransitionTime": self._stamp(),
+            }
+        )
+        self._pending_of(claim).conditions[type_] = condition
+        self._due.set()
+
+    def _field(self, claim: VGPUClaim, name: str, value: _Field | None) -> None:
+        self._pending_of(claim).fields[name] = value
+        self._due.set()
+
+    def _pending_of(self, claim: VGPUClaim) -> _Pending:
+        place = (claim.metadata.namespace or "", claim.metadata.name)
+        return self._pending.setdefault(claim.metadata.uid, _Pending(place))
+
+    async def _deliver(self, uid: str) -> bool:
+        """Apply what is pending for a claim; False when it must be tried again."""
+        pending = self._pending.pop(uid)
+        claim = self._view.claims.objects.get(pending.place)
+        if claim is None or claim.metadata.uid != uid:
+            return True  # gone, or no longer allocated here: nothing to report
+        desired = _merged(claim, pending)
+        if desired is None:
+            return True
+        try:
+            await self._api.apply(
+                VGPU_CLAIMS,
+                {
+                    "metadata": {
+                        "namespace": pending.place[0],
+                        "name": pending.place[1],
+                        "uid": uid,
+                    },
+                    "status": desired,
+                },
+                field_manager=names.FIELD_MANAGER_AGENT,
+                force=True,
+                subresource="status",
+            )
+        except (NotFound, Conflict) as error:
+            logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
+        except (Invalid, Forbidden) as error:
+            # A policy refuses what an agent writes of a claim that is not its node's any more, and
+            # that it is not is observed here shortly after.
+            await self._sleep(_FIRST_RETRY_S)
+            level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
+            logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)
+        except ClientError as error:
+            logger.warning("conditions of claim %s/%s, again later: %s", *pending.place, error)
+            newer = self._pending.get(uid)
+            if newer is not None:
+                pending.conditions.update(newer.conditions)
+                pending.fields.update(newer.fields)
+            self._pending[uid] = pending
+            return False
+        return True
+
+    def _is_ours(self, place: Place, claim: VGPUClaim) -> bool:
+        """Whether the claim is still allocated here, and as it was."""
+        newest = self._view.claims.objects.get(place)
+        return newest is not None and newest.status.allocation == claim.status.allocation
+
+    async def _event(
+        self, regarding: Pod | GPUDevice | VGPUClaim, reason: str, message: str
+    ) -> None:
+        metadata = regarding.metadata
+        version, kind = _KINDS[type(regarding)]
+        await create_event(
+            self._api,
+            {
+                "apiVersion": version,
+                "kind": kind,
+                "metadata": {
+                    **({"namespace": metadata.namespace} if kind != "GPUDevice" else {}),
+                    "name": metadata.name,
+                    "uid": metadata.uid,
+                    "resourceVersion": metadata.resource_version,
+                },
+            },
+            type="Warning",
+            reason=reason,
+            message=message,
+            component=names.FIELD_MANAGER_AGENT,
+            now=self._now(),
+        )
+
+    async def _touch(self, pod: Pod) -> None:
+        change = {
+            "metadata": {
+                "uid": pod.metadata.uid,
+                "annotations": {names.ANNOTATION_REQUEUE: self._stamp()},
+            }
+        }
+        await self._api.merge_patch(
+            PODS, pod.metadata.name, change, namespace=pod.metadata.namespace
+        )
+
+    def _do_once(self, work: Awaitable[None]) -> None:
+        """Do something that is a courtesy: when it fails, the kubelet's own retry remains."""
+
+        async def attempt() -> None:
+            try:
+                await work
+            except ClientError as error:
+                logger.warning("%s", error)
+
+        task = asyncio.ensure_future(attempt())
+        self._once.add(task)
+        task.add_done_callback(self._once.discard)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _merged(claim: VGPUClaim, changes: _Pending) -> dict[str, Any] | None:
+    """The agent's full part of the status after the changes; None when nothing changes."""
+    before = [c for c in claim.status.conditions if c.type in _OWN_TYPES]
+    after = list(before)
+    for type_, change in changes.conditions.items():
+        if change is None:
+            after = [condition for condition in after if condition.type != type_]
+        else:
+            after = conditions.with_condition(after, change)
+    had: dict[str, _Field | None] = {name: getattr(claim.status, name) for name in _OWN_FIELDS}
+    fields = had | {n: _since(had[n], change) for n, change in changes.fields.items()}
+    if (after, fields) == (before, had):
+        return None
+    status = VGPUClaimStatus.model_validate({"conditions": after, **fields})
+    own = {"conditions", *_OWN_FIELDS}
+    return status.model_dump(by_alias=True, exclude_none=True, mode="json", include=own)
+
+
+def _since(old: _Field | None, new: _Field | None) -> _Field | None:
+    """The new value; the old one where only the time differs."""
+    if isinstance(old, Released | InitReleased) and isinstance(new, Released | InitReleased):
+        return old if new.model_copy(update={"time": old.time}) == old else new
+    return new

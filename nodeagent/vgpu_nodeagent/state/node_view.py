@@ -1,0 +1,181 @@
+"""The agent's own copy of the API server's objects of this node: pods, claims, devices.
+
+PreStart decides on this copy, so that containers start while the API server is away. Each store is
+fed by a reflector and makes no request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from vgpu_api.core.pod import Pod
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
+from vgpu_api.vendors import kind_of
+from vgpu_client.api import Api
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
+from vgpu_client.transport import Object
+from vgpu_nodeagent.state.node_pods import NodePods
+
+logger = logging.getLogger(__name__)
+
+
+class _HasMetadata(Protocol):
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=_HasMetadata)
+Place = tuple[str, str]
+
+
+class Store(Generic[T]):
+    """Objects of one kind by (namespace, name); calls `on_change(old, new)` with every change."""
+
+    def __init__(self, kind: str, on_change: Callable[[T | None, T | None], None]) -> None:
+        self._kind = kind
+        self._on_change = on_change
+        self._objects: dict[Place, T] = {}
+
+    @property
+    def objects(self) -> Mapping[Place, T]:
+        """What is known now."""
+        return self._objects
+
+    def added(self, obj: T) -> None:
+        """Take in a new object."""
+        self._put(obj)
+
+    def modified(self, obj: T) -> None:
+        """Take in a newer version."""
+        self._put(obj)
+
+    def deleted(self, identity: ObjectIdentity) -> None:
+        """Drop an object: it is gone, or no longer this node's."""
+        old = self._objects.pop((identity.namespace, identity.name), None)
+        if old is not None:
+            self._on_change(old, None)
+
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
+        """Drop an object that can no longer be read: what cannot be read grants nothing."""
+        logger.warning("%s %s/%s: %s", self._kind, identity.namespace, identity.name, error)
+        self.deleted(identity)
+
+    def _put(self, obj: T) -> None:
+        place = (obj.metadata.namespace or "", obj.metadata.name)
+        old = self._objects.get(place)
+        self._objects[place] = obj
+        self._on_change(old, obj)
+
+
+def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
+    """The claim without what it has of other vendors' devices, which their own plugins serve.
+
+    One that has nothing of NVIDIA's is to the agent as one without an allocation.
+    """
+    requests, allocation = claim.spec.requests, claim.status.allocation
+    others = {each.name for each in requests if kind_of(each.vendor) is not None}
+    if not others or allocation is None:
+        return claim
+    kept = [each for each in allocation.devices if each.request not in others]
+    if len(others) == len(requests):
+        status = claim.status.model_copy(update={"allocation": None})
+        return claim.model_copy(update={"status": status})
+    own = [each for each in requests if each.name not in others]
+    part = allocation.model_copy(update={"devices": kept})
+    return claim.model_copy(
+        update={
+            "spec": claim.spec.model_copy(update={"requests": own}),
+            "status": claim.status.model_copy(update={"allocation": part}),
+        }
+    )
+
+
+class NodeView:
+    """Pods bound to the node, claims allocated on it, and its devices."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._on_pod: list[Callable[[Pod | None, Pod | None], None]] = []
+        self._on_claim: list[Callable[[VGPUClaim | None, VGPUClaim | None], None]] = []
+        self._on_device: list[Callable[[GPUDevice | None, GPUDevice | None], None]] = []
+        self.pods: Store[Pod] = Store("pod", lambda old, new: _notify(self._on_pod, old, new))
+        self.claims: Store[VGPUClaim] = Store(
+            "claim", lambda old, new: _notify(self._on_claim, old, new)
+        )
+        self.devices: Store[GPUDevice] = Store(
+            "device", lambda old, new: _notify(self._on_device, old, new)
+        )
+        self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
+
+    def reflectors(
+        self, api: Api, pods: NodePods
+    ) -> list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]]:
+        """The reflectors that feed this view; the caller runs them."""
+        self._reflectors = [
+            Reflector(
+                pods,
+                PODS,
+                self.pods,
+                decode=Pod.model_validate,
+                scope=self._scope("spec.nodeName"),
+            ),
+            Reflector(
+                api,
+                VGPU_CLAIMS,
+                self.claims,
+                decode=lambda raw: nvidias_part(VGPUClaim.read(raw)),
+                scope=self._scope("status.allocation.nodeName"),
+            ),
+            Reflector(
+                api,
+                GPU_DEVICES,
+                self.devices,
+                decode=GPUDevice.read,
+                scope=self._scope("spec.nodeName"),
+            ),
+        ]
+        return self._reflectors
+
+    def _scope(self, field: str) -> Scope:
+        """Objects that name this node in a field; from the server's cache: nodes are many."""
+        return Scope(field_selector=f"{field}={self._node}", from_cache=True)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every list has been read once since the agent started."""
+        return bool(self._reflectors) and all(r.synced.is_set() for r in self._reflectors)
+
+    async def wait_synced(self) -> None:
+        """Return once `is_synced`."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def on_pod(self, callback: Callable[[Pod | None, Pod | None], None]) -> None:
+        """Call back with the old and the new version of every pod that changes."""
+        self._on_pod.append(callback)
+
+    def on_claim(self, callback: Callable[[VGPUClaim | None, VGPUClaim | None], None]) -> None:
+        """Call back with the old and the new version of every claim that changes."""
+        self._on_claim.append(callback)
+
+    def on_device(self, callback: Callable[[GPUDevice | None, GPUDevice | None], None]) -> None:
+        """Call back with the old and the new version of every device that changes."""
+        self._on_device.append(callback)
+
+    def pod_with_uid(self, uid: str) -> Pod | None:
+        """The pod of this identity, if it is bound here and not gone."""
+        return next((p for p in self.pods.objects.values() if p.metadata.uid == uid), None)
+
+    def claim_with_uid(self, uid: str) -> VGPUClaim | None:
+        """The claim of this identity, while it is allocated here."""
+        return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
+
+
+def _notify(
+    callbacks: list[Callable[[T | None, T | None], None]], old: T | None, new: T | None
+) -> None:
+    for callback in callbacks:
+        callback(old, new)
