@@ -13,7 +13,7 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.names import API_VERSION
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUClaimStatus
 from vgpu_operator.dialects import read
 from vgpu_operator.engine.claims.status import DesiredStatus, claim_for_pod, status_with
 
@@ -48,8 +48,11 @@ def statuses(claim: VGPUClaim) -> dict[str, DesiredStatus]:
             reason=Reason.CARD_INSUFFICIENT_MEMORY, message="1/1 CardInsufficientMemory"
         ),
         "has devices": DesiredStatus.allocated(allocation, None),
-        "was expired": DesiredStatus.expired(),
+        "was expired": DesiredStatus.expired("train-0"),
         "was released": DesiredStatus.released("its pod has ended"),
+        "is being deleted": DesiredStatus.terminating(
+            VGPUClaimStatus(allocation=allocation, conditions=[]), "until pod p has ended"
+        ),
     }
 
 

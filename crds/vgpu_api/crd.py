@@ -222,7 +222,7 @@ KINDS = (
             Column("STATE", ".status.state"),
             Column("REQUEST", ".status.summary"),
             Column("NODE", ".status.allocation.nodeName"),
-            Column("POD", ".status.reservedFor.podName"),
+            Column("POD", ".status.pod"),
             Column("PREPARED", '.status.conditions[?(@.type=="Prepared")].status'),
             Column("REASON", '.status.conditions[?(@.type=="Allocated")].reason'),
             Column("RESIZE", '.status.conditions[?(@.type=="Resized")].reason'),

@@ -45,7 +45,7 @@ DevicePolicy = Literal[
 ]
 NumaPolicy = Literal["None", "Prefer", "Require"]
 BindingMode = Literal["WaitForFirstConsumer", "Immediate"]
-ClaimState = Literal["Pending", "Allocated", "InUse", "Released", "Failed"]
+ClaimState = Literal["Pending", "Allocated", "InUse", "Released", "Failed", "Terminating"]
 Pattern = Annotated[str, Field(min_length=1, max_length=128)]
 Weight = Annotated[int, Field(ge=0, le=1000)]
 AllocationID = Annotated[
@@ -372,6 +372,8 @@ class VGPUClaimStatus(ApiModel):
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
     """The devices' UUIDs, for the printed columns."""
+    pod: Name = ""
+    """The pod that it is reserved for, or that waits with it, for the printed columns."""
     observed_generation: int | None = None
     """The generation of the spec that was read."""
     decider: Annotated[str, Field(max_length=256)] = ""
@@ -395,6 +397,19 @@ class VGPUClaim(ApiModel):
         json_schema_extra={"default": {"observedGeneration": -1}},
     )
     """What came of it."""
+
+    @property
+    def shown_state(self) -> str:
+        """One word for people: also where the operator has not written it yet."""
+        if self.metadata.deletion_timestamp is not None:
+            return "Terminating"
+        return self.status.state or "Pending"
+
+    @property
+    def shown_pod(self) -> str:
+        """The pod that has it or waits with it, for people; empty: none is known."""
+        reserved = self.status.reserved_for
+        return self.status.pod if reserved is None else reserved.pod_name
 
     @property
     def is_pods_own(self) -> bool:

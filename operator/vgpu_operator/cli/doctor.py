@@ -727,6 +727,8 @@ def _says(seen: Snapshot, text: str, *, on: str) -> bool:
 
 
 def _waits_long(claim: Object, now: datetime) -> bool:
+    if claim["metadata"].get("deletionTimestamp"):
+        return False
     for condition in _conditions(claim):
         if condition["type"] == "Allocated" and condition["status"] == "False":
             is_news = condition.get("reason") in ("WaitingForPod", "Template", "Released")

@@ -313,10 +313,10 @@ def _slices(objects: Iterable[Object], now: datetime, *, wide: bool, namespaces:
         row: list[Cell] = [
             *first,
             claim.metadata.name,
-            status.state or "Pending",
+            claim.shown_state,
             status.summary,
             status.allocation.node_name if status.allocation else "",
-            status.reserved_for.pod_name if status.reserved_for else "",
+            claim.shown_pod,
             said.reason if said else "",
             age(metadata, now),
         ]

@@ -307,6 +307,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         work.unusable,
         work.without_devices,
         work.orphaned,
+        work.going,
         work.evicted,
         work.init_refused,
         work.violated,

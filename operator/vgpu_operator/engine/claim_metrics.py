@@ -57,7 +57,7 @@ def _states(claims: list[VGPUClaim]) -> Metric:
     family = GaugeMetricFamily("vgpu_claims", "Claims by state.", labels=("namespace", "state"))
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for claim in claims:
-        counts[claim.metadata.namespace or "", claim.status.state or "Pending"] += 1
+        counts[claim.metadata.namespace or "", claim.shown_state] += 1
     for labels, count in counts.items():
         family.add_metric(labels, count)
     return family

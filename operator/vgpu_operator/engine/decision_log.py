@@ -12,7 +12,7 @@ from collections import OrderedDict
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaimStatus
-from vgpu_operator.engine.claims.status import RELEASED, RESERVATION_EXPIRED
+from vgpu_operator.engine.claims.status import BEING_DELETED, RELEASED, RESERVATION_EXPIRED
 from vgpu_operator.engine.effects import WriteClaim
 from vgpu_operator.ledger import ClaimKey
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
 _ENDS = {RELEASED: "released", RESERVATION_EXPIRED: "expired"}
-_NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE)
+_NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE, BEING_DELETED)
 
 
 class DecisionLog:

@@ -226,6 +226,7 @@ class ClaimWork:
             their devices: since when.
         orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
             when.
+        going: Claims that are being deleted and that no running pod keeps: since when.
         evicted: Claims that violate limits and whose pods were evicted.
         init_refused: Why there is no room for init containers that must run again.
         reported: Refusals that are, or will be, reported.
@@ -243,6 +244,7 @@ class ClaimWork:
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     without_devices: dict[ClaimKey, float] = field(default_factory=dict)
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    going: dict[ClaimKey, float] = field(default_factory=dict)
     evicted: dict[ClaimKey, Evicted] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     reported: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)

@@ -108,7 +108,7 @@ def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
     """From the claim's status."""
     status = claim.status
     said.asks = status.summary or summary(claim.spec)
-    said.state = status.state or "Pending"
+    said.state = claim.shown_state
     condition = find(status.conditions, conditions.ALLOCATED)
     if condition is not None:
         said.reason, said.message = condition.reason, condition.message

@@ -288,10 +288,10 @@ def claim_row(claim: VGPUClaim) -> ClaimRow:
             memory, cores = memory + use.memory_mib, cores + use.cores
     return ClaimRow(
         key=key_of(claim),
-        state="Waiting" if refused else status.state or "Pending",
+        state="Waiting" if refused else claim.shown_state,
         asks=status.summary or summary(claim.spec),
         node=status.allocation.node_name if status.allocation else "",
-        pod=status.reserved_for.pod_name if status.reserved_for else "",
+        pod=claim.shown_pod,
         reason=reason,
         since=(shown.last_transition_time or "" if shown else "")
         or claim.metadata.creation_timestamp

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, FINALIZER_IN_USE
-from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import T4, gpu_node
@@ -161,7 +161,8 @@ def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_devices_and_goes_w
     create(cluster, a_pod("waits", a_container(limits=WHOLE)))
     waiting = cluster.wait_for(PODS, "waits", lambda _: True)
     claim(cluster, claim_name(waiting), lambda status: reason(status).startswith("Card"))
-    kept = cluster.wait_for(VGPU_CLAIMS, "going", lambda _: True)
+    kept = claim(cluster, "going", lambda status: status.get("state") == "Terminating")
+    assert said(kept["status"], "Allocated") == "BeingDeleted"
     assert kept["metadata"]["finalizers"] == [FINALIZER_IN_USE]
     assert kept["status"]["allocation"]
     delete_pod(cluster, "uses")

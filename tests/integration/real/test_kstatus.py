@@ -21,6 +21,7 @@ EXPECTED = {
     "has devices": "Current",
     "was expired": "InProgress",
     "was released": "Current",
+    "is being deleted": "InProgress",
 }
 
 

@@ -25,6 +25,7 @@ EXPECTED = {
     "has devices": "Healthy",
     "was expired": "Progressing",
     "was released": "Healthy",
+    "is being deleted": "Progressing",
 }
 
 

@@ -239,3 +239,15 @@ def test_a_wrong_parameter_is_refused_by_name(given: dict[str, str], said: str) 
     with pytest.raises(BadInput) as refused:
         views.Query.read(given, views.NODE_ORDERS)
     assert str(refused.value).startswith(said)
+
+
+def test_a_claim_that_waits_shows_its_pod_and_one_that_is_deleted_says_so() -> None:
+    waiter, going = a_waiter("waits"), a_holder("goes")
+    waiter = waiter.model_copy(update={"status": waiter.status.model_copy(update={"pod": "p"})})
+    metadata = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
+    going = going.model_copy(update={"metadata": going.metadata.model_copy(update=metadata)})
+    shown = claims(a_mirror(claims=[waiter, going]))["items"]
+    assert {each["name"]: (each["state"], each["pod"]) for each in shown} == {
+        "waits": ("Waiting", "p"),
+        "goes": ("Terminating", "pod-of-goes"),
+    }

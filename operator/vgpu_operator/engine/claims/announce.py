@@ -11,7 +11,7 @@ from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.cache import key_of
-from vgpu_operator.engine.claims.status import RELEASED, DesiredStatus
+from vgpu_operator.engine.claims.status import BEING_DELETED, RELEASED, DesiredStatus
 from vgpu_operator.engine.effects import RecordEvent
 from vgpu_operator.engine.state import State
 
@@ -34,7 +34,7 @@ def announce(claim: VGPUClaim) -> RecordEvent | None:
     shown = find(claim.status.conditions, ALLOCATED)
     if shown is None:
         return None
-    is_good = shown.status == "True" or shown.reason == RELEASED
+    is_good = shown.status == "True" or shown.reason in (RELEASED, BEING_DELETED)
     return RecordEvent(
         _regarding(claim),
         "Normal" if is_good else "Warning",

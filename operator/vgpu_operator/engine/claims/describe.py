@@ -17,6 +17,7 @@ from vgpu_client.recorder import Regarding
 from vgpu_operator.engine import hami_events
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.announce import is_news
+from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import (
     DesiredStatus,
     claim_for_pod,
@@ -38,6 +39,8 @@ REPORT_AFTER_S = 1.0
 REPORT_AGAIN_S = 5.0
 """A text is written again after so long at the earliest, and after twice as long each time."""
 REPORT_AGAIN_AT_MOST_S = 300.0
+REPORT_DELETION_AFTER_S = 5.0
+"""A deletion that is over sooner is not reported."""
 _LOOK_AGAIN_S = 0.5
 _ACTION = "Scheduling"
 
@@ -46,7 +49,7 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
     """A step of `reconcile`: report why the claim has nothing."""
     key = key_of(claim)
     if claim.metadata.deletion_timestamp is not None:
-        return None
+        return _describe_deletion(claim, state)
     pods = state.cache.pods_of(key)
     if _is_refused(key, pods, state):
         desired = _report(key, pods, claim, state)
@@ -66,6 +69,39 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
     if shows(claim, waiting) or shows(claim, template):
         return None
     return _write(claim, state, waiting)
+
+
+def _describe_deletion(claim: VGPUClaim, state: State) -> Effect | None:
+    """Report that the claim is being deleted and what that waits for.
+
+    A pod that runs may do so for days; what else holds a deletion up is over within seconds as a
+    rule, and a write for each pod that ends would be one too many.
+    """
+    key = key_of(claim)
+    if not claim.metadata.finalizers:
+        return None  # it is gone, and the watch is about to show that
+    if has_live_pod(claim, state.cache):
+        state.claims.going.pop(key, None)
+    else:
+        due = state.claims.going.setdefault(key, state.now) + REPORT_DELETION_AFTER_S
+        if state.now < due:
+            state.claims.timers.set(key, due)
+            return None
+    desired = DesiredStatus.terminating(claim.status, _awaited(claim, state))
+    return None if shows(claim, desired) else _write(claim, state, desired)
+
+
+def _awaited(claim: VGPUClaim, state: State) -> str:
+    """What the deletion of a claim waits for."""
+    allocation, reserved = claim.status.allocation, claim.status.reserved_for
+    if allocation is None or reserved is None:
+        return f"waits for its finalizers: {', '.join(claim.metadata.finalizers)}"
+    if has_live_pod(claim, state.cache):
+        return f"until pod {reserved.pod_name} has ended"
+    pod = state.cache.pod(reserved.pod_uid)
+    if pod is not None and pod.wants_node:
+        return f"until it is known that pod {reserved.pod_name} gets no node"
+    return f"until the agent there reports that nothing of pod {reserved.pod_name} runs"
 
 
 def describe_missing(key: ClaimKey, state: State) -> Effect | None:
@@ -131,14 +167,15 @@ def _report(
             if state.config.views.hami_events:
                 nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
                 state.outbox.append(hami_events.filtering_failed(pod, nodes))
-    refusal = found[0][1]
+    pod, refusal = found[0]
     changed = reported.reason != refusal.reason
     reported.interval_s = (
         REPORT_AGAIN_S if changed else min(2 * reported.interval_s, REPORT_AGAIN_AT_MOST_S)
     )
     reported.reason, reported.next = refusal.reason, state.now + reported.interval_s
     state.claims.timers.set(key, reported.next)
-    return DesiredStatus.refused(reason=refusal.reason, message=refusal.message)
+    name = "" if pod is None else pod.pod.metadata.name
+    return DesiredStatus.refused(reason=refusal.reason, message=refusal.message, pod=name)
 
 
 def _refusals(

@@ -228,7 +228,9 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
     if claim.spec.binding_mode == "Immediate":
         del state.claims.expired[key]
         return _unreserved(claim, state)
-    return _say(claim, state, DesiredStatus.expired(), let_go=True)
+    reserved = claim.status.reserved_for
+    pod = "" if reserved is None else reserved.pod_name
+    return _say(claim, state, DesiredStatus.expired(pod), let_go=True)
 
 
 def unreserve(claim: VGPUClaim, state: State) -> Effect | None:

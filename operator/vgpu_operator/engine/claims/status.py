@@ -28,6 +28,7 @@ from vgpu_operator.engine.clock import rfc3339
 
 RELEASED = "Released"
 RESERVATION_EXPIRED = "ReservationExpired"
+BEING_DELETED = "BeingDeleted"
 _MESSAGE_KEPT = 4096
 _DEVICES_SHOWN = 1024
 
@@ -80,6 +81,7 @@ class DesiredStatus:
     """The status that the operator wants for a claim: an allocation, a refusal, or a release.
 
     Attributes:
+        pod: The pod that waits with the claim, where it is reserved for none.
         ready: As kstatus reads it: the operator has nothing left to do for the claim as it is.
     """
 
@@ -88,19 +90,24 @@ class DesiredStatus:
     state: str
     reason: str
     message: str
+    pod: str = ""
     ready: bool = False
+
+    @property
+    def shown_pod(self) -> str:
+        """The pod for the printed column; empty: none."""
+        return self.pod if self.reserved_for is None else self.reserved_for.pod_name
 
     @classmethod
     def allocated(cls, allocation: Allocation, reserved_for: ReservedFor | None) -> DesiredStatus:
         """These devices of this node."""
-        count = len(allocation.devices)
-        message = f"{count} {'GPU' if count == 1 else 'GPUs'} on {allocation.node_name}"
+        message = holding(allocation)
         return cls(allocation, reserved_for, "Allocated", "Allocated", message, ready=True)
 
     @classmethod
-    def refused(cls, *, reason: str, message: str) -> DesiredStatus:
+    def refused(cls, *, reason: str, message: str, pod: str = "") -> DesiredStatus:
         """Nothing fits, and why."""
-        return cls(None, None, "Pending", reason, message)
+        return cls(None, None, "Pending", reason, message, pod)
 
     @classmethod
     def waiting(cls) -> DesiredStatus:
@@ -115,16 +122,28 @@ class DesiredStatus:
         return cls(None, None, "Pending", Reason.TEMPLATE, message, ready=True)
 
     @classmethod
-    def expired(cls) -> DesiredStatus:
-        """Its pod was not bound in time."""
-        return cls.refused(
-            reason=RESERVATION_EXPIRED, message="its pod was not bound in time; decided anew then"
-        )
+    def expired(cls, pod: str) -> DesiredStatus:
+        """Its pod was not bound in time, and waits again."""
+        message = "its pod was not bound in time; decided anew then"
+        return cls.refused(reason=RESERVATION_EXPIRED, message=message, pod=pod)
 
     @classmethod
     def released(cls, message: str) -> DesiredStatus:
         """Its pod has ended; it holds nothing."""
         return cls(None, None, RELEASED, RELEASED, message, ready=True)
+
+    @classmethod
+    def terminating(cls, status: VGPUClaimStatus, until: str) -> DesiredStatus:
+        """It is being deleted, holds what it holds, and waits for something."""
+        kept = "" if status.allocation is None else f"keeps {holding(status.allocation)} "
+        message = f"{kept}{until}"
+        return cls(status.allocation, status.reserved_for, "Terminating", BEING_DELETED, message)
+
+
+def holding(allocation: Allocation) -> str:
+    """What an allocation holds, in short: `2 GPUs on node-1`."""
+    count = len(allocation.devices)
+    return f"{count} {'GPU' if count == 1 else 'GPUs'} on {allocation.node_name}"
 
 
 def status_with(
@@ -169,6 +188,7 @@ def status_with(
             "state": desired.state,
             "summary": summary(spec),
             "cards": _shown(desired.allocation),
+            "pod": desired.shown_pod,
             "observed_generation": generation,
             "conditions": kept,
         }
@@ -204,6 +224,7 @@ def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
     return (
         claim.status.allocation == desired.allocation
         and claim.status.reserved_for == desired.reserved_for
+        and claim.status.pod == desired.shown_pod
         and allocated is not None
         and allocated.reason == desired.reason
         and allocated.message == desired.message[:_MESSAGE_KEPT]
@@ -212,7 +233,9 @@ def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def refused_reason(claim: VGPUClaim) -> str | None:
-    """The reason of the claim's refusal in its status; None where it was not."""
+    """The reason of the claim's refusal in its status; None where it was not, or waits no more."""
+    if claim.metadata.deletion_timestamp is not None:
+        return None
     allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
     if claim.status.allocation is not None or allocated is None or allocated.status == "True":
         return None
