@@ -61,7 +61,7 @@ PROGRAMS: Mapping[str, Program] = {
 SERVICES: Mapping[str, Program] = {
     "vgpu-operator": Program("vgpu-operator", "vgpu_operator"),
     "vgpu-webhook": Program(
-        "vgpu-webhook", "vgpu_operator.webhook", (("--webhook-cert=c", "--webhook-key=k"),)
+        "vgpu-webhook", "vgpu_operator.admission", (("--webhook-cert=c", "--webhook-key=k"),)
     ),
     "vgpu-web": Program("vgpu-web", "vgpu_operator.web"),
     "vgpu-nodeagent": Program(

@@ -19,7 +19,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kinds
-from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import binding_annotations, read
 from vgpu_operator.dialects.containers import each_container

@@ -6,8 +6,8 @@ it, in tasks that start and end with it: reflectors, the serial engine, the exte
 cleanup handlers.) The end of any of these tasks is the end of the process: a half-running operator
 decides wrongly or not at all.
 
-The admission webhooks run in a process of their own (`vgpu_operator.webhook`), which no scheduling
-load delays.
+The admission webhooks run in a process of their own (`vgpu_operator.admission`), so that no
+scheduling load delays them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
+from vgpu_operator import kopf_frame
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.claim_metrics import ClaimsCollector
@@ -46,7 +47,6 @@ from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
 from vgpu_operator.garbage_collection import keep_passes_short
-from vgpu_operator.handlers import frame
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import EVENTS_DROPPED
 
@@ -259,7 +259,7 @@ async def run(config: OperatorConfig) -> None:
 
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-            frame.set_up(settings)
+            kopf_frame.set_up(settings)
             await operator.start(failed)
             tasks.append(asyncio.create_task(end_with(config.cluster)))
 
@@ -274,6 +274,6 @@ async def run(config: OperatorConfig) -> None:
         async def leading(**_: Any) -> bool:
             return operator.leads()
 
-        await frame.run(registry, config, stop=stop)
+        await kopf_frame.run(registry, config, stop=stop)
     if failure:
         raise failure[0]

@@ -12,9 +12,9 @@ import pytest
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig, NodeConfig, NvidiaConfig
 from vgpu_api.config import hami as hami_documents
-from vgpu_operator.admission.podrules import UNKEPT
-from vgpu_operator.admission.variables import WITHOUT_EFFECT
-from vgpu_operator.admission.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
+from vgpu_operator.admission.rules.no_effect import WITHOUT_EFFECT
+from vgpu_operator.admission.rules.pod_validation import UNKEPT
+from vgpu_operator.admission.rules.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
 from vgpu_operator.dialects import ack, hami, volcano
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 

@@ -17,7 +17,7 @@ from vgpu_api.config import AliyunConfig, ClusterConfig, NvidiaConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
-from vgpu_operator.admission import (
+from vgpu_operator.admission.rules import (
     Denied,
     claim_named_by,
     misspelt,

@@ -14,8 +14,8 @@ from vgpu_api.config import ClusterConfig, VendorsConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import Kind, kinds
-from vgpu_operator.admission.denial import Denied
-from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.admission.rules.denial import Denied
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.dialects import read
 from vgpu_operator.vendors import devices_of
 from vgpu_operator.vendors.registers import MAX_DEVICES, field_of

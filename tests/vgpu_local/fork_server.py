@@ -31,7 +31,7 @@ from vgpu_local.started import Started
 
 _MODULES = (
     "vgpu_operator",
-    "vgpu_operator.webhook",
+    "vgpu_operator.admission",
     "vgpu_operator.web",
     "vgpu_operator.cli",
     "vgpu_nodeagent",

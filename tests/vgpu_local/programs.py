@@ -158,13 +158,13 @@ def webhook_command(
         "drain": f"{drain_s}s",
         "log-level": log_level,
     }
-    return _module("vgpu_operator.webhook", arguments)
+    return _module("vgpu_operator.admission", arguments)
 
 
 def issued_webhook_command(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> list[str]:
     """Compose the command line of one whose certificate the operator issues."""
     common = _of_webhook(replica, kubeconfig=kubeconfig, config=config)
-    return _module("vgpu_operator.webhook", {**common, "certificates": "secrets", "drain": "0s"})
+    return _module("vgpu_operator.admission", {**common, "certificates": "secrets", "drain": "0s"})
 
 
 def _of_webhook(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> dict[str, object]:

@@ -1,43 +1,14 @@
-"""What the webhooks answer, as functions on values.
+"""The admission webhooks: everything that answers a review, in a process of its own.
 
-Pods are changed, refused and warned of; claims and configurations are refused.
+    app             puts the process together; `__main__` starts it
+    server          the HTTPS server, with a path for each webhook
+    reviews         reviews of pods, Jobs and claims, which programs create in numbers
+    kopf_handlers   reviews of what people write by hand, as Kopf handlers
+    quotas          refuses a pod beyond its namespace's quota, where the configuration says so
+    outcomes        counts and logs each review
+    rules           mutate, validate and warn, as functions of values
 
-Pure: whatever must be looked up (the claim that a pod names) is passed in.
+The process is stateless and runs in any number of replicas. It loads no engine: no scheduling load
+delays a review, and neither process waits for the other. The operator issues the certificate that
+it serves with.
 """
-
-from vgpu_operator.admission.claims import claim_without_effect, mutate_claim, validate_claim
-from vgpu_operator.admission.configuration import validate_configuration
-from vgpu_operator.admission.denial import Denied
-from vgpu_operator.admission.podmutation import (
-    claim_named_by,
-    mutate_ephemeral_containers,
-    mutate_pod,
-    switched_off,
-)
-from vgpu_operator.admission.podrules import disables_control, validate_pod
-from vgpu_operator.admission.rawpod import RawPod, too_many_containers
-from vgpu_operator.admission.variables import unanswered, without_effect
-from vgpu_operator.admission.volcanojobs import check_volcano_job
-from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
-
-__all__ = [
-    "Denied",
-    "RawPod",
-    "check_volcano_job",
-    "claim_named_by",
-    "claim_without_effect",
-    "disables_control",
-    "misspelt",
-    "mutate_claim",
-    "mutate_ephemeral_containers",
-    "mutate_pod",
-    "switched_off",
-    "too_many_containers",
-    "unanswered",
-    "unasked",
-    "validate_claim",
-    "validate_configuration",
-    "validate_pod",
-    "waits_for_claim",
-    "without_effect",
-]

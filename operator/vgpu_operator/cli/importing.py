@@ -14,7 +14,7 @@ import yaml
 
 from vgpu_api.config import Notice, read_cluster_config
 from vgpu_api.errors import BadInput
-from vgpu_operator.admission.configuration import unlisted
+from vgpu_operator.admission.rules.configuration import unlisted
 from vgpu_operator.cli.hami_values import is_values, read_values
 from vgpu_operator.insight.documents import BadDocument, yaml_documents
 

@@ -19,9 +19,15 @@ from vgpu_api.field_errors import describe
 from vgpu_api.names import OPERATOR_USER
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
-from vgpu_operator.admission.jsonpatch import applied
-from vgpu_operator.admission.rawpod import read_pod, without_nulls
+from vgpu_operator.admission.rules import (
+    Denied,
+    claim_named_by,
+    mutate_pod,
+    validate_claim,
+    validate_pod,
+)
+from vgpu_operator.admission.rules.json_patch import applied
+from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.placement import Budget, Columns, Grant, Plan

@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_operator.admission import Denied, claim_without_effect, mutate_claim, validate_claim
+from vgpu_operator.admission.rules import Denied, claim_without_effect, mutate_claim, validate_claim
 
 
 def a_claim(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:

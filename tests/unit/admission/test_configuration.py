@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpu_operator.admission import Denied, validate_configuration
+from vgpu_operator.admission.rules import Denied, validate_configuration
 
 
 def config_map(**data: str) -> dict[str, object]:

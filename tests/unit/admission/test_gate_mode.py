@@ -13,7 +13,7 @@ from builders import GATE
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.names import ANNOTATION_RESOURCES, SCHEDULING_GATE
-from vgpu_operator.admission import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, mutate_pod, validate_pod
 from vgpu_operator.dialects import read
 
 

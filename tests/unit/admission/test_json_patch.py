@@ -8,7 +8,7 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu_operator.admission.jsonpatch import JsonPatch
+from vgpu_operator.admission.rules.json_patch import JsonPatch
 
 keys = st.text(alphabet="ab/~0", min_size=1, max_size=3)
 documents = st.dictionaries(

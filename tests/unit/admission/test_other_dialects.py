@@ -10,7 +10,7 @@ import pytest
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, mutate_pod, validate_pod
 
 GIB, NUMBER = "aliyun.com/gpu-mem", "volcano.sh/vgpu-number"
 

@@ -9,7 +9,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig, NvidiaConfig, SchedulingConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission import (
+from vgpu_operator.admission.rules import (
     Denied,
     claim_named_by,
     mutate_ephemeral_containers,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission import Denied, check_volcano_job
+from vgpu_operator.admission.rules import Denied, check_volcano_job
 
 CONFIG = ClusterConfig()
 PATH = "spec.tasks[1].template"

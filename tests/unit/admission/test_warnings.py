@@ -10,8 +10,8 @@ import yaml
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
-from vgpu_operator.admission import misspelt, unasked
-from vgpu_operator.admission.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
+from vgpu_operator.admission.rules import misspelt, unasked
+from vgpu_operator.admission.rules.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
 
 CONFIG = ClusterConfig()
 LIMITS = "spec.containers[0].resources.limits"

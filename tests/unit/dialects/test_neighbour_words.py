@@ -12,8 +12,8 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_operator.admission.podmutation import mutate_pod
-from vgpu_operator.admission.variables import without_effect
+from vgpu_operator.admission.rules.no_effect import without_effect
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 

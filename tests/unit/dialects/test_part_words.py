@@ -10,7 +10,7 @@ from builders import a_container, a_pod
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.demand import Demand, PartDemand
 from vgpu_operator.dialects import read
 from vgpu_operator.engine.claims.status import summary

@@ -15,8 +15,8 @@ import yaml
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_operator.admission import Denied, mutate_pod, validate_pod
-from vgpu_operator.admission.jsonpatch import applied
+from vgpu_operator.admission.rules import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.dialects import read
 from vgpu_operator.insight.workloads import pods_of
 

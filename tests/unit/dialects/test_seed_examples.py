@@ -10,7 +10,7 @@ import yaml
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import DeviceSelector, Placement, VGPUClaimSpec, VGPURequest
-from vgpu_operator.admission import mutate_pod, validate_claim
+from vgpu_operator.admission.rules import mutate_pod, validate_claim
 from vgpu_operator.dialects import read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -8,7 +8,7 @@ from builders import a_container, a_pod
 from vgpu_api.config import ClusterConfig, read_cluster_config
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec, VGPURequest
-from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import binding_annotations, read
 

@@ -23,8 +23,8 @@ from storage_objects import (
 from vgpu_api.core import Pod, Taint
 from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.resources import PODS
-from vgpu_operator.admission import mutate_pod
-from vgpu_operator.admission.jsonpatch import applied
+from vgpu_operator.admission.rules import mutate_pod
+from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
 from vgpu_operator.insight.question import Outcome, question_of
 from vgpu_operator.insight.simulate import answer

@@ -1,4 +1,4 @@
-"""The outcome of a review: counted, logged, and a refusal that its asker understands."""
+"""Counts and logs each review, and turns an error into a refusal that the user understands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import kopf
 
 from vgpu_client.errors import ClientError
-from vgpu_operator.admission import Denied
+from vgpu_operator.admission.rules import Denied
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
@@ -17,14 +17,15 @@ _UNAVAILABLE = 503
 
 
 class answering:  # noqa: N801 - reads as a statement
-    """What the pure functions refuse becomes kopf's refusal, is counted by its code, and logged.
+    """A context for a review: errors of the rules leave it as Kopf's refusals.
 
-    At INFO: a user's mistake is none of the administrator's.
+    Each review is counted by its code. Refusals are logged at INFO, because a user's mistake needs
+    no attention of the administrator.
 
     Args:
-        kind: What is reviewed: `pod`, `claim` or `configuration`.
-        body: The object; one of a controller has no name yet.
-        namespace: The request's.
+        kind: The kind of the object, for the log: `pod`, `job`, `claim` or `configuration`.
+        body: The object. One that a controller creates has no name yet.
+        namespace: The namespace of the request.
     """
 
     def __init__(self, kind: str, body: dict[str, Any], namespace: str | None) -> None:
@@ -42,9 +43,9 @@ class answering:  # noqa: N801 - reads as a statement
                         extra={self._kind: self._name, "code": error.code})  # fmt: skip
             raise kopf.AdmissionError(error.message, code=error.code) from error
         if isinstance(error, ClientError):
-            # Fail closed, with a message that it is not the user's fault.
+            # Fail closed, and tell the user that the object itself is not at fault.
             WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
-            text = f"what decides about it cannot be read now, try again: {error}"
+            text = f"cannot read required objects, try again: {error}"
             logger.warning("%s %s refused: %s", self._kind, self._name, text)
             raise kopf.AdmissionError(text, code=_UNAVAILABLE) from error
         if error is None:

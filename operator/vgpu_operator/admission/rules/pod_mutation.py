@@ -25,16 +25,16 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import Kind, kind_of
-from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.jsonpatch import JsonPatch, Operation, Step
-from vgpu_operator.admission.podrules import (
+from vgpu_operator.admission.rules.denial import denying
+from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation, Step
+from vgpu_operator.admission.rules.pod_validation import (
     ADMITTED_FIELD,
     HIDDEN,
     refuse_privileged,
     refuse_reserved_variables,
     refuse_what_is_wrong,
 )
-from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import (
     NamedClaim,
     PodDemand,

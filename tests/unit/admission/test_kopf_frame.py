@@ -5,7 +5,7 @@ from itertools import islice
 
 import kopf
 
-from vgpu_operator.handlers.frame import set_up
+from vgpu_operator.kopf_frame import set_up
 
 
 def test_no_outage_of_the_api_server_is_long_enough_to_end_a_process() -> None:

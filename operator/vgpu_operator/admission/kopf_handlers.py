@@ -1,7 +1,7 @@
-"""Admission of what people write by hand, as kopf handlers around the rules of `admission`.
+"""Reviews of objects that people write by hand, as Kopf handlers around the rules.
 
-Each handler is served at a path that is its id (`PATHS`); the webhook configurations name these.
-What programs make is reviewed in `reviews`.
+The id of a handler is the path that the webhook configurations send its reviews to. Objects that
+programs create in numbers are reviewed in `reviews`, without Kopf.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 import jsonpatch
 import kopf
 
-from vgpu_operator.admission import mutate_ephemeral_containers, validate_configuration
-from vgpu_operator.handlers.outcomes import answering
+from vgpu_operator.admission.outcomes import answering
+from vgpu_operator.admission.rules import mutate_ephemeral_containers, validate_configuration
 
 PATHS = ("mutate-ephemeral-containers", "validate-configuration")
-"""The handlers' ids."""
+"""The ids of the handlers."""
 
 
 def register(registry: kopf.OperatorRegistry) -> None:
-    """Put the admission handlers into a registry."""
+    """Register the admission handlers."""
     logging.getLogger("kopf.objects").addFilter(_is_no_refusal)
 
     @kopf.on.mutate(
@@ -55,7 +55,7 @@ def register(registry: kopf.OperatorRegistry) -> None:
 
 
 def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
-    """Have kopf answer with these operations."""
+    """Make Kopf answer with these operations."""
 
     def apply(mutated: Any) -> None:
         jsonpatch.apply_patch(mutated, operations, in_place=True)

@@ -22,7 +22,9 @@ from vgpu_api.resources import NAMESPACES, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
-from vgpu_operator.admission import (
+from vgpu_operator.admission.outcomes import answering
+from vgpu_operator.admission.quotas import refuse_over_quota
+from vgpu_operator.admission.rules import (
     Denied,
     RawPod,
     check_volcano_job,
@@ -41,9 +43,7 @@ from vgpu_operator.admission import (
     waits_for_claim,
     without_effect,
 )
-from vgpu_operator.admission.jsonpatch import Operation, applied
-from vgpu_operator.handlers.outcomes import answering
-from vgpu_operator.handlers.quotas import refuse_over_quota
+from vgpu_operator.admission.rules.json_patch import Operation, applied
 
 PATHS = (
     "mutate-pods",

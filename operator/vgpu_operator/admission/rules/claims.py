@@ -19,9 +19,9 @@ from vgpu_api.names import FINALIZER_IN_USE, OPERATOR_USER
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_api.vendors import kind_of
-from vgpu_operator.admission.denial import Denied, denying
-from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
-from vgpu_operator.admission.rawpod import without_nulls
+from vgpu_operator.admission.rules.denial import Denied, denying
+from vgpu_operator.admission.rules.json_patch import JsonPatch, Operation
+from vgpu_operator.admission.rules.raw_pod import without_nulls
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _RESIZABLE = frozenset({"memory", "memory_percent", "cores"})

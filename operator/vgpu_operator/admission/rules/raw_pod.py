@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from vgpu_api.core import Pod
 from vgpu_api.field_errors import describe
-from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.rules.denial import Denied
 
 MAX_CONTAINERS = 250
 """Of one section of a pod."""

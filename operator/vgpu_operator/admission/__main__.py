@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vgpu_operator.admission import app
 from vgpu_operator.config import parse_webhook
 from vgpu_operator.process import run_process
-from vgpu_operator.webhook import app
 
 
 def main() -> int:

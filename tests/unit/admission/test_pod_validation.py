@@ -11,7 +11,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission import Denied, disables_control, mutate_pod, validate_pod
+from vgpu_operator.admission.rules import Denied, disables_control, mutate_pod, validate_pod
 
 CLAIM = VGPUClaim.read({"spec": {"requests": [{"name": "main"}]}})
 

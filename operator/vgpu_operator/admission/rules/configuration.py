@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vgpu_api.config import Notice, read_cluster_config
-from vgpu_operator.admission.denial import denying
+from vgpu_operator.admission.rules.denial import denying
 
 
 def validate_configuration(raw: dict[str, Any]) -> list[str]:

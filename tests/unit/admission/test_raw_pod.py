@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from vgpu_operator.admission import RawPod
-from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.rules import RawPod
+from vgpu_operator.admission.rules.raw_pod import read_pod
 
 POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
 

@@ -1,7 +1,8 @@
-"""Quotas at admission, where the configuration asks for them: as HAMi refuses a pod at creation.
+"""Refuses a pod beyond its namespace's quota at creation, as HAMi does (`quotaAt: Admission`).
 
-Advisory: of two pods that come at once both may pass, and the operator, which decides one after the
-other, lets the second wait. A percentage of a device's memory has no size yet and passes too.
+The check is advisory. Two pods that are created at once may both pass; the operator decides them
+one after the other, and the second waits. A percentage of a device's memory has no size before the
+device is chosen, so it passes too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from vgpu_api.core import Pod, PodScopes, ResourceQuota
 from vgpu_api.resources import PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_client.api import Api
-from vgpu_operator.admission import Denied
-from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.rules import Denied
+from vgpu_operator.admission.rules.denial import denying
+from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, read
 from vgpu_operator.ledger.quotas import Quotas
@@ -25,7 +26,7 @@ from vgpu_operator.ledger.shares import NOTHING, shares_of
 
 
 class OverQuota(Denied):
-    """The namespace would hold more than it may; Kubernetes answers that with 403."""
+    """The pod would exceed its namespace's quota. Kubernetes uses the code 403 for this."""
 
     code = 403
 
@@ -33,11 +34,11 @@ class OverQuota(Denied):
 async def refuse_over_quota(
     raw_pod: dict[str, Any], namespace: str, *, api: Api, config: ClusterConfig
 ) -> None:
-    """Refuse a pod that asks for more than its namespace may still take.
+    """Refuse a pod that asks for more than is left of its namespace's quota.
 
     Raises:
-        OverQuota: with HAMi's words, then each limit with its numbers in Kubernetes' words.
-        ClientError: quotas or claims cannot be read.
+        OverQuota: The message is HAMi's, then each limit with its numbers as Kubernetes words it.
+        ClientError: The quotas or claims cannot be read.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -58,7 +59,7 @@ async def refuse_over_quota(
         try:
             claim = VGPUClaim.read(item)
         except ValidationError:
-            continue  # the operator counts it, to the full
+            continue  # the operator counts it in full
         claims[claim.metadata.name] = claim
         shares = shares_of(claim.spec, claim.status.allocation)
         reserved = claim.status.reserved_for
@@ -73,7 +74,7 @@ async def refuse_over_quota(
 
 
 async def _scopes_by_uid(api: Api, namespace: str) -> dict[str, PodScopes]:
-    """What quotas ask about each pod of a namespace."""
+    """Return the quota scopes of each pod in a namespace, by the pod's UID."""
     found: dict[str, PodScopes] = {}
     for item in (await api.list(PODS, namespace=namespace)).items:
         try:
@@ -85,7 +86,7 @@ async def _scopes_by_uid(api: Api, namespace: str) -> dict[str, PodScopes]:
 
 
 def _desired(demand: PodDemand, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:
-    """What the pod would take beside what is held; None for a claim that holds it already."""
+    """Return what the pod would add to its namespace; None if its claim holds that already."""
     if demand.native is None:
         return demand.spec
     claim = claims.get(demand.native.name)

@@ -1,6 +1,6 @@
-"""Kopf as the frame of both processes: settings, login, and the arguments of its run.
+"""Kopf as the frame of the operator and of the webhooks: settings, login and a run to the end.
 
-Decision 40 has what kopf does here and what it does not.
+Both `app` modules use it. Decision 40 says what Kopf does here and what it does not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
 class _Backoffs:
-    """Seconds between kopf's tries at one request, without an end.
+    """An endless series of delays in seconds between Kopf's attempts at one request.
 
-    After some 80 s without an API server it would end the process, again and again, and the kubelet
-    would wait for up to five minutes before it starts it once more.
+    By default Kopf gives up after about 80 s without an API server and ends the process. After a
+    few such ends the kubelet would wait for up to five minutes before each restart.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -29,7 +29,7 @@ class _Backoffs:
 
 
 def set_up(settings: kopf.OperatorSettings) -> None:
-    """Kopf watches nothing and posts no events; our manifests own the webhook configurations."""
+    """Make Kopf watch nothing and post no events. Manifests own the webhook configurations."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
@@ -43,9 +43,9 @@ async def run(
     *,
     stop: asyncio.Event,
 ) -> None:
-    """Run kopf with these handlers until SIGTERM, or until `stop` is set.
+    """Run Kopf with these handlers until SIGTERM, or until `stop` is set.
 
-    Registers the login: the credentials of the rest of the process, found the same way.
+    Kopf logs in with the same credentials as the rest of the process.
     """
 
     @kopf.on.login(registry=registry)
@@ -54,14 +54,14 @@ async def run(
 
     liveness = config.liveness
     if liveness is not None and not liveness.host:
-        liveness = Address("0.0.0.0", liveness.port)  # kopf would take localhost
+        liveness = Address("0.0.0.0", liveness.port)  # Kopf would listen on localhost only
     await kopf.operator(
         registry=registry,
         settings=kopf.OperatorSettings(),
         clusterwide=True,
         standalone=True,
-        # Kopf's own would have the name of a user, and a container's user may have none. (Its
-        # type is a name for str that kopf does not export.)
+        # Kopf's default contains the name of the user, and a user in a container may have none.
+        # (The type is an alias of str that Kopf does not export.)
         identity=cast(Any, config.identity),
         stop_flag=stop,
         liveness_endpoint=(
@@ -71,7 +71,7 @@ async def run(
 
 
 async def _session(kubeconfig: str | None, context: str | None) -> kopf.AiohttpSession:
-    """A session for kopf; it asks again when the server answers 401.
+    """Return a session for Kopf, which asks for another after a 401.
 
     Raises:
         LoginError: No usable credentials.

@@ -15,7 +15,7 @@ from vgpu_api.config import ClusterConfig, ConfigFile
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
-from vgpu_operator.handlers import reviews as reviewing
+from vgpu_operator.admission import reviews as reviewing
 
 ADMITTED = {"resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}}}
 

@@ -21,8 +21,8 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_api.vendors import Kind, kind_of, kinds
-from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.rules.denial import denying
+from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import ack, hami, native, read, volcano
 from vgpu_operator.dialects.containers import PodContainer, each_container, is_given
 from vgpu_operator.dialects.hami_annotations import annotation_field

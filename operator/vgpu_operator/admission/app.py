@@ -1,4 +1,4 @@
-"""Puts the webhooks' process together and runs it: kopf and its handlers, on our server."""
+"""Assembles the process of the webhooks: Kopf, our HTTPS server, and the handlers behind both."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import kopf
 from vgpu_api.config import ConfigFile
 from vgpu_client.api import Api
 from vgpu_client.reload import changed
+from vgpu_operator import kopf_frame
+from vgpu_operator.admission import kopf_handlers
+from vgpu_operator.admission.reviews import Reviews
+from vgpu_operator.admission.server import Webhooks
 from vgpu_operator.certificates.parts import webhook_identity
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.garbage_collection import set_aside
-from vgpu_operator.handlers import admission, frame
-from vgpu_operator.handlers.reviews import Reviews
-from vgpu_operator.handlers.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
 
 
 async def follow(source: ConfigFile, level: str) -> None:
-    """Answer by each new configuration as soon as it is mounted."""
+    """Use each new configuration as soon as it is mounted."""
     while True:
         await changed(source, level)
         logger.info("configuration: a new one is in force")
@@ -34,8 +35,8 @@ async def run(config: WebhookConfig) -> None:
     """Serve until SIGTERM, then drain.
 
     Raises:
-        VgpuError: No login.
-        OSError: The certificate in the files cannot be used.
+        VgpuError: No usable credentials for the API server.
+        OSError: The certificate files cannot be read or used.
     """
     failure: list[BaseException] = []
     stop = asyncio.Event()
@@ -43,7 +44,7 @@ async def run(config: WebhookConfig) -> None:
     registry = kopf.OperatorRegistry()
     async with Api.connect(config.kubeconfig, config.context) as api:
         identity = webhook_identity(api, config)
-        admission.register(registry)
+        kopf_handlers.register(registry)
 
         async def keep(work: Coroutine[None, None, None]) -> None:
             try:
@@ -55,11 +56,11 @@ async def run(config: WebhookConfig) -> None:
 
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-            frame.set_up(settings)
+            kopf_frame.set_up(settings)
             settings.admission.server = Webhooks(
                 config.listen,
                 identity,
-                paths=admission.PATHS,
+                paths=kopf_handlers.PATHS,
                 answers=Reviews(api, config.cluster).answers,
                 drain_s=config.drain_s,
             )
@@ -69,14 +70,14 @@ async def run(config: WebhookConfig) -> None:
                 follow(config.cluster, config.log_level),
             ):
                 tasks.append(asyncio.create_task(keep(work)))
-            set_aside()  # a pass over what is imported holds all reviews up
+            set_aside()  # a collection of everything that was imported would delay all reviews
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
-            for task in tasks:  # kopf would wait 5 s for each that goes on
+            for task in tasks:  # Kopf would wait 5 s for each that is still running
                 task.cancel()
-            stop.set()  # kopf would wait 5 s for its own task that waits for this flag
+            stop.set()  # Kopf would wait 5 s for its own task, which waits for this flag
 
-        await frame.run(registry, config, stop=stop)
+        await kopf_frame.run(registry, config, stop=stop)
     if failure:
         raise failure[0]

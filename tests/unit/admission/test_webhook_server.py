@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from vgpu_local.ports import free_ports
+from vgpu_operator.admission import reviews
+from vgpu_operator.admission.kopf_handlers import PATHS
+from vgpu_operator.admission.server import Webhooks
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.config import Address, Tls
-from vgpu_operator.handlers import reviews
-from vgpu_operator.handlers.admission import PATHS
-from vgpu_operator.handlers.webhooks import Webhooks
 
 REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u"}}}}
 

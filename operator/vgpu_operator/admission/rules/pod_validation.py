@@ -15,8 +15,8 @@ from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault, QuantityError
-from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.rules.denial import denying
+from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import hami, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field, is_true

@@ -11,13 +11,13 @@ from typing import Any
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission.denial import Denied
-from vgpu_operator.admission.jsonpatch import applied
-from vgpu_operator.admission.podmutation import mutate_pod, switched_off
-from vgpu_operator.admission.podrules import validate_pod
-from vgpu_operator.admission.rawpod import RawPod
-from vgpu_operator.admission.variables import unanswered, without_effect
-from vgpu_operator.admission.warnings import misspelt, unasked
+from vgpu_operator.admission.rules.denial import Denied
+from vgpu_operator.admission.rules.json_patch import applied
+from vgpu_operator.admission.rules.no_effect import unanswered, without_effect
+from vgpu_operator.admission.rules.pod_mutation import mutate_pod, switched_off
+from vgpu_operator.admission.rules.pod_validation import validate_pod
+from vgpu_operator.admission.rules.raw_pod import RawPod
+from vgpu_operator.admission.rules.warnings import misspelt, unasked
 
 _VOLCANO = "volcano"
 """The scheduler of a Job that names none."""

@@ -15,9 +15,9 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.vendors import kinds
-from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.admission.variables import CHOOSING_IN_HAMIS_WORDS
+from vgpu_operator.admission.rules.denial import denying
+from vgpu_operator.admission.rules.no_effect import CHOOSING_IN_HAMIS_WORDS
+from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import native, read
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field

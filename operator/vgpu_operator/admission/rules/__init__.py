@@ -1,0 +1,43 @@
+"""What the webhooks answer, as functions on values.
+
+Pods are changed, refused and warned of; claims and configurations are refused.
+
+Pure: whatever must be looked up (the claim that a pod names) is passed in.
+"""
+
+from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim
+from vgpu_operator.admission.rules.configuration import validate_configuration
+from vgpu_operator.admission.rules.denial import Denied
+from vgpu_operator.admission.rules.no_effect import unanswered, without_effect
+from vgpu_operator.admission.rules.pod_mutation import (
+    claim_named_by,
+    mutate_ephemeral_containers,
+    mutate_pod,
+    switched_off,
+)
+from vgpu_operator.admission.rules.pod_validation import disables_control, validate_pod
+from vgpu_operator.admission.rules.raw_pod import RawPod, too_many_containers
+from vgpu_operator.admission.rules.volcano_jobs import check_volcano_job
+from vgpu_operator.admission.rules.warnings import misspelt, unasked, waits_for_claim
+
+__all__ = [
+    "Denied",
+    "RawPod",
+    "check_volcano_job",
+    "claim_named_by",
+    "claim_without_effect",
+    "disables_control",
+    "misspelt",
+    "mutate_claim",
+    "mutate_ephemeral_containers",
+    "mutate_pod",
+    "switched_off",
+    "too_many_containers",
+    "unanswered",
+    "unasked",
+    "validate_claim",
+    "validate_configuration",
+    "validate_pod",
+    "waits_for_claim",
+    "without_effect",
+]

@@ -1,1 +1,0 @@
-"""Kopf's handlers: admission reviews in, pure functions asked, answers out."""
