@@ -10,9 +10,9 @@ from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, GPUDeviceStatus
 from vgpu_api.vendors import Kind
 from vgpu_operator.engine.apply import apply
+from vgpu_operator.engine.devices.registers import publish_registered
 from vgpu_operator.engine.effects import Effect, PublishDevice, RecordEvent
 from vgpu_operator.engine.events import DeviceObserved, DeviceWritten, NodeObserved
-from vgpu_operator.engine.registers import publish_registered
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import Ledger
 

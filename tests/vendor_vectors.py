@@ -23,7 +23,7 @@ from vgpu_operator.admission.rules.pod_mutation import mutate_pod
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import binding_annotations, read
 from vgpu_operator.dialects.containers import each_container
-from vgpu_operator.engine.registers import REGISTERED, status_of
+from vgpu_operator.engine.devices.registers import REGISTERED, status_of
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Plan, place
 from vgpu_operator.placement.geometry import bits_of

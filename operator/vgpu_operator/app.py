@@ -33,7 +33,6 @@ from vgpu_client.reload import changed
 from vgpu_operator import kopf_frame
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
-from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
@@ -41,6 +40,7 @@ from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import InSlices, informers, storage_informers
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
+from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.state import State
 from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.extender.binding import Binder

@@ -38,10 +38,10 @@ from vgpu_nodeagent.reporting import exposition
 from vgpu_nodeagent.reporting.metrics import Metrics
 from vgpu_nodeagent.reporting.violations import WatchMetrics
 from vgpu_operator.cli import __main__ as cli_main
-from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import Ledger
 

@@ -15,8 +15,8 @@ from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, shown
 from vgpu_api.vendors import Kind, kinds
 from vgpu_operator.demand import Demand
+from vgpu_operator.engine.devices.registers import UNREADABLE
 from vgpu_operator.engine.effects import RecordEvent
-from vgpu_operator.engine.registers import UNREADABLE
 from vgpu_operator.placement import place
 from vgpu_operator.vendors import devices_of, silence_of
 from vgpu_operator.vendors.registers import MAX_DEVICES

@@ -14,7 +14,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import Kind, kind_of
-from vgpu_operator.engine.registers import UNREADABLE
+from vgpu_operator.engine.devices.registers import UNREADABLE
 from vgpu_operator.vendors import RegisteredDevice, devices_of
 from vgpu_operator.vendors.registers import MAX_DEVICES
 

@@ -10,18 +10,13 @@ Everything goes one way, and what goes between two modules is a value:
 * `events` and `apply`: what happened, and what that means for the state
 * `state`: all that changes: the `cache` with each `gpu_pod`, the ledger, who waits, what is due
 * `scheduling`: who gets which devices, who waits, what is kept for whom
-* `claims`: a claim's status, its release, when it goes
-* `devices`: the holders in a device's status
-* `registers` and `plugin_turns`: devices that other vendors' plugins register on Nodes, and whose
-  turn it is with such a plugin
-* `agents`: which nodes' agents are silent
-* `violators`: whose pods are evicted
-* `hami_events`: HAMi's events of a pod, where the configuration asks for them
-* `records`: the annotations that a pod gets with its node
-* `decision_log`: a line for each decision that was carried out
-* `claim_metrics`: claims as Prometheus series
+* `claims`: a claim's status, its release, when it goes, whose pods are evicted
+* `devices`: the holders in a device's status, and the devices that vendors' plugins register
+* `nodes`: which nodes' agents are silent
+* `hami`: the events and annotations that HAMi's tools read, and whose turn it is with a plugin
 * `effects` and `effector`: what is to be written, and the one place that writes
-* `pod_reading`: decodes of a pod without our words only what the engine needs
+* `observability`: claims as Prometheus series, and a line for each decision that was carried out
+* `pod_reading`: decodes of a pod that asks for no device only what the engine needs
 * `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
 * `slices`: what can wait lets calls go before
 """

@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1 import Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_client.backoff import Backoff
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine import events, hami_events
+from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.describe import node_event
@@ -24,6 +24,7 @@ from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import admit, note_lifted
 from vgpu_operator.engine.scheduling.places import (
@@ -709,7 +710,7 @@ def _report_binding(event: events.BindingEnded, state: State) -> None:
     claim = None if pod is None else state.cache.claim(pod.claim)
     allocation = None if claim is None else claim.status.allocation
     if pod is not None and allocation is not None and allocation.id == event.allocation_id:
-        state.outbox.extend(hami_events.bound(pod, allocation.node_name))
+        state.outbox.extend(pod_events.bound(pod, allocation.node_name))
 
 
 def judge_pod(state: State, uid: str) -> None:

@@ -49,7 +49,7 @@ from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
 from vgpu_operator.engine.claims.status_patch import status_patch
 from vgpu_operator.engine.clock import Clock, rfc3339
-from vgpu_operator.engine.decision_log import DecisionLog
+from vgpu_operator.engine.observability.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)
 

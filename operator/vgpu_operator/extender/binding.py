@@ -29,7 +29,7 @@ from vgpu_client.object_writer import (
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import BindingEnded
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.records import records_of
+from vgpu_operator.engine.hami.records import records_of
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.filtering import read_pod

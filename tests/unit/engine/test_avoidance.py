@@ -18,7 +18,7 @@ from vgpu_api.core import Pod
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_operator.engine.claim_metrics import ClaimsCollector
+from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.scheduling.avoidance import AVOID_AT_MOST_S, AVOID_S, CONTROLLERS
 from vgpu_operator.engine.scheduling.refusal import Refusal
 

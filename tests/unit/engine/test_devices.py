@@ -12,7 +12,7 @@ from replica import Replica
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.errors import ServerError
 from vgpu_client.recorder import Regarding
-from vgpu_operator.engine.devices import SHOWN_WITHIN_S
+from vgpu_operator.engine.devices.reports import SHOWN_WITHIN_S
 from vgpu_operator.engine.effects import WriteDevice
 
 

@@ -11,7 +11,7 @@ from replica import Replica
 from vgpu_api import names
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.recorder import Regarding
-from vgpu_operator.engine.agents import describe_silent
+from vgpu_operator.engine.nodes.agents import describe_silent
 from vgpu_operator.engine.scheduling.refusal import Refusal
 
 READY = Condition(type="Ready", status="True", reason="Present", message="the driver shows it")

@@ -9,7 +9,7 @@ import pytest
 from builders import a_container
 from replica import Replica
 from vgpu_operator.engine import engine as engine_module
-from vgpu_operator.engine.state import RefusalLimiter
+from vgpu_operator.engine.claims.refusal_limiter import RefusalLimiter
 from vgpu_operator.ledger import ClaimKey
 
 KEYS = [ClaimKey("default", f"claim-{number:03}") for number in range(200)]

@@ -11,7 +11,7 @@ from replica import Replica
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import TooManyRequests
-from vgpu_operator.engine.violators import AGAIN_S
+from vgpu_operator.engine.claims.violators import AGAIN_S
 
 MINUTE_S = 60
 SENTENCE = "held up to 9000 MiB of device GPU-0"

@@ -14,7 +14,6 @@ from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
-from vgpu_operator.engine import hami_events
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.announce import is_news
 from vgpu_operator.engine.claims.lifecycle import has_live_pod
@@ -26,6 +25,7 @@ from vgpu_operator.engine.claims.status import (
 )
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
+from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -166,7 +166,7 @@ def _report(
             state.outbox.append(_pod_event(pod, refusal))
             if state.config.views.hami_events:
                 nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
-                state.outbox.append(hami_events.filtering_failed(pod, nodes))
+                state.outbox.append(pod_events.filtering_failed(pod, nodes))
     pod, refusal = found[0]
     changed = reported.reason != refusal.reason
     reported.interval_s = (

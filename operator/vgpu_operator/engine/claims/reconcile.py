@@ -20,7 +20,6 @@ from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine.agents import absent_agent
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.announce import announce_violation, is_news
@@ -34,15 +33,16 @@ from vgpu_operator.engine.claims.status import (
     status_with,
     with_devices,
 )
+from vgpu_operator.engine.claims.violators import evict_violator
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
+from vgpu_operator.engine.nodes.agents import absent_agent
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
 from vgpu_operator.engine.scheduling.places import adopt, give_up
 from vgpu_operator.engine.scheduling.requeue import withdraw
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import InFlight, State
-from vgpu_operator.engine.violators import evict_violator
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Plan
 from vgpu_operator.placement.checks import give_back, lay

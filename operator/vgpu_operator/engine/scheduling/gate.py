@@ -28,8 +28,8 @@ from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.plugin_turns import served_before
-from vgpu_operator.engine.records import records_of
+from vgpu_operator.engine.hami.plugin_turns import served_before
+from vgpu_operator.engine.hami.records import records_of
 from vgpu_operator.engine.scheduling.avoidance import turn_away
 from vgpu_operator.engine.scheduling.queue import UNKNOWN
 from vgpu_operator.engine.scheduling.refusal import Refusal

@@ -1,0 +1,1 @@
+"""Nodes: whose agent is silent."""

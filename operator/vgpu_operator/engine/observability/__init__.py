@@ -1,0 +1,1 @@
+"""What the engine shows of its decisions: metrics and a log."""
