@@ -221,7 +221,7 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh,
 	@$(BIN)/codespell
 	@$(MAKE) -j 2 -C libvgpu lint
 
-shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
+shape: $(SETUP)  ## measure how the code is built; fails beyond the bounds
 	@PYTHONPATH=tests $(BIN)/python tests/packaging/shape.py
 
 fmt: $(SETUP)  ## format the Python and the C code

@@ -48,8 +48,8 @@ def test_a_function_that_is_handed_in_is_counted_under_every_name_of_its_type() 
             done: Callable[[], None]
         """
     )
-    measure = shape.callables([module])
-    assert [place.split()[-1] for place in measure.found] == ["told", "sink", "step", "done"]
+    found = shape.callables([module])
+    assert [place.split()[-1] for place in found] == ["told", "sink", "step", "done"]
 
 
 def test_a_constructor_of_seven_parameters_is_too_large_and_one_of_six_is_not() -> None:
@@ -62,8 +62,17 @@ def test_a_constructor_of_seven_parameters_is_too_large_and_one_of_six_is_not() 
             def other(self, a, b, c, d, e, f, g, h): ...
         """
     )
-    measure = shape.constructors([module])
-    assert [place.split(maxsplit=1)[1] for place in measure.found] == ["Large has 7"]
+    found = shape.constructors([module])
+    assert [place.split(maxsplit=1)[1] for place in found] == ["Large has 7"]
+
+
+def test_a_constructor_of_forty_one_lines_is_too_long_and_one_of_forty_is_not() -> None:
+    def constructor(name: str, lines: int) -> str:
+        body = "        self.a = 1\n" * (lines - 1)
+        return f"class {name}:\n    def __init__(self):\n{body}"
+
+    module = source(constructor("Long", 41) + constructor("Short", 40))
+    assert [place.split(maxsplit=1)[1] for place in shape.inits([module])] == ["Long has 41 lines"]
 
 
 def test_wiring_is_imports_constructors_and_their_arguments() -> None:
@@ -95,11 +104,30 @@ def test_wiring_is_imports_constructors_and_their_arguments() -> None:
     assert shape.wiring([module]).value == pytest.approx(100 * 8 / lines)
 
 
-def test_a_function_with_thirteen_ways_through_it_is_found(tmp_path: Path) -> None:
-    ifs = "".join(f"    if a == {n}:\n        return {n}\n" for n in range(12))
-    (tmp_path / "one.py").write_text(f"def thirteen(a):\n{ifs}\ndef one(a):\n    return a\n")
-    (found,) = shape.complexity(tmp_path).found
-    assert "`thirteen` is too complex (13 > 12)" in found
+@pytest.mark.parametrize(
+    ("way", "count"),
+    [
+        ("if a: pass\nelif b: pass\nelse: pass", 2),
+        ("for x in a: pass\nelse: pass", 2),
+        ("while a: pass", 1),
+        ("try: a()\nexcept B: pass\nexcept C: pass\nelse: pass\nfinally: pass", 3),
+        ("match a:\n    case 1: pass\n    case _: pass", 2),
+        ("return a and b and c or d", 3),
+        ("return a if b else c", 1),
+        ("return [x for x in a if x if x > 1]", 3),
+        ("assert a", 1),
+        ("with a: b()", 0),
+    ],
+)
+def test_ways_in_statements_and_in_expressions_count(way: str, count: int) -> None:
+    function = source("def f():\n" + textwrap.indent(way, "    ")).tree.body[0]
+    assert shape.complexity(function) == 1 + count
+
+
+def test_a_function_with_thirteen_ways_through_it_is_found() -> None:
+    module = source(f"def thirteen(a): return {' or '.join('a' * 13)}\ndef one(a): return a\n")
+    found = shape.complex_functions([module])
+    assert [place.split(maxsplit=1)[1] for place in found] == ["thirteen has 13"]
 
 
 def test_calls_between_modules_are_followed_and_calls_inside_one_are_not() -> None:
@@ -122,12 +150,16 @@ def test_the_round_that_sees_a_pod_stays_within_its_bounds() -> None:
     assert len(trace.hops) <= 80
 
 
-def test_wiring_callables_and_constructors_stay_within_their_bounds() -> None:
-    engine = shape.sources(shape.ENGINE)
-    measures = [shape.callables(engine), shape.wiring(engine)]
-    measures.append(shape.constructors(shape.sources(shape.OPERATOR)))
-    assert [str(measure) for measure in measures if not measure.passes] == []
+@pytest.mark.parametrize("package", shape.PACKAGES, ids=lambda package: package.name)
+def test_a_package_stays_within_its_bounds(package: Any) -> None:
+    assert [str(measure) for measure in shape.written(package) if not measure.passes] == []
 
 
-def test_no_function_of_ours_is_beyond_the_bound_of_complexity() -> None:
-    assert shape.complexity(*shape.ROOMS).found == []
+def test_the_wiring_of_the_engine_stays_within_its_bound() -> None:
+    assert shape.wiring(shape.sources(shape.ENGINE)).passes
+
+
+def test_every_module_of_the_product_is_in_one_package() -> None:
+    product = [shape.OPERATOR, *(shape.ROOT / room for room in ("crds", "nodeagent"))]
+    measured = [module.name for package in shape.PACKAGES for module in package.sources()]
+    assert sorted(measured) == [module.name for module in shape.sources(*product)]
