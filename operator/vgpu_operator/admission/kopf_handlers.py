@@ -7,6 +7,7 @@ programs create in numbers are reviewed in `reviews`, without Kopf.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import jsonpatch
@@ -28,7 +29,7 @@ def register(registry: kopf.OperatorRegistry) -> None:
         "v1",
         "pods",
         id="mutate-ephemeral-containers",
-        operation="UPDATE",
+        operations=["UPDATE"],
         subresource="ephemeralcontainers",
         registry=registry,
     )
@@ -64,6 +65,10 @@ def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
         patch.fns.append(apply)
 
 
-def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """Kopf logs each refusal as an error of its handler; `answering` has logged it already."""
-    return "failed permanently" not in record.getMessage()
+def _is_no_refusal(_: logging.LogRecord) -> bool:
+    """Return False for Kopf's record of a refusal, which `answering` has logged already.
+
+    Kopf logs every refusal as an error of its handler. It does so while it handles the exception,
+    and the record has nothing else that tells a refusal from a fault.
+    """
+    return not isinstance(sys.exception(), kopf.AdmissionError)

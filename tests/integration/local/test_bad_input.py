@@ -58,7 +58,7 @@ def pod(
 
 
 def test_a_configuration_that_no_process_could_use_does_not_roll(
-    refused: Callable[[dict[str, Any]], str],
+    refused: Callable[[dict[str, Any]], str], cluster: LocalCluster
 ) -> None:
     found = {
         "apiVersion": "v1",
@@ -67,6 +67,10 @@ def test_a_configuration_that_no_process_could_use_does_not_roll(
         "data": {"config.yaml": "nvidia:\n  defaultMem: lots\n"},
     }
     assert 'nvidia.defaultMem: Invalid value: "lots": ' in refused(found)
+    (webhook,) = cluster.webhooks
+    logged = [line for line in webhook.said().splitlines() if "nvidia.defaultMem" in line]
+    assert len(logged) == 1  # a user's mistake, and none of the handler
+    assert " INFO " in logged[0]
 
 
 @pytest.mark.parametrize("memory", ["8 GiB", "8gb", "lots", "-8Gi"])
