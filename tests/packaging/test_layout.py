@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 TARGETS = frozenset(
     ("help", "setup", "demo", "test", "e2e", "bench", "lint", "fmt", "crds", "ci", "clean")
 )
-COMPONENTS = ("crds", "operator", "nodeagent", "tests")
+PRODUCT = ("crds", "operator", "nodeagent")
+COMPONENTS = (*PRODUCT, "tests")
 
 
 def test_the_standard_librarys_operator_is_not_shadowed() -> None:
@@ -65,6 +69,32 @@ def test_every_dependency_is_locked_with_its_hash() -> None:
     )
     names = {re.split(r"[<>=~!\[]", text)[0].lower().replace("_", "-") for text in wanted}
     assert names <= {name.lower().replace("_", "-") for name in locked}
+
+
+def test_product_code_imports_nothing_that_only_another_package_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {_distribution(re.split(r"[<>=~!;]", text)[0]) for text in project["dependencies"]}
+    modules = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    imported = {name for path in modules for name in _imported(ast.parse(path.read_text()))}
+    libraries = {
+        name for name in imported - sys.stdlib_module_names if not name.startswith("vgpu_")
+    }
+    of = packages_distributions()
+    brought = {name for name in libraries if declared.isdisjoint(map(_distribution, of[name]))}
+    assert len(libraries) > 10
+    assert brought == set()
+
+
+def _distribution(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+def _imported(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module.partition(".")[0]
 
 
 def test_the_makefile_helps_with_each_of_its_targets() -> None:
