@@ -1,4 +1,4 @@
-"""Every way in which `kubectl-vgpu` and the other programs ask a cluster.
+"""Every way in which `kubectl vgpu` and the other programs ask a cluster.
 
 Verbs come from the parser: one that it learns is among them from then on, so that what holds for
 every verb is tested of it too. Programs are compared with those of the package.
@@ -32,7 +32,7 @@ Arguments = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program besides `kubectl-vgpu` that answers one question about a cluster.
+    """A program besides `kubectl vgpu` that answers one question about a cluster.
 
     Attributes:
         called: How its lines begin.
@@ -51,11 +51,6 @@ class Program:
 
 
 PROGRAMS: Mapping[str, Program] = {
-    "kubectl-vgpu-audit": Program(
-        "kubectl vgpu audit",
-        "vgpu_nodeagent.audit_command",
-        ((), ("--node", _NOBODY), ("-o", "json")),
-    ),
     "kubectl-inspect-cgpu": Program("kubectl-inspect-cgpu", "vgpu_operator.cli.inspect_cgpu"),
 }
 SERVICES: Mapping[str, Program] = {

@@ -64,7 +64,7 @@ HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 HAMI_NODE_SCORE = "hami.io/node-nvidia-score"
 HAMI_NODE_HANDSHAKE = "hami.io/node-handshake"
 NODE_ANNOTATIONS = (HAMI_NODE_REGISTER, HAMI_NODE_SCORE, HAMI_NODE_HANDSHAKE)
-"""All that is written to Nodes; `kubectl-vgpu uninstall` takes them off."""
+"""All that is written to Nodes; `kubectl vgpu uninstall` takes them off."""
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"
 HAMI_VULKAN = "hami.io/vulkan"

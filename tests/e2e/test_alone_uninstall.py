@@ -1,4 +1,4 @@
-"""`kubectl-vgpu uninstall` on a real node leaves nothing behind, whatever was done before.
+"""`kubectl vgpu uninstall` on a real node leaves nothing behind, whatever was done before.
 
 Each test installs a node of its own and uninstalls it, and a kubelet takes five minutes to forget a
 device plugin: run by `make e2e-uninstall`, not by `make e2e`.

@@ -191,7 +191,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
 
 
-def one_line(code: int, said: str, program: str = "kubectl-vgpu") -> None:
+def one_line(code: int, said: str, program: str = "kubectl vgpu") -> None:
     assert code in (1, 2), said
     (line,) = said.splitlines()
     assert line.startswith(f"{program}: ")
@@ -212,7 +212,7 @@ def test_a_server_of_1_20_is_told_in_one_line(
     if arguments[0] in FIND_OUT:
         assert code in (0, 1)
         assert said.out != ""
-        assert all(line.startswith("kubectl-vgpu: ") for line in said.err.splitlines())
+        assert all(line.startswith("kubectl vgpu: ") for line in said.err.splitlines())
     else:
         one_line(code, said.err)
         assert said.out == ""
@@ -230,7 +230,7 @@ def test_with_our_kinds_alone_it_answers_or_says_so_in_one_line(
     said = capsys.readouterr()
     assert code in (0, 1, 2)
     assert said.out + said.err != ""
-    assert all(line.startswith("kubectl-vgpu: ") for line in said.err.splitlines())
+    assert all(line.startswith("kubectl vgpu: ") for line in said.err.splitlines())
     if code == 2:
         one_line(code, said.err)
 

@@ -190,7 +190,7 @@ def commands() -> str:
     intro = """\
         # Commands
 
-        `kubectl vgpu VERB` runs the program `kubectl-vgpu` or `kubectl-vgpu-VERB` on the PATH.
+        `kubectl vgpu` runs the program `kubectl-vgpu` on the PATH.
         Exit status 0: an answer, which may be a refusal, or done; 1: something was found, or is
         left to do, and is named; 2: input that cannot be used, a name that does not exist, or a
         cluster, or a part of one, that cannot be asked, with a line that names it; 130: ended by

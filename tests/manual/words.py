@@ -359,7 +359,6 @@ def commands() -> list[Program]:
     """What people call: every verb of `kubectl vgpu`, and what agents answer."""
     top = _parser_of(lambda: cli_main.main([]))
     found = [Program(f"kubectl vgpu {verb}", parser) for verb, parser in sorted(verbs(top).items())]
-    found.append(Program("kubectl vgpu audit", _parser_of(lambda: audit_command.main([]))))
     found.append(
         Program("vgpu-nodeagent audit", _parser_of(lambda: audit_command.of_this_node([])))
     )

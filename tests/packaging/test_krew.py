@@ -113,7 +113,7 @@ def unpacked(archive: Path, tmp_path: Path) -> Unpacked:
 def test_without_python_it_says_so_in_one_line(unpacked: Unpacked):
     done = unpacked.run("get")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == ("kubectl-vgpu: python3 is not in PATH; Python 3.11 or newer is needed\n")
+    assert done.stderr == ("kubectl vgpu: python3 is not in PATH; Python 3.11 or newer is needed\n")
 
 
 def test_an_older_python_is_refused(unpacked: Unpacked):
@@ -127,7 +127,7 @@ def test_an_installation_that_fails_leaves_nothing(unpacked: Unpacked):
     unpacked.program("python3", '[ "$1" = -c ] || { mkdir -p "$3"; exit 1; }')
     done = unpacked.run("get")
     assert done.returncode == 1
-    assert done.stderr.endswith("kubectl-vgpu: it could not be installed\n")
+    assert done.stderr.endswith("kubectl vgpu: it could not be installed\n")
     assert not (unpacked.cache / "kubectl-vgpu" / "1.2.3").exists()
 
 

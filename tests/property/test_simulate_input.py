@@ -198,7 +198,7 @@ def check(*arguments: str, pod_file: Path) -> None:
             json.loads(text, parse_constant=no_number)
         return
     assert status == 2
-    assert error.startswith(f"kubectl-vgpu: {pod_file.parent}/"), error
+    assert error.startswith(f"kubectl vgpu: {pod_file.parent}/"), error
     assert error.endswith("\n")
     assert error[:-1].isprintable()
     assert len(error) < 2000
@@ -266,4 +266,4 @@ def test_what_stands_in_the_wrong_place_is_named_by_its_path(files: tuple[Path, 
     pod_file.write_text(json.dumps(POD))
     status, out, error = run("--state", str(state_file), "-f", str(pod_file))
     assert (status, out) == (2, "")
-    assert error.startswith(f"kubectl-vgpu: {state_file}: {named(where)}")
+    assert error.startswith(f"kubectl vgpu: {state_file}: {named(where)}")

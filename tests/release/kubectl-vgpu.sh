@@ -1,14 +1,14 @@
 #!/bin/sh
 # kubectl-vgpu: installs the wheel beside it into a virtual environment of its own, once, and runs it.
 set -eu
-fail() { echo "kubectl-vgpu: $1" >&2; exit 1; }
+fail() { echo "kubectl vgpu: $1" >&2; exit 1; }
 here=$(readlink -f "$0") && here=$(dirname "$here")
 python=${VGPU_PYTHON:-python3}
 command -v "$python" >/dev/null 2>&1 || fail "$python is not in PATH; Python 3.11 or newer is needed"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$python is older than 3.11; name a newer one in VGPU_PYTHON"
 home=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kubectl-vgpu/@VERSION@
 if [ ! -x "$home/bin/kubectl-vgpu" ]; then
-  echo "kubectl-vgpu: installing @VERSION@ into $home" >&2
+  echo "kubectl vgpu: installing @VERSION@ into $home" >&2
   mkdir -p "$(dirname "$home")"
   rm -rf "$home"
   trap 'rm -rf "$home"' EXIT

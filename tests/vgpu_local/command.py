@@ -1,4 +1,4 @@
-"""`kubectl-vgpu` as a process: with files for its output, and in a terminal of its own.
+"""`kubectl vgpu` as a process: with files for its output, and in a terminal of its own.
 
 Other programs of ours run with files alone.
 """
@@ -35,10 +35,10 @@ def in_files(
 
     Args:
         kubeconfig: Whose cluster.
-        arguments: Of `kubectl-vgpu`.
+        arguments: Of `kubectl vgpu`.
         spawn: How the process comes to be.
         environment: Added to ours.
-        module: The program; by default `kubectl-vgpu`.
+        module: The program; by default `kubectl vgpu`.
 
     Raises:
         subprocess.TimeoutExpired: It has not ended.
@@ -67,7 +67,7 @@ def in_terminal(
 
     Args:
         kubeconfig: Whose cluster.
-        arguments: Of `kubectl-vgpu`.
+        arguments: Of `kubectl vgpu`.
         columns: How wide the terminal is.
         until: Ctrl-C is typed when this has been written; empty: the command ends by itself.
         environment: Added to ours.

@@ -1,1 +1,1 @@
-"""kubectl-vgpu: what a person asks from a terminal. `simulate` needs no cluster."""
+"""kubectl vgpu: what a person asks from a terminal. `simulate` needs no cluster."""

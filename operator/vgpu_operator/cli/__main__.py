@@ -1,4 +1,4 @@
-"""The command line of kubectl-vgpu: questions to a cluster or about one on paper, and changes."""
+"""The command line of kubectl vgpu: questions to a cluster or about one on paper, and changes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 raise BadDocument(text)
             _file(options) if one else _many(options)
     except VgpuError as error:
-        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
+        print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()
@@ -75,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    root = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
+    root = argparse.ArgumentParser(prog="kubectl vgpu", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser(
         "simulate", help="where would a pod or claim go, in a cluster or in one on paper"

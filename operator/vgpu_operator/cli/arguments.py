@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-COMMANDS = frozenset({"get", "explain", "top", "drain", "doctor", "support-bundle"})
+COMMANDS = frozenset({"get", "explain", "top", "drain", "doctor", "audit", "support-bundle"})
 _KINDS = ("slices", "devices", "nodes")
 _OTHER_NAMES = {
     "slice": "slices",
@@ -31,7 +31,7 @@ _JSONPATH = "jsonpath="
 
 def add_commands(commands: Commands) -> None:
     """Add them to the parser of all commands."""
-    for add in (_get, _explain, _top, _drain, _doctor, _support_bundle):
+    for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle):
         add(commands)
 
 
@@ -139,6 +139,22 @@ def _doctor(commands: Commands) -> None:
         "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
     )
     command.add_argument("--all", action="store_true", help="what is in order, too")
+    add_cluster(command)
+
+
+def _audit(commands: Commands) -> None:
+    command = commands.add_parser(
+        "audit",
+        help="Check that the records on every node agree",
+        description="Ask each agent to compare its records with limit pages, CDI specs, the "
+        "kubelet, claims and the driver. Agents are asked with kubectl exec in their pods, so you "
+        "need the right to exec there. The exit status is 1 if records disagree and 2 if an agent "
+        "could not be asked.",
+    )
+    command.add_argument("--node", help="Audit only this node")
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="Output format"
+    )
     add_cluster(command)
 
 

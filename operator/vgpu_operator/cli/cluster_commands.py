@@ -19,7 +19,8 @@ from vgpu_client.api import Api
 from vgpu_client.connection import namespace_of
 from vgpu_client.kubectl import kubectl
 from vgpu_client.printing import printable
-from vgpu_operator.cli import doctor, drain, listing, support, top
+from vgpu_operator.cli import audit, doctor, drain, listing, support, top
+from vgpu_operator.cli.agents import ask
 from vgpu_operator.cli.live import begin, end
 from vgpu_operator.cli.printing import Printer, Table, bar
 
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(_COMMANDS[options.command](options))
     except VgpuError as error:
-        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
+        print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return NO_ANSWER
     except BrokenPipeError:
         # What reads us has enough. Python would complain when it flushes at its end.
@@ -89,9 +90,9 @@ async def _top(options: argparse.Namespace) -> int:
     run = kubectl(options.context, options.kubeconfig)
 
     def once() -> tuple[Table, list[str]]:
-        reading = top.read(run, node=options.node)
-        missing = [f"node {name}: not asked: {why}" for name, why in reading.unasked.items()]
-        return top.table(query, reading, devices), missing
+        answers = ask(run, "usage", node=options.node)
+        missing = [f"node {name}: not asked: {why}" for name, why in answers.errors.items()]
+        return top.table(query, answers, devices), missing
 
     await top.show(once, Printer(), every_s=None if options.once else _REFRESH_S)
     return DONE
@@ -129,6 +130,21 @@ async def _doctor(options: argparse.Namespace) -> int:
     return FOUND if any(each.level == "error" for each in found) else DONE
 
 
+async def _audit(options: argparse.Namespace) -> int:
+    run = kubectl(options.context, options.kubeconfig)
+    # In a thread: Ctrl-C is not to wait for agents.
+    nodes = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
+    printer = Printer()
+    if options.output == "json":
+        printer.out.write(json.dumps(nodes, indent=2) + "\n")
+    else:
+        for node in nodes:
+            audit.show(node, printer)
+    if audit.has_error(nodes):
+        return NO_ANSWER
+    return FOUND if audit.has_findings(nodes) else DONE
+
+
 async def _support_bundle(options: argparse.Namespace) -> int:
     now, printer = _now(), Printer()
     path = options.file or Path(f"vgpu-support-{now:%Y%m%d-%H%M%S}.tar.gz")
@@ -163,5 +179,6 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
     "top": _top,
     "drain": _drain,
     "doctor": _doctor,
+    "audit": _audit,
     "support-bundle": _support_bundle,
 }

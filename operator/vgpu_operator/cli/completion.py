@@ -2,7 +2,7 @@
 
 kubectl (1.26 and later) completes a plugin by running `kubectl_complete-vgpu` with the words typed
 so far, the last of them unfinished; it reads a candidate a line, and cobra's directive at the end.
-argcomplete's own shell function completes `kubectl-vgpu`.
+argcomplete's own shell function completes the program `kubectl-vgpu`.
 """
 
 from __future__ import annotations

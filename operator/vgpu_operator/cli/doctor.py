@@ -260,7 +260,7 @@ def _kinds(seen: Snapshot) -> Iterator[CheckResult]:
             yield _error("kinds", f"{name} is not there", "kubectl apply -k crds")
         elif names.VERSION not in served:
             text = f"{name} is served as {', '.join(served)}, and not as {names.VERSION}"
-            yield _error("kinds", text, "use the kubectl-vgpu of the installed version")
+            yield _error("kinds", text, "use kubectl vgpu of the installed version")
         elif not _has(crd, "Established"):
             yield CheckResult(
                 "error", "kinds", f"{name} is not established", f"kubectl describe crd {name}"

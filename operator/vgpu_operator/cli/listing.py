@@ -95,7 +95,7 @@ async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], 
         _by_kubectl(query, found)
         return
     if found.note:
-        print(f"kubectl-vgpu: {found.note}", file=sys.stderr)
+        print(f"kubectl vgpu: {found.note}", file=sys.stderr)
     _print(query, list(found.objects.values()), found, printer, now())
     if query.watch:
         await _watch(query, api, found, printer, now)

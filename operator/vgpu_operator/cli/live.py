@@ -31,13 +31,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(command(options))
     except CannotAnswer as error:
-        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
+        print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return _NOT_BEGUN
     except ClientError as error:
-        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
+        print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return _LEFT
     except KeyboardInterrupt:
-        print("kubectl-vgpu: interrupted; run it again to go on", file=sys.stderr)
+        print("kubectl vgpu: interrupted; run it again to go on", file=sys.stderr)
         return _LEFT
 
 
@@ -73,14 +73,14 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
     if options.dry_run:
         return _DONE
     if obstacles:
-        print("\n".join(f"kubectl-vgpu: {line}" for line in obstacles), file=sys.stderr)
+        print("\n".join(f"kubectl vgpu: {line}" for line in obstacles), file=sys.stderr)
         if any("uses a GPU" in line for line in obstacles):
-            print("kubectl-vgpu: end these pods first, or give --delete-pods", file=sys.stderr)
+            print("kubectl vgpu: end these pods first, or give --delete-pods", file=sys.stderr)
         return _NOT_BEGUN
     if options.yes:
         return None
     if not sys.stdin.isatty():
-        print("kubectl-vgpu: give --yes to carry this out", file=sys.stderr)
+        print("kubectl vgpu: give --yes to carry this out", file=sys.stderr)
         return _NOT_BEGUN
     return None if _agreed() else _NOT_BEGUN
 
@@ -108,6 +108,6 @@ def _agreed() -> bool:
 def end(left: Sequence[str]) -> int:
     """Print what is left; returns the exit status."""
     for line in left:
-        print(f"kubectl-vgpu: {line}", file=sys.stderr)
+        print(f"kubectl vgpu: {line}", file=sys.stderr)
     print("done" if not left else f"{len(left)} things are left; it may be run again")
     return _LEFT if left else _DONE

@@ -93,9 +93,9 @@ class Printer:
         self.is_terminal = self.out.isatty() and os.environ.get("TERM") != "dumb"
         self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
-    def line(self, text: str = "") -> None:
-        """Print a line."""
-        print(printable(text) if text.strip() else "", file=self.out, flush=True)
+    def line(self, text: str = "", *, by: int = 0) -> None:
+        """Print a line, indented by some columns."""
+        print(" " * by + printable(text) if text.strip() else "", file=self.out, flush=True)
 
     def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
         """Print a table; one without rows is its header alone."""

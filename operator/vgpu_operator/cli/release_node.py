@@ -1,4 +1,4 @@
-"""`kubectl-vgpu release --node NODE`: reports for a lost agent that its devices are unused.
+"""`kubectl vgpu release --node NODE`: reports for a lost agent that its devices are unused.
 
 An agent reports the end of an allocation in `status.released`, and the operator frees it then. For
 a node that is lost, and whose Node object stays, an administrator may report it at once instead of

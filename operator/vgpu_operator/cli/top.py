@@ -1,26 +1,18 @@
 """`kubectl vgpu top`: what slices and devices really use, live.
 
-Use stands in no object of the API, where it would keep every watcher busy. Each agent is asked in
-its own pod by `kubectl exec`, as an audit does: the rights to do so are those to exec there.
+Use stands in no object of the API, where it would keep every watcher busy: the agents are asked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.quantity import MIB, format_mib, read_mib
-from vgpu_client.kubectl import Kubectl, agents, sentence
-from vgpu_operator.cli.listing import CannotAnswer
+from vgpu_operator.cli.agents import Answers
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
-
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,65 +32,20 @@ class TopQuery:
     sort_by: str = "memory"
 
 
-@dataclass(slots=True)
-class Reading:
-    """What the agents answered.
-
-    Attributes:
-        nodes: The answers, by node.
-        unasked: Why a node gave none, by node.
-    """
-
-    nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    unasked: dict[str, str] = field(default_factory=dict)
-
-
-def read(run: Kubectl, *, node: str | None = None) -> Reading:
-    """Ask the agents, some at a time.
-
-    Raises:
-        CannotAnswer: They cannot be listed, or none runs.
-    """
-    try:
-        pods = agents(run, node)
-    except (subprocess.SubprocessError, OSError, ValueError) as error:
-        raise CannotAnswer(f"the agents' pods cannot be listed: {sentence(error)}") from error
-    if not pods:
-        raise CannotAnswer("no agent runs" + (f" on node {node}" if node else ""))
-    reading = Reading()
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        answers = pool.map(lambda pod: _query(run, pod), pods.values())
-        for name, answer in zip(pods, answers, strict=True):
-            if isinstance(answer, str):
-                reading.unasked[name] = answer
-            else:
-                reading.nodes[name] = answer
-    return reading
-
-
-def _query(run: Kubectl, pod: str) -> Mapping[str, Any] | str:
-    try:
-        text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", "usage"])
-        answer: Mapping[str, Any] = json.loads(text)
-    except (subprocess.SubprocessError, OSError, ValueError) as error:
-        return sentence(error)
-    return answer
-
-
-def table(query: TopQuery, reading: Reading, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+def table(query: TopQuery, answers: Answers, devices: Mapping[str, Mapping[str, Any]]) -> Table:
     """The rows, sorted.
 
     Args:
         query: Which.
-        reading: What the agents answered.
+        answers: What the agents answered.
         devices: GPUDevices by UUID, for sizes and models.
     """
     if query.kind == "devices":
-        return _devices(query, reading, devices)
-    return _slices(query, reading)
+        return _devices(query, answers, devices)
+    return _slices(query, answers)
 
 
-def _slices(query: TopQuery, reading: Reading) -> Table:
+def _slices(query: TopQuery, answers: Answers) -> Table:
     header = [
         "CLAIM",
         "POD",
@@ -113,7 +60,7 @@ def _slices(query: TopQuery, reading: Reading) -> Table:
     table = Table(["NAMESPACE", *header] if query.namespace is None else header)
     uses = [
         (node, use)
-        for node, answer in reading.nodes.items()
+        for node, answer in answers.nodes.items()
         for use in answer["containers"]
         if query.namespace in (None, use["namespace"])
     ]
@@ -139,10 +86,10 @@ def _rank(query: TopQuery, node: str, use: Mapping[str, Any]) -> tuple[float, st
     return -float(amounts[query.sort_by]), use["namespace"], use["claim"], use["uuid"] + node
 
 
-def _devices(query: TopQuery, reading: Reading, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+def _devices(query: TopQuery, answers: Answers, devices: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(["DEVICE", "NODE", "MODEL", "MEMORY", "CORES", "SLICES"])
     rows: list[tuple[tuple[float, str], list[Cell]]] = []
-    for node, answer in reading.nodes.items():
+    for node, answer in answers.nodes.items():
         for uuid, used in answer["devices"].items():
             status = (devices.get(uuid) or {}).get("status") or {}
             size = _capacity_mib(status)

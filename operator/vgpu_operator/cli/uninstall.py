@@ -1,4 +1,4 @@
-"""`kubectl-vgpu uninstall`: takes the project off a cluster, in an order in which nothing can hang.
+"""`kubectl vgpu uninstall`: takes the project off a cluster, in an order in which nothing can hang.
 
 What can hang is a claim: only the operator removes its finalizer, when an agent has reported that
 nothing uses its devices. So claims go while both still run; then both end, and the finalizers that

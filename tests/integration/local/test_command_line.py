@@ -1,4 +1,4 @@
-"""`kubectl-vgpu` against a whole cluster, with its output in files and in a terminal.
+"""`kubectl vgpu` against a whole cluster, with its output in files and in a terminal.
 
 What has a terminal is executed; the rest is forked, as the cluster's own programs are.
 """
@@ -315,7 +315,7 @@ def test_no_cluster_is_one_line(
         done = in_files(kubeconfig, *arguments, spawn=module_cluster.spawn)
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
-        assert line.startswith("kubectl-vgpu: ")
+        assert line.startswith("kubectl vgpu: ")
 
 
 # In a terminal.

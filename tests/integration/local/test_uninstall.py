@@ -1,4 +1,4 @@
-"""`kubectl-vgpu uninstall` on a whole cluster: it ends, whatever still runs."""
+"""`kubectl vgpu uninstall` on a whole cluster: it ends, whatever still runs."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_where_the_project_is_not_it_says_so_without_a_traceback(
         assert done.returncode in (1, 2), done
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1, done.stderr
-        assert done.stderr.startswith("kubectl-vgpu: ")
+        assert done.stderr.startswith("kubectl vgpu: ")
         assert "404" not in done.stderr
 
 

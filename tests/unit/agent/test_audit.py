@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import stat
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from agent_node import GPU_0
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.audit_command import main
 from vgpu_nodeagent.discovery.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.kubelet.audit import findings, gather
@@ -237,132 +234,3 @@ async def test_a_kubelet_whose_record_cannot_be_read_is_said(
 ) -> None:
     bench.node.kubelet_checkpoint.write_text("{")
     assert "is not JSON" in (await socket.audit())["error"]
-
-
-FOUND = {"reason": "SpecMissing", "subject": "slot-1-a", "message": "no CDI spec"}
-CLEAN = {"node": "n1", "leases": 2, "claims": 1, "findings": []}
-
-
-def a_kubectl(**answers: Any) -> Callable[[Sequence[str]], str]:
-    """Nodes by name, and what their agents answer: a document, or an error."""
-
-    def run(arguments: Sequence[str]) -> str:
-        if arguments[0] == "get":
-            chosen = [a.partition("=")[2] for a in arguments if a.startswith("spec.nodeName=")]
-            return json.dumps(
-                {
-                    "items": [
-                        {
-                            "metadata": {"name": f"agent-{node}"},
-                            "spec": {"nodeName": node},
-                            "status": {"phase": "Running"},
-                        }
-                        for node in answers
-                        if not chosen or node in chosen
-                    ]
-                }
-            )
-        assert arguments[0] == "exec"
-        assert arguments[-3:] == ["--", "vgpu-nodeagent", "audit"]
-        answer = answers[arguments[3].removeprefix("agent-")]
-        if isinstance(answer, Exception):
-            raise answer
-        return json.dumps(answer)
-
-    return run
-
-
-def test_nodes_that_agree_are_named_and_the_status_is_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([], kubectl=a_kubectl(n1=CLEAN)) == 0
-    assert capsys.readouterr().out == "n1: all records agree (1 claims, 2 leases)\n"
-
-
-def test_a_disagreement_is_shown_and_the_status_is_1(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = {**CLEAN, "node": "n2", "findings": [FOUND]}
-    assert main([], kubectl=a_kubectl(n2=wrong, n1=CLEAN)) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "n1: all records agree (1 claims, 2 leases)",
-        "n2: 1 disagreements (1 claims, 2 leases)",
-        "  SpecMissing slot-1-a: no CDI spec",
-    ]
-
-
-def test_an_agent_that_cannot_be_asked_makes_the_status_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    refused = subprocess.CalledProcessError(1, "kubectl", stderr="Forbidden: pods/exec\n")
-    assert main(["-o", "json"], kubectl=a_kubectl(n1=CLEAN, n2=refused)) == 2
-    shown = json.loads(capsys.readouterr().out)
-    assert shown == [CLEAN, {"node": "n2", "error": "Forbidden: pods/exec"}]
-
-
-def test_one_node_alone_may_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--node", "n1"], kubectl=a_kubectl(n1=CLEAN, n2=CLEAN)) == 0
-    assert capsys.readouterr().out.count("\n") == 1
-    assert main(["--node", "n9"], kubectl=a_kubectl(n1=CLEAN)) == 2
-    assert "no agent runs on node n9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("stderr", "says"),
-    [
-        (
-            'E1123 18:41:43.702206   10990 memcache.go:265] "x"\nrefused -\n a port?\n',
-            "refused - a port?",
-        ),
-        (
-            'E1123 18:41:43.702206   10990 memcache.go:265] "x"\n',
-            'E1123 18:41:43.702206 10990 memcache.go:265] "x"',
-        ),
-        ("a\x1b[2Jb\n", "a\\x1b[2Jb"),
-    ],
-)
-def test_what_kubectl_logs_is_left_out_of_its_error(
-    capsys: pytest.CaptureFixture[str], stderr: str, says: str
-) -> None:
-    def refusing(arguments: Sequence[str]) -> str:
-        raise subprocess.CalledProcessError(1, "kubectl", stderr=stderr)
-
-    assert main([], kubectl=refusing) == 2
-    assert capsys.readouterr().err == f"kubectl vgpu audit: {says}\n"
-
-
-def test_without_kubectl_the_audit_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main([]) == 2
-    assert capsys.readouterr().err == "kubectl vgpu audit: kubectl is not on the PATH\n"
-
-
-def test_ctrl_c_ends_an_audit_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(arguments: Sequence[str]) -> str:
-        raise KeyboardInterrupt
-
-    assert main([], kubectl=interrupted) == 130
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(("node", "status"), [("refused", 2), ("disagrees", 1)])
-def test_a_refused_list_of_kubectl_is_no_answer_and_an_agents_findings_are(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    node: str,
-    status: int,
-) -> None:
-    """Both come as JSON with status 1: kubectl prints an empty list before its error."""
-    pods = a_kubectl(disagrees=None)(["get"])
-    wrong = json.dumps({**CLEAN, "findings": [FOUND]})
-    program = tmp_path / "kubectl"
-    program.write_text(
-        "#!/bin/sh\n"
-        f'case "$*" in *nodeName=refused*) echo \'{{"items": []}}\'; echo forbidden >&2; exit 1;;\n'
-        f"get*) echo '{pods}';;\n"
-        f"*) echo '{wrong}'; exit 1; esac\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert main(["--node", node]) == status
-    said = capsys.readouterr()
-    assert ("forbidden" in said.err, "SpecMissing" in said.out) == (status == 2, status == 1)

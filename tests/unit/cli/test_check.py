@@ -1,4 +1,4 @@
-"""`kubectl-vgpu check`: whether a configuration can be used, before it rolls."""
+"""`kubectl vgpu check`: whether a configuration can be used, before it rolls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_wrong_value_is_named_with_file_and_path(
     assert main(["check", "-f", str(INSTALLED), "-f", str(file)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith(f"kubectl-vgpu: {file}: nvidia.defaultMem: ")
+    assert shown.err.startswith(f"kubectl vgpu: {file}: nvidia.defaultMem: ")
     assert len(shown.err.splitlines()) == 1
 
 

@@ -113,7 +113,7 @@ def test_a_manifest_that_is_no_plain_yaml_is_named_with_what_is_wrong(
 ):
     status, out, error = said(state=STATE, file=content)
     assert (status, out) == (2, "")
-    assert error.startswith("kubectl-vgpu: file: ")
+    assert error.startswith("kubectl vgpu: file: ")
     assert complaint in error
     assert error.count("\n") == 1
 
@@ -166,7 +166,7 @@ def test_an_amount_that_is_neither_text_nor_number_is_one_thing_that_is_wrong(
     field = "spec.containers[0].resources.limits[nvidia.com/gpumem]"
     assert (
         error
-        == f"kubectl-vgpu: file: {field}: Invalid value: [4096]: must be text or a whole number\n"
+        == f"kubectl vgpu: file: {field}: Invalid value: [4096]: must be text or a whole number\n"
     )
 
 

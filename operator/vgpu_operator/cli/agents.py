@@ -1,0 +1,70 @@
+"""Questions to the node agents, each asked in its own pod by `kubectl exec`.
+
+No port of an agent is open for them, so whoever may exec in the agents' pods may ask.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_client.kubectl import Kubectl, agents, sentence
+from vgpu_operator.cli.listing import CannotAnswer
+
+_AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answers of the agents, by node.
+
+    Attributes:
+        nodes: The document that each agent printed.
+        errors: Why a node has no answer.
+    """
+
+    nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def ask(run: Kubectl, question: Literal["audit", "usage"], *, node: str | None = None) -> Answers:
+    """Ask the agents, some at a time.
+
+    Args:
+        run: kubectl.
+        question: The command of `vgpu-nodeagent`.
+        node: Ask the agent of this node only; None: all agents.
+
+    Raises:
+        CannotAnswer: The agents' pods cannot be listed, or none is running.
+    """
+    try:
+        pods = agents(run, node)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        raise CannotAnswer(f"the agents' pods cannot be listed: {sentence(error)}") from error
+    if not pods:
+        raise CannotAnswer("no agent runs" + (f" on node {node}" if node else ""))
+    answers = Answers()
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        given = pool.map(lambda pod: _ask_one(run, question, pod), pods.values())
+        for name, answer in zip(pods, given, strict=True):
+            if isinstance(answer, str):
+                answers.errors[name] = answer
+            else:
+                answers.nodes[name] = answer
+    return answers
+
+
+def _ask_one(run: Kubectl, question: str, pod: str) -> Mapping[str, Any] | str:
+    """Return an agent's document, or why there is none."""
+    try:
+        text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", question])
+        answer: Mapping[str, Any] = json.loads(text)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        return sentence(error)
+    return answer

@@ -1,0 +1,44 @@
+"""`kubectl vgpu audit`: check that the records on every node agree with each other.
+
+Each agent compares its own records; this module puts their answers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vgpu_operator.cli.agents import Answers
+from vgpu_operator.cli.printing import Printer
+
+
+def by_node(answers: Answers) -> list[Mapping[str, Any]]:
+    """Return one document for each node, sorted by name; one without an answer has an `error`."""
+    errors = {node: {"node": node, "error": why} for node, why in answers.errors.items()}
+    found = {**answers.nodes, **errors}
+    return [found[node] for node in sorted(found)]
+
+
+def has_error(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if an agent could not be asked, or could not compare its records."""
+    return any("error" in node for node in nodes)
+
+
+def has_findings(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the records of a node disagree."""
+    return any(node.get("findings") for node in nodes)
+
+
+def show(node: Mapping[str, Any], printer: Printer) -> None:
+    """Print a line about a node, and one for each disagreement."""
+    if "error" in node:
+        printer.line(f"{node['node']}: not asked: {node['error']}")
+        return
+    findings = node["findings"]
+    compared = f"{node['claims']} claims, {node['leases']} leases"
+    if not findings:
+        printer.line(f"{node['node']}: all records agree ({compared})")
+        return
+    printer.line(f"{node['node']}: {len(findings)} disagreements ({compared})")
+    for each in findings:
+        printer.line(f"{each['reason']} {each['subject']}: {each['message']}", by=2)
