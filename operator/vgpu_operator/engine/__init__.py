@@ -7,7 +7,8 @@ Everything goes one way, and what goes between two modules is a value:
 
 * `engine`: the serial loop, whose round is the table of contents, and the decisions that Filter
   and Bind ask for
-* `events` and `apply`: what happened, and what that means for the state
+* `events` and `event_handlers`: what happened, and what each event means for the state; `apply`
+  has the table
 * `state`: all that changes: the `cache` with each `gpu_pod`, the ledger, who waits, what is due
 * `scheduling`: who gets which devices, who waits, what is kept for whom
 * `claims`: a claim's status, its release, when it goes, whose pods are evicted

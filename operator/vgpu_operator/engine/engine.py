@@ -14,7 +14,7 @@ from typing import Protocol
 from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.engine.apply import apply, judge_pod, observe_in_call, observe_pod
+from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
 from vgpu_operator.engine.claims.status import refused_reason
@@ -22,12 +22,14 @@ from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.devices.registers import publish_registered
 from vgpu_operator.engine.devices.reports import LOOKS_EVERY_S, describe_due, describe_links
 from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.event_handlers.pods import observe_in_call, observe_pod
 from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing, gpu_pod_of
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.nodes.agents import describe_silent
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
+from vgpu_operator.engine.scheduling.judge_pod import judge_pod
 from vgpu_operator.engine.scheduling.preemption import nodes_that_victims_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation

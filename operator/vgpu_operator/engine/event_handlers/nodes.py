@@ -1,0 +1,155 @@
+"""Applies what was observed of nodes, and of what belongs to no pod: devices, quotas, volumes."""
+
+from __future__ import annotations
+
+import logging
+
+from vgpu_api.core import Node
+from vgpu_api.v1alpha1 import Metadata
+from vgpu_api.vendors import kind_of, kinds
+from vgpu_operator.engine import events
+from vgpu_operator.engine.claims.describe import node_event
+from vgpu_operator.engine.scheduling.places import give_up
+from vgpu_operator.engine.state import AgentSeen, State
+from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
+from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
+from vgpu_operator.vendors import values_of
+
+TOO_MANY_DEVICES = "TooManyDevices"
+"""Reason of the event on a node of whose devices some are ignored."""
+logger = logging.getLogger(__name__)
+
+
+def node_observed(event: events.NodeObserved, state: State) -> None:
+    """Take a version of a node into the state; look at its register and claims if it changed."""
+    node, name = event.node, event.node.metadata.name
+    known = state.cache.nodes.get(name)
+    state.cache.nodes[name] = node
+    state.ledger.apply_node(node)
+    if known is None or _registers(known) != _registers(node):
+        state.registers[name] = None
+    if known is None or _readiness(known) != _readiness(node):
+        _look_at_claims_on(state, name)
+
+
+def node_deleted(event: events.NodeDeleted, state: State) -> None:
+    """Forget a node, and the tentative places on it."""
+    number = state.ledger.columns.node_id(event.name)
+    if number is not None:
+        for place in list(state.reservations.tentative.get(number, {}).values()):
+            give_up(state, place)
+    state.cache.nodes.pop(event.name, None)
+    state.ledger.remove_node(event.name)
+    _look_at_claims_on(state, event.name)
+
+
+def node_unreadable(event: events.NodeUnreadable, state: State) -> None:
+    """Note that a node exists though it cannot be read, so that nothing on it counts as free."""
+    if event.name not in state.cache.nodes:
+        metadata = Metadata(name=event.name, uid=event.uid)
+        state.cache.nodes[event.name] = Node(metadata=metadata)
+
+
+def device_observed(event: events.DeviceObserved, state: State) -> None:
+    """Take a version of a device into the state, unless its node has too many already."""
+    device = event.device
+    if state.ledger.is_one_too_many(device):
+        _report_crowded(state, device.spec.node_name)
+        return
+    state.ledger.apply_device(device)
+    state.devices[device.spec.node_name] = None
+    if kind_of(device.status.vendor) is not None or not device.status.vendor:
+        state.registers[device.spec.node_name] = None
+    state.links[device.spec.node_name] = None
+    _look_at_claims_on(state, device.spec.node_name, idle_only=True)
+
+
+def _report_crowded(state: State, name: str) -> None:
+    """Report once that devices of a node are ignored; an agent may make thousands of them."""
+    if name in state.crowded:
+        return
+    state.crowded.add(name)
+    note = f"only {DEVICES_OF_A_NODE} GPUDevices of a node are used, and it has more"
+    logger.warning("node %s: %s", name, note)
+    node = state.cache.nodes.get(name)
+    if node is not None:
+        state.outbox.append(node_event(node, TOO_MANY_DEVICES, note))
+
+
+def device_deleted(event: events.DeviceDeleted, state: State) -> None:
+    """Forget a device, and what was written or reported of it."""
+    node = state.ledger.node_of(event.name)
+    state.ledger.remove_device(event.name)
+    if node is not None:
+        state.crowded.discard(node)
+    state.device_views.pop(event.name, None)
+    state.device_writes.pop(event.name, None)
+    state.device_looks.zeros.discard(event.name)
+    if state.register_writes.pop(event.name, None) is not None and node is not None:
+        state.registers[node] = None
+    state.out_of_service.pop(event.name, None)
+    if node is not None:
+        _look_at_claims_on(state, node, idle_only=True)
+
+
+def agent_observed(event: events.AgentObserved, state: State) -> None:
+    """Note a renewal of an agent's Lease, by this replica's clock."""
+    known = state.agents.get(event.node)
+    if known is None or known.renewed != event.renewed:
+        state.agents[event.node] = AgentSeen(event.renewed, state.now)
+
+
+def agent_deleted(event: events.AgentDeleted, state: State) -> None:
+    """Forget an agent: its node was removed, or its version keeps no Lease. Neither is silent."""
+    state.agents.pop(event.node, None)
+
+
+def agents_listed(event: events.AgentsListed, state: State) -> None:
+    """Restart the clock of every agent: silence counts only while this replica listens."""
+    for agent in state.agents.values():
+        agent.at = state.now
+
+
+def quota_observed(event: events.QuotaObserved, state: State) -> None:
+    """Take a version of a quota into the ledger."""
+    state.ledger.apply_quota(event.quota)
+
+
+def quota_deleted(event: events.QuotaDeleted, state: State) -> None:
+    """Forget a quota."""
+    state.ledger.remove_quota(event.namespace, event.name)
+
+
+# Volumes, in mode Gate.
+
+
+def storage_observed(event: events.StorageObserved, state: State) -> None:
+    """Take a version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
+    state.ledger.volumes.observe(event.obj)
+
+
+def storage_deleted(event: events.StorageDeleted, state: State) -> None:
+    """Forget such an object; its claims count as missing."""
+    state.ledger.volumes.remove(event.kind, event.namespace, event.name)
+
+
+def storage_unreadable(event: events.StorageUnreadable, state: State) -> None:
+    """Note why such an object cannot be read; what depends on it is refused with the reason."""
+    state.ledger.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
+
+
+def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> None:
+    for key in state.cache.claims_on(node):
+        claim = state.cache.claim(key)
+        if not idle_only or (claim is not None and claim.spec.binding_mode == "Immediate"):
+            state.claims.look_at(key)
+
+
+def _registers(node: Node) -> list[object]:
+    """Return what a node says of other vendors' devices, and its values that mean nothing."""
+    said: list[object] = [unread_words(node), cordoned_uuids(node)]
+    return said + [values_of(kind, node) for kind in kinds()]
+
+
+def _readiness(node: Node) -> tuple[object, ...]:
+    return node.metadata.uid, node.is_ready, node.spec.unschedulable

@@ -1,0 +1,215 @@
+"""Applies what became of the engine's own effects."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_client.backoff import Backoff
+from vgpu_operator.engine import events
+from vgpu_operator.engine.cache import version_of
+from vgpu_operator.engine.claims.announce import announce
+from vgpu_operator.engine.effects import PublishDevice
+from vgpu_operator.engine.event_handlers.claims import note_immediate, observe_claim
+from vgpu_operator.engine.event_handlers.pods import observe_pod, pod_deleted
+from vgpu_operator.engine.hami import pod_events
+from vgpu_operator.engine.scheduling.places import give_up, lapse, leave_unsettled
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.scheduling.schedule_one import put_in_queue, spec_for
+from vgpu_operator.engine.state import State
+
+_FIRST_WAIT_S = 0.05
+_LAST_WAIT_S = 5.0
+_READ_AGAIN_S = 1.0
+
+
+def claim_written(event: events.ClaimWritten, state: State) -> None:
+    """Take in what became of a write: confirm or give up the reservation, or wait and try again."""
+    effect, key = event.effect, event.effect.key
+    in_flight = state.claims.writing.pop(key, None)
+    if event.claim is not None:
+        observe_claim(state, event.claim)
+        news = announce(event.claim) if effect.is_news and event.outcome == "done" else None
+        if news is not None:
+            state.outbox.append(news)
+    standing = state.cache.claim(key)
+    if event.tested and in_flight is not None and standing is not None:
+        tested = version_of(event.tested)
+        if version_of(standing.metadata.resource_version) <= tested:  # else it has failed
+            leave_unsettled(state, key, tested, in_flight)
+    held = state.reservations.of_claim(key)
+    is_its = held is not None and "" != effect.allocation_id == held.allocation_id
+    assumption = None if in_flight is None else in_flight.assumption
+    # The id alone does not tell whose it is: a resize keeps the id of the allocation, and a
+    # Filter may have adopted that allocation while the write was under way.
+    if assumption is not None and (held is None or held.assumption is not assumption):
+        state.ledger.forget(assumption)
+    if is_its and held is not None and _came_to_nothing(state, event):
+        give_up(state, held)
+        note_immediate(state, key)
+        if held.pod_uid:
+            state.pods.due[held.pod_uid] = None
+    is_gone = event.outcome == "conflict" and event.claim is None  # and its deletion not observed
+    if event.outcome in ("done", "conflict") and not is_gone:
+        state.claims.backoffs.pop(key, None)
+        state.claims.not_before.pop(key, None)
+    else:
+        backoff = state.claims.backoffs.setdefault(key, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))
+        wait_s = backoff.failed()
+        if backoff.failures > 1:  # once is an accident
+            state.claims.not_before[key] = state.now + wait_s
+            state.claims.timers.set(key, state.now + wait_s)
+    state.claims.look_at(key)
+
+
+def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:
+    """Return True if a reservation's write was refused, or its claim was deleted at once."""
+    if event.outcome == "done" and event.claim is not None:
+        return state.cache.is_deleted(event.claim.metadata.uid)
+    return event.outcome == "refused"
+
+
+def claim_deletion_ended(event: events.ClaimDeletionEnded, state: State) -> None:
+    """Look again at a claim that was to be deleted."""
+    state.claims.writing.pop(event.effect.key, None)
+    state.claims.look_at(event.effect.key)
+
+
+def device_written(event: events.DeviceWritten, state: State) -> None:
+    """Note the version that was written; decide a failed write anew.
+
+    The node is looked at in any case, since what the write was decided on may have changed.
+    """
+    name = event.effect.name
+    if isinstance(event.effect, PublishDevice):
+        writes, due = state.register_writes, state.registers
+    else:
+        writes, due = state.device_writes, state.devices
+        state.device_looks.zeros.discard(name)
+    if event.why:
+        writes.pop(name, None)
+    elif name in writes:
+        writes[name].version = version_of(event.version)
+    due[event.effect.node] = None
+
+
+def pod_read(event: events.PodRead, state: State) -> None:
+    """End an expired reservation, if its pod has no node: only the API server knows that.
+
+    Our view of the pod may be old: a Binding whose answer was lost, or that a former leader posted,
+    may stand while our watch has not reported it. A pod that is gone may have been bound before,
+    and its containers may still run: the watch reports how it went.
+    """
+    known = state.cache.pod(event.effect.uid)
+    if event.pod is not None and (event.pod.is_bound or (known is not None and known.is_gated)):
+        observe_pod(state, event.pod)
+    held = state.reservations.of_pod(event.effect.uid)
+    if held is None or held.allocation_id != event.effect.allocation_id:
+        _note_orphan(state, event)
+        return
+    held.is_read = False
+    if event.found == "unknown":
+        held.until = state.now + _READ_AGAIN_S
+    elif event.found == "gone":
+        held.keep()
+    elif held.has_lapsed(state.now):
+        lapse(state, held)
+    state.claims.look_at(held.key)
+
+
+def _note_orphan(state: State, event: events.PodRead) -> None:
+    """Take in how the pod of a claim with a silent agent was found: gone, or still there."""
+    key = state.cache.claim_serving(event.effect.uid)
+    if key is None:
+        return
+    if event.found == "gone":
+        pod_deleted(events.PodDeleted(event.effect.uid, was_seen=False), state)
+    else:
+        state.claims.orphaned.pop(key, None)
+    state.claims.look_at(key)
+
+
+def requeue_ended(event: events.RequeueEnded, state: State) -> None:
+    """Put a pod back in the queue if its requeue failed, or it would wait for minutes."""
+    pod = state.cache.pod(event.effect.uid)
+    if not event.why or pod is None or not pod.wants_node:
+        return
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and held.is_tentative:
+        give_up(state, held)
+    spec = spec_for(state, pod)
+    if isinstance(spec, VGPUClaimSpec) and (held is None or held.is_tentative):
+        put_in_queue(state, pod, spec)
+
+
+def gate_ended(event: events.GateEnded, state: State) -> None:
+    """Take in what became of lifting a gate; only the pod itself shows whether it is lifted."""
+    uid, work = event.effect.uid, state.gates
+    work.lifting.discard(uid)
+    if event.pod is not None:
+        observe_pod(state, event.pod)
+    held = state.reservations.of_pod(uid)
+    if held is None or held.allocation_id != event.effect.allocation_id:
+        return
+    _resolve(held, event.outcome, state)
+    if event.outcome == "lifted":
+        work.backoffs.pop(uid, None)
+    else:
+        backoff = work.backoffs.setdefault(uid, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))
+        work.not_before[uid] = state.now + backoff.failed()
+        state.claims.timers.set(held.key, work.not_before[uid])
+    state.claims.look_at(held.key)
+
+
+def binding_ended(event: events.BindingEnded, state: State) -> None:
+    """Take in what became of a Binding."""
+    if event.outcome == "bound" and state.config.views.hami_events:
+        _report_binding(event, state)
+    held = state.reservations.of_pod(event.pod_uid)
+    if held is None or held.allocation_id != event.allocation_id:
+        return
+    _resolve(held, event.outcome, state)
+    if held.until is not None:
+        state.claims.timers.set(held.key, held.until)
+
+
+def _resolve(
+    held: Reservation,
+    outcome: Literal["bound", "lifted", "refused", "elsewhere", "gone", "unknown"],
+    state: State,
+) -> None:
+    """Move a reservation on, after the request that was to give its pod the node has ended."""
+    match outcome:
+        case "bound" | "lifted":
+            held.bound()
+        case "refused":
+            held.bind_failed(state.now)
+        case "unknown":
+            held.pin(state.now)
+        case "gone" if _may_have_run(state, held):
+            held.keep()
+        case "elsewhere" | "gone":
+            lapse(state, held)
+
+
+def _may_have_run(state: State, held: Reservation) -> bool:
+    """Return True unless the pod, which is gone, is known never to have had a node.
+
+    An earlier Binding may stand: one that the watch has shown, or one that had no answer.
+    """
+    if held.is_bound or state.now < held.pinned_until:
+        return True
+    pod = state.cache.pod(held.pod_uid)
+    return not state.cache.was_never_bound(held.pod_uid) if pod is None else pod.pod.is_bound
+
+
+def _report_binding(event: events.BindingEnded, state: State) -> None:
+    """Report a Binding with HAMi's events, though its reservation may be gone by now.
+
+    The watch can show the bound pod first.
+    """
+    pod = state.cache.pod(event.pod_uid)
+    claim = None if pod is None else state.cache.claim(pod.claim)
+    allocation = None if claim is None else claim.status.allocation
+    if pod is not None and allocation is not None and allocation.id == event.allocation_id:
+        state.outbox.extend(pod_events.bound(pod, allocation.node_name))

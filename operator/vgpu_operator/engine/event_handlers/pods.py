@@ -1,0 +1,176 @@
+"""Applies what was observed of pods."""
+
+from __future__ import annotations
+
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_operator.demand import Demand
+from vgpu_operator.engine import events
+from vgpu_operator.engine.cache import version_of
+from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
+from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.scheduling.avoidance import note_phase
+from vgpu_operator.engine.scheduling.gate import note_lifted
+from vgpu_operator.engine.scheduling.places import give_up
+from vgpu_operator.engine.scheduling.schedule_one import spec_for
+from vgpu_operator.engine.state import State
+
+
+def pod_observed(event: events.PodObserved, state: State) -> None:
+    """Take a version of a pod into the state."""
+    observe_pod(state, event.pod)
+
+
+def observe_pod(state: State, pod: Pod) -> GPUPod | None:
+    """Take a version of a pod into the state; return the pod if it asks for GPUs."""
+    return _observe(state, pod, state.cache.pod(pod.metadata.uid))
+
+
+def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
+    metadata, cache = pod.metadata, state.cache
+    if cache.is_deleted(metadata.uid):
+        return None
+    if known is not None and known.pod.metadata.resource_version == metadata.resource_version:
+        return known
+    is_new_there = state.ledger.hosts.apply_pod(pod)
+    if state.ledger.room is not None:
+        _note_room(state, pod)
+    if known is not None and not isinstance(known.demand, BadInput):
+        found: GPUPod | None = known.seen_again(pod)
+    else:
+        found = gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
+    if found is None:
+        if is_new_there:
+            _came_without(state, pod)
+        return None
+    if not cache.put_pod(found):
+        return known
+    found = cache.pod(metadata.uid)
+    assert found is not None
+    if known is None:
+        _learn_typical(state, found)
+    if known is not None and known.pod.status.phase != pod.status.phase:
+        note_phase(state, known.pod, found)
+    _note_pod(state, found)
+    note_scopes(state, found.claim)
+    state.claims.look_at(found.claim)
+    if found.template is not None:
+        state.claims.look_at(found.template)
+    return found
+
+
+def _note_room(state: State, pod: Pod) -> None:
+    """Count or free what a pod takes of its node; one without a node may be expected on one."""
+    if pod.is_terminal:
+        state.ledger.forget_pod(pod.metadata.uid)
+    elif pod.is_bound:
+        state.ledger.expect_pod(pod, pod.spec.node_name)
+
+
+def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
+    """Take in a pod as kube-scheduler knows it, which may be deleted by now; see `observe_pod`."""
+    known = state.cache.pod(pod.metadata.uid)
+    if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
+        return None  # the last list would have had it
+    return _observe(state, pod, known)
+
+
+def pod_deleted(event: events.PodDeleted, state: State) -> None:
+    """Forget a pod, with its tentative place and its turns, and look at its claim."""
+    known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
+    state.ledger.hosts.remove_pod(event.uid)
+    state.ledger.forget_pod(event.uid)
+    _stop_waiting(state, event.uid, known)
+    held = state.reservations.of_pod(event.uid)
+    if held is not None and held.is_tentative:
+        give_up(state, held)
+    if known is not None:
+        state.claims.look_at(known.claim)
+        note_immediate(state, known.claim)
+
+
+def pods_listed(event: events.PodsListed, state: State) -> None:
+    """Forget pods that the list lacks.
+
+    Filters bring pods, too: an informer misses one that came and went between two watches.
+    """
+    state.pods.listed = event.version
+    for pod in list(state.cache.pods()):
+        is_older = version_of(pod.pod.metadata.resource_version) <= event.version
+        if pod.uid not in event.uids and is_older:
+            pod_deleted(events.PodDeleted(pod.uid, was_seen=False), state)
+
+
+def _note_pod(state: State, pod: GPUPod) -> None:
+    """Note what a version of a pod means for its reservation and its turn."""
+    uid, held = pod.uid, state.reservations.of_pod(pod.uid)
+    if pod.is_gated:
+        state.pods.due[uid] = None
+        return
+    if pod.wants_node:
+        note_lifted(state, pod)
+        return
+    _stop_waiting(state, uid, pod)
+    note_immediate(state, pod.claim)
+    if not pod.is_running:
+        if held is not None and held.is_tentative:
+            give_up(state, held)
+        return
+    if held is not None and held.node == pod.pod.spec.node_name and not held.is_tentative:
+        held.begin_bind(pod.reserved_for)
+        held.bound()
+        if held.is_written:
+            state.reservations.drop(held)
+    elif held is not None:
+        if held.node == pod.pod.spec.node_name and not held.is_awaited:
+            state.pods.owed.add(uid)  # it was offered there, and took longer than the offer lasts
+        give_up(state, held)
+    state.pods.due[uid] = None
+
+
+def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
+    """Take a pod out of every line in which it waits."""
+    for waiting in (state.pods.blocked, state.pods.requeued, state.pods.due):
+        waiting.pop(uid, None)
+    state.pods.nominated.discard(uid)
+    state.pods.slow.discard(uid)
+    state.gates.forget(uid)
+    if pod is None or not pod.is_running or not state.cache.pod(uid):
+        state.pods.ended.discard(uid)
+        state.pods.owed.discard(uid)
+    if pod is None:
+        return
+    waiter = state.queue.get(pod.claim)
+    if waiter is None or waiter.pod_uid == uid:
+        state.queue.remove(pod.claim)
+        drop_earmark(state, pod.claim)
+    state.claims.reported.pop(pod.claim, None)
+
+
+def _learn_typical(state: State, pod: GPUPod) -> None:
+    """Count what a pod that is seen for the first time asks for, its CPU included.
+
+    Claims that no pod owns are counted by the ledger: their pods' CPU is unknown.
+    """
+    mix = state.ledger.columns.mix
+    if not pod.owned or pod.pod.is_terminal:
+        return
+    spec = spec_for(state, pod)
+    if isinstance(spec, VGPUClaimSpec) and mix.wants_next():
+        mix.observe(Demand.of(spec, state.config, cpu_milli=pod.cpu_milli))
+
+
+def _came_without(state: State, pod: Pod) -> None:
+    """Count a pod that asks for no device, if it took the place of one that does.
+
+    A DaemonSet's takes its place everywhere.
+    """
+    columns = state.ledger.columns
+    node = columns.node_id(pod.spec.node_name)
+    if node is None or not columns.node_devices[node]:
+        return
+    if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
+        return
+    if columns.mix.wants_next():
+        columns.mix.observe(None)
