@@ -51,6 +51,8 @@ class Reason(StrEnum):
     """Its CSI drivers attach no more volumes; checked likewise."""
     NODE_AVOIDED = "NodeAvoided"
     """It turned away a pod of the same controller lately."""
+    NODE_SEARCH_STOPPED = "NodeSearchStopped"
+    """There may be room: not all assignments of a claim's requests to its devices were tried."""
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
@@ -104,6 +106,7 @@ CURES: Mapping[Reason, Cure] = {
     Reason.CARD_INSUFFICIENT_CORE: Cure.ROOM,
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
     Reason.NUMA_NOT_FIT: Cure.ROOM,
+    Reason.NODE_SEARCH_STOPPED: Cure.ROOM,
     # Others of one class or policy hold the device; it takes any once it is empty.
     Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
     Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
@@ -145,6 +148,7 @@ OF_A_NODE = frozenset(
         Reason.NODE_VOLUME_MISMATCH,
         Reason.NODE_VOLUME_LIMIT,
         Reason.NODE_AVOIDED,
+        Reason.NODE_SEARCH_STOPPED,
         Reason.RESERVED_ELSEWHERE,
     }
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +23,24 @@ from vgpu_operator.placement import (
     decide,
     device,
     place,
+    planning,
     rankings,
 )
 from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
 from vgpu_operator.placement.geometry import Instance
+
+SEARCHING = mock.patch.object(planning, "_search", planning._search)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_after_the_other() -> Iterator[None]:
+    """Requests get their devices in turn and no choice is taken back, as in HAMi and the scan.
+
+    `test_every_assignment` compares what is done beyond that with every assignment.
+    """
+    with mock.patch.object(planning, "_search", lambda *arguments: arguments[-1]):
+        yield
+
 
 POLICIES = (
     *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
@@ -276,6 +292,18 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
             for ask in classes:
                 same(place(live, ask), plain.decide(fleet, ask))
                 same(place(live, ask, NODES[:2]), plain.decide(fleet, ask, NODES[:2]))
+
+
+@given(histories())
+def test_what_was_remembered_never_changes_an_answer_of_the_search(history):
+    fleet, classes, steps = history
+    live = columns_of(fleet)
+    with SEARCHING, mock.patch.multiple(decide, _FEW=0, _FAR=1):
+        for step in (None, *steps):
+            if step is not None:
+                fleet = changed(fleet, live, step)
+            for ask in classes:
+                assert place(live, ask) == place(columns_of(fleet), ask)
 
 
 def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:

@@ -11,7 +11,7 @@ from vgpu_operator.insight.question import Judge, Outcome, Question
 from vgpu_operator.placement import Budget, Columns, Grant
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.parts import on_node
-from vgpu_operator.placement.planning import plan_on, policies_on
+from vgpu_operator.placement.planning import plan_alone_on, policies_on
 from vgpu_operator.placement.score import device_score, node_score
 
 Result = dict[str, Any]
@@ -106,7 +106,7 @@ def _node(
     request = on_node(columns, node, first) or first
     # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
     together = demand.node_policy == "NUMAFirst" and not isinstance(
-        plan_on(columns, node, demand, "Require", budget), Tally
+        plan_alone_on(columns, node, demand, "Require", budget), Tally
     )
     order = in_order(
         columns,

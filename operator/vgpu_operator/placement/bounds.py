@@ -153,6 +153,12 @@ class DeviceCount:
         self._app = 0
         self._init: dict[str, int] = {}  # by request, with those of the sidecars before it
 
+    def copy(self) -> DeviceCount:
+        """A count of its own that begins with the same devices."""
+        copy = DeviceCount()
+        copy._app, copy._init = self._app, dict(self._init)
+        return copy
+
     @property
     def total(self) -> int:
         """So many, so far."""
@@ -194,6 +200,30 @@ class Charge:
         self._memory_mib = 0
         self._cores = 0
         self._devices = DeviceCount()
+
+    def copy(self) -> Charge:
+        """A charge of its own that begins with all that the claim is charged so far."""
+        copy = Charge(self._budget)
+        copy._held = dict(self._held)
+        copy._memory_mib, copy._cores = self._memory_mib, self._cores
+        copy._devices = self._devices.copy()
+        return copy
+
+    @property
+    def is_over(self) -> bool:
+        """Whether that is more than the namespace may take."""
+        budget = self._budget
+        limits = (budget.memory_mib, budget.cores, budget.devices)
+        charged = (self._memory_mib, self._cores, self._devices.total)
+        # What takes nothing exceeds nothing, also of a quota that is more than used up.
+        return any(
+            limit is not None and amount > max(limit, 0)
+            for limit, amount in zip(limits, charged, strict=True)
+        )
+
+    def holds(self, device: int) -> bool:
+        """Whether the claim was given this device."""
+        return device in self._held
 
     def exceeds(
         self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None

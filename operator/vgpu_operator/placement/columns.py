@@ -40,7 +40,8 @@ class Columns:
 
     `rankings` is what request classes remember of nodes, `arrays` what a look at every device
     needs, `mix` the requests that are typical, `conditions` gives kinds and conditions their
-    numbers.
+    numbers. `search_steps` is how many choices the decision under way may still try
+    (`planning.DECISION_STEPS`).
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class Columns:
         self.node_cores_used: list[int] = []
         self.node_memory_used: list[int] = []
         self.node_in_mig_mode: list[int] = []
+        self.search_steps = 0
         self.rankings = Rankings()
         self.arrays = Arrays()
         self.mix = Mix()

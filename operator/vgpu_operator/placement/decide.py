@@ -33,6 +33,7 @@ from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.explaining import why_none_serve
 from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
 from vgpu_operator.placement.planning import (
+    DECISION_STEPS,
     KeyOf,
     exceeds,
     follows_score,
@@ -77,6 +78,7 @@ def place(
     """
     space = _Space(columns, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
+    columns.search_steps = DECISION_STEPS
     found = _place(space)
     if found is None:
         return Plan(None, (), space.refusals)
@@ -97,6 +99,7 @@ def best_of(
     For a request that waits and fits nowhere else: it costs as much as there are nodes.
     """
     space = _Space(columns, demand, None, nodes, budget, kept)
+    columns.search_steps = DECISION_STEPS
     there = [node for node in numbers if space.is_willing(node)]
     found = space.first_that_serves(there)
     return None if found is None else Plan(columns.node_name[found[0]], found[1])
@@ -116,6 +119,7 @@ def refusals_on(
     The arguments are those of `place`.
     """
     space = _Space(columns, demand, frozenset(candidates), nodes, budget, kept)
+    columns.search_steps = DECISION_STEPS
     willing, refusals = space.split()
     for node in willing:
         outcome = space.plan(node, demand.numa)
@@ -246,6 +250,7 @@ class _Space:
     def refusals(self) -> list[Refused]:
         """Why no candidate serves."""
         columns, kept = self.columns, frozenset(self.kept.nodes)
+        columns.search_steps = DECISION_STEPS
         willing, refused = self.split()
         apart = kept.intersection(willing)
         together = [node for node in willing if node not in apart] if apart else willing

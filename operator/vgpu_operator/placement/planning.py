@@ -9,9 +9,9 @@ so that its requests see each other, and given back before anything else looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy
@@ -54,6 +54,7 @@ def choose(
     request: RequestDemand,
     preferences: Preferences,
     charge: Charge | None,
+    without: Set[int] = frozenset(),
 ) -> tuple[int, ...]:
     """Choose `request.count` distinct devices of the node as they are now; none if too few fit.
 
@@ -65,11 +66,14 @@ def choose(
         request: What the claim asks of each device.
         preferences: The order among devices that fit.
         charge: The namespace's quota, if it has one.
+        without: Devices that are not to be chosen; on a node with MIG devices all may be.
     """
     if columns.node_in_mig_mode[node]:
         return _choose_parts(columns, node, request, preferences, charge)
     devices, policies = columns.node_devices[node], preferences.policies
     fitting = passing(columns, devices, request, policies, charge)
+    if without:
+        fitting = [device for device in fitting if device not in without]
     if len(fitting) < request.count:
         return ()
     required = preferences.numa == "Require"
@@ -259,6 +263,14 @@ _RULED = 10_000.0
 
 _UNSAID = Tally({}, 0)
 
+SEARCH_STEPS = 16
+"""So many choices of devices are tried on a node for each request of a claim that has several."""
+DECISION_STEPS = 4000
+"""So many are tried on all nodes together for one decision: kube-scheduler's calls wait meanwhile.
+
+Without that bound, pods made for it would hold the loop for seconds where there are 5,000 nodes.
+"""
+
 
 def plan_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
@@ -270,6 +282,14 @@ def plan_on(
     grants, taken = outcome
     give_back(columns, taken)
     return grants
+
+
+def plan_alone_on(
+    columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
+) -> tuple[Grant, ...] | Tally:
+    """As `plan_on`, for a decision about this node only."""
+    columns.search_steps = DECISION_STEPS
+    return plan_on(columns, node, demand, numa, budget)
 
 
 def grants_on(
@@ -471,7 +491,7 @@ def _plan(
             if explain:
                 why = refusal(columns, node, requested, preferences, charge, only)
             give_back(columns, taken)
-            return why
+            return _search(columns, node, demand, preferences, budget, why) if taken else why
         if request.one_device:
             tied.setdefault((request.vendor, request.phase), set()).update(devices)
         if alone:
@@ -487,6 +507,152 @@ def _plan(
     if len(demand.requests) == 1:
         return tuple(grants[demand.requests[0].name]), taken
     return tuple(grant for request in demand.requests for grant in grants[request.name]), taken
+
+
+def _search(
+    columns: Columns,
+    node: int,
+    demand: Demand,
+    preferences: Preferences,
+    budget: Budget,
+    why: Tally,
+) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
+    """Plan with other devices for some requests: those preferred leave too little for a later one.
+
+    Returns `why` where there is no other way. A node with MIG devices is not searched, nor one for
+    containers that must share a device.
+    """
+    requests = [on_node(columns, node, request) for request in demand.requests]
+    is_fixed = any(request is None or request.one_device for request in requests)
+    if is_fixed or columns.node_in_mig_mode[node]:
+        return why
+    is_particular = "Topology" in preferences.policies or any(
+        each.uuids or each.exclude_uuids or each.choice or each.group_mutex
+        for each in demand.requests
+    )
+    served = [each for each in requests if each is not None]
+    if _is_too_much(columns, node, served, preferences.policies):
+        return why
+    steps = min(SEARCH_STEPS * len(served), columns.search_steps)
+    found = _Search(columns, node, served, preferences, is_particular, steps)
+    is_served = found.serve(0, Charge(budget) if budget.is_limited else None)
+    columns.search_steps -= steps - found.steps
+    if is_served:
+        return tuple(found.grants), found.taken
+    return why if found.steps else Tally.of_node(Reason.NODE_SEARCH_STOPPED)
+
+
+def _is_too_much(
+    columns: Columns,
+    node: int,
+    requests: Sequence[RequestDemand],
+    policies: Sequence[DevicePolicy],
+) -> bool:
+    """Return True if a node has less than all requests together need, however they are placed.
+
+    Of most nodes that are nearly full that is so, and it costs less than a search.
+    """
+    memory, cores, union = 0, 0, set[int]()
+    for request in requests:
+        fitting = passing(columns, columns.node_devices[node], request, policies)
+        if len(fitting) < request.count:
+            return True
+        if request.phase == "App":
+            memory += request.count * min(request.memory_on(columns.memory[d]) for d in fitting)
+            cores += request.count * request.cores
+            union.update(fitting)
+    free_mib = sum(columns.memory[device] - columns.memory_used[device] for device in union)
+    free_cores = sum(columns.cores[device] - columns.cores_used[device] for device in union)
+    return memory > free_mib or cores > free_cores
+
+
+@dataclass(slots=True)
+class _Search:
+    """Tries the devices of a node for each request in turn, those that are preferred first.
+
+    Attributes:
+        columns: The state of all devices.
+        node: The number of the node.
+        requests: All requests of the claim, as they are on this node.
+        preferences: The order among devices that fit.
+        is_particular: Devices may differ for them though they are of one kind and equally used.
+        steps: So many more choices are tried.
+        grants: What the requests so far get.
+        taken: What is taken for them.
+    """
+
+    columns: Final[Columns]
+    node: Final[int]
+    requests: Final[Sequence[RequestDemand]]
+    preferences: Final[Preferences]
+    is_particular: Final[bool]
+    steps: int
+    grants: list[Grant] = field(init=False, default_factory=list)
+    taken: list[Taken] = field(init=False, default_factory=list)
+
+    def serve(self, at: int, charge: Charge | None) -> bool:
+        """Serve the requests from a position on, beside what is taken for those before it."""
+        if at == len(self.requests):
+            return True
+        request, tried, pending = self.requests[at], set[frozenset[int]](), [frozenset[int]()]
+        while pending and self.steps:
+            without = pending.pop()
+            self.steps -= 1
+            # Of several devices each may be charged differently: they are judged together below.
+            each = charge if request.count == 1 else None
+            devices = choose(self.columns, self.node, request, self.preferences, each, without)
+            if not devices:
+                continue
+            count = len(self.taken)
+            charged = self._take(devices, request, charge)
+            if not (charged and charged.is_over) and self.serve(at + 1, charged):
+                return True
+            give_back(self.columns, self.taken[count:])
+            del self.taken[count:], self.grants[count:]
+            others = [each for each in self._others(devices, without, charge) if each not in tried]
+            tried.update(others)
+            pending += reversed(others)
+        return False
+
+    def _take(
+        self, devices: Sequence[int], request: RequestDemand, charge: Charge | None
+    ) -> Charge | None:
+        """Take devices for a request; returns what the claim is charged then."""
+        columns, charge = self.columns, None if charge is None else charge.copy()
+        for device in devices:
+            grant = _grant(columns, device, request)
+            self.grants.append(grant)
+            if charge is not None:
+                charge.add(device, request, grant.memory_mib, grant.cores)
+            use = take if request.phase == "App" else take_place
+            self.taken.append(use(columns, device, request))
+        return charge
+
+    def _others(
+        self, devices: Sequence[int], without: frozenset[int], charge: Charge | None
+    ) -> list[frozenset[int]]:
+        """Return what to leave out so that all choices but this one, and those like it, come.
+
+        Each other choice has fewer devices of one kind among those chosen here. Of devices that are
+        alike it does not matter which.
+        """
+        kinds: dict[Hashable, list[int]] = {}
+        for device in self.columns.node_devices[self.node]:
+            kinds.setdefault(self._kind(device, charge), []).append(device)
+        found: dict[frozenset[int], None] = {}
+        for device in devices:
+            alike = kinds[self._kind(device, charge)]
+            unchosen = {each for each in alike if each not in devices}
+            found[without | unchosen | {device}] = None
+        return list(found)
+
+    def _kind(self, device: int, charge: Charge | None) -> Hashable:
+        """Devices of one kind serve all requests alike."""
+        if self.is_particular:
+            return device
+        holds = charge is not None and charge.holds(device)
+        columns = self.columns
+        return columns.condition[device], columns.numa[device], device if holds else None
 
 
 def _preferences(columns: Columns, node: int, demand: Demand, numa: NumaPolicy) -> Preferences:

@@ -46,7 +46,7 @@ from vgpu_operator.engine.state import InFlight, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Plan
 from vgpu_operator.placement.checks import give_back, lay
-from vgpu_operator.placement.planning import plan_on
+from vgpu_operator.placement.planning import plan_alone_on
 
 REFIT_S = 1.0
 """What found no room, init containers or a larger amount, is fitted again this often."""
@@ -505,7 +505,7 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):
         laid = lay(columns, kept.on(node))
-        outcome = plan_on(columns, node, request, request.numa, state.ledger.budget_of(key))
+        outcome = plan_alone_on(columns, node, request, request.numa, state.ledger.budget_of(key))
         give_back(columns, laid)
     if isinstance(outcome, Tally):
         return Plan(None, (), {name: outcome})

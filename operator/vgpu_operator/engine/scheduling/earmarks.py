@@ -26,7 +26,7 @@ from vgpu_operator.placement import Columns, NodeFilter, Share
 from vgpu_operator.placement.bounds import ClaimUse
 from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.parts import on_device, on_node
-from vgpu_operator.placement.planning import plan_on, policies_on
+from vgpu_operator.placement.planning import plan_alone_on, policies_on
 
 MOST = 9
 """Earmarks at a time in the cluster."""
@@ -224,7 +224,7 @@ def _served_by(columns: Columns, node: int, demand: Demand, devices: list[int]) 
             for device in columns.node_devices[node]
         ],
     )  # fmt: skip
-    plan = plan_on(columns, node, demand, demand.numa) if devices else ()
+    plan = plan_alone_on(columns, node, demand, demand.numa) if devices else ()
     give_back(columns, laid)
     if not isinstance(plan, tuple):
         return []
