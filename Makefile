@@ -235,7 +235,7 @@ reference: $(SETUP)  ## write the pages of docs/ that follow from the code
 docs: $(SETUP)  ## build the manual -> build/docs/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/docs
 
-crds: $(SETUP)  ## write the CRDs from the models
+crds: $(SETUP)  ## write the CRDs from the models, and the names of manifests/base/config.yaml into manifests/
 	@$(BIN)/python -m vgpu_api
 
 proto: $(SETUP)  ## generate the kubelet API stubs

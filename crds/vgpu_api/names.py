@@ -102,6 +102,36 @@ VOLCANO_PODGROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 """The PodGroup whose pods Volcano starts together or not at all."""
 
+HAMI_CHOICES = (
+    NVIDIA_USE_TYPE,
+    NVIDIA_NOUSE_TYPE,
+    NVIDIA_USE_UUID,
+    NVIDIA_NOUSE_UUID,
+    NVIDIA_NUMA_BIND,
+    NVIDIA_MODE,
+    HAMI_NODE_POLICY,
+    HAMI_DEVICE_POLICY,
+    HAMI_DEVICE_WEIGHTS,
+)
+"""Pod annotations of HAMi's that choose among devices."""
+POD_ANNOTATIONS = (
+    ANNOTATION_CLAIM,
+    ANNOTATION_CLAIM_TEMPLATE,
+    *HAMI_CHOICES,
+    HAMI_VULKAN,
+    ACK_NUMA_SPEC,
+    VOLCANO_MODE,
+    VOLCANO_PODGROUP_POLICY,
+)
+"""Pod annotations that users write and that act."""
+POD_RECORDS = (
+    ANNOTATION_SLOTS_ADDED,
+    ANNOTATION_REQUEUE,
+    ANNOTATION_RESOURCES,
+    *HAMI_RECORDS,
+)
+"""Pod annotations that programs write. A copied pod brings them along: they are no typos."""
+
 PART_OF_LABEL = "app.kubernetes.io/part-of=vgpu"
 """On every object of the manifests."""
 OPERATOR_USER = "system:serviceaccount:vgpu-system:vgpu-operator"

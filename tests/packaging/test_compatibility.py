@@ -12,9 +12,9 @@ import pytest
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig, NodeConfig, NvidiaConfig
 from vgpu_api.config import hami as hami_documents
+from vgpu_api.names import POD_ANNOTATIONS, POD_RECORDS
 from vgpu_operator.admission.rules.no_effect import WITHOUT_EFFECT
 from vgpu_operator.admission.rules.pod_validation import UNKEPT
-from vgpu_operator.admission.rules.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
 from vgpu_operator.dialects import ack, hami, volcano
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 
@@ -63,11 +63,11 @@ def words() -> set[str]:
         *(names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.ACK_NUMA_SPEC),
         *(names.ACK_CPUSET, names.ACK_GPU_COUNT_LABEL, names.VOLCANO_GROUP, names.VOLCANO_MODE),
         *(names.HAMI_DEVICES_ALLOCATED, names.HAMI_NODE, names.HAMI_TIME, names.HAMI_NODE_SCORE),
-        *WRITTEN_BY_PROGRAMS[2:],
+        *POD_RECORDS[2:],
     }
     variables = {names.ENV_CORE_POLICY, names.ENV_DISABLE_CONTROL, names.ENV_VISIBLE_DEVICES}
     policies = {*NODE_POLICIES, *DEVICE_POLICIES}
-    return {*resources, *WRITTEN_BY_USERS, *labels, *UNKEPT, *variables, *WITHOUT_EFFECT, *policies}
+    return {*resources, *POD_ANNOTATIONS, *labels, *UNKEPT, *variables, *WITHOUT_EFFECT, *policies}
 
 
 def keys() -> set[str]:

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from vgpu_api.config import load_cluster_config
-from vgpu_api.vendors import kinds
-from vgpu_operator.admission.rules.no_effect import NOT_SERVED
+from vgpu_api.vendors import NOT_SERVED, kinds
 from vgpu_operator.extender.binding import ANSWER_WITHIN_S
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"

@@ -13,9 +13,11 @@ from vgpu_api.vendors.model import (
     Selection,
     Vendor,
 )
+from vgpu_api.vendors.not_served import NOT_SERVED
 from vgpu_api.vendors.tables import kind_of, kinds, read_table, shipped
 
 __all__ = [
+    "NOT_SERVED",
     "Capacity",
     "Cores",
     "Kind",

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from vgpu_api.config import ClusterConfig, SchedulingConfig
+from vgpu_api.vendors import NOT_SERVED
 from vgpu_operator.admission.rules import misspelt, unanswered, without_effect
-from vgpu_operator.admission.rules.no_effect import CHOOSING, NOT_SERVED, WITHOUT_EFFECT
+from vgpu_operator.admission.rules.no_effect import CHOOSING, WITHOUT_EFFECT
 
 HAMI_READS = (
     "ACTIVE_OOM_KILLER",

@@ -10,8 +10,8 @@ import yaml
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
+from vgpu_api.names import POD_ANNOTATIONS, POD_RECORDS
 from vgpu_operator.admission.rules import misspelt, unasked
-from vgpu_operator.admission.rules.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
 
 CONFIG = ClusterConfig()
 LIMITS = "spec.containers[0].resources.limits"
@@ -82,7 +82,7 @@ def test_another_vendors_resource_is_nobodys_typo(name: str) -> None:
     assert misspelt(a_pod({name: 1}), CONFIG) == []
 
 
-@pytest.mark.parametrize("name", [*WRITTEN_BY_USERS, *WRITTEN_BY_PROGRAMS, "example.com/clam"])
+@pytest.mark.parametrize("name", [*POD_ANNOTATIONS, *POD_RECORDS, "example.com/clam"])
 def test_what_acts_and_what_copied_pods_bring_along_is_no_typo(name: str) -> None:
     assert misspelt(a_pod(annotations={name: "x"}), CONFIG) == []
 
@@ -153,4 +153,4 @@ def test_the_manifests_send_us_every_annotation_that_is_no_known_one() -> None:
     expressions = yaml.safe_load((manifests / "base" / "webhook" / "expressions.yaml").read_text())
     _, _, known = expressions["data"]["misspelt"].rpartition("[")
     names = {text.strip(" '") for text in known.partition("]")[0].split(",")}
-    assert names == {*WRITTEN_BY_USERS, *WRITTEN_BY_PROGRAMS}
+    assert names == {*POD_ANNOTATIONS, *POD_RECORDS}

@@ -20,7 +20,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
 from vgpu_api.v1alpha1 import VGPURequest
-from vgpu_api.vendors import Kind, kind_of, kinds
+from vgpu_api.vendors import NOT_SERVED, Kind, kind_of, kinds
 from vgpu_operator.admission.rules.denial import denying
 from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import ack, hami, native, read, volcano
@@ -46,23 +46,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """By variable: what to use instead."""
 
-_OF_VENDORS_PLUGIN = "devices that the vendor's own device plugin hands out undivided"
-_OF_OLD_ILUVATAR = (
-    "a part of an Iluvatar GPU, which is iluvatar.ai/MR-V100-vgpu and the like by now"
-)
-_FORMER_PARTS_OF_ENFLAME = "a part of an Enflame GCU, which is enflame.com/drs-gcu by now"
-NOT_SERVED: Mapping[str, str] = {
-    "enflame.com/vgcu": _FORMER_PARTS_OF_ENFLAME,
-    "enflame.com/vgcu-percentage": _FORMER_PARTS_OF_ENFLAME,
-    "cambricon.com/mlu": f"{_OF_VENDORS_PLUGIN}; a part is cambricon.com/vmlu",
-    "huawei.com/Ascend910": f"{_OF_VENDORS_PLUGIN}; a part is huawei.com/Ascend910A and the like",
-    "huawei.com/npu-memory": "memory of huawei.com/Ascend910; of a part it is "
-    "huawei.com/Ascend910A-memory and the like",
-    "hygon.com/dcu": f"{_OF_VENDORS_PLUGIN}; a part is hygon.com/dcunum",
-    "iluvatar.ai/vcuda-core": _OF_OLD_ILUVATAR,
-    "iluvatar.ai/vcuda-memory": _OF_OLD_ILUVATAR,
-}
-"""By resource that HAMi's documents have and vgpu does not serve: what it is (decision 55)."""
 NPU_TEMPLATE = "huawei.com/npu-template"
 """Of a guide to HAMi; no version of HAMi reads it."""
 
@@ -77,18 +60,7 @@ _SET_BY_LIMIT_RANGE = re.compile(
 _LARGEST_MIB = 256 << 10
 """More memory than any device of today: an amount was meant in another unit."""
 
-CHOOSING_IN_HAMIS_WORDS = (
-    names.NVIDIA_USE_TYPE,
-    names.NVIDIA_NOUSE_TYPE,
-    names.NVIDIA_USE_UUID,
-    names.NVIDIA_NOUSE_UUID,
-    names.NVIDIA_NUMA_BIND,
-    names.NVIDIA_MODE,
-    names.HAMI_NODE_POLICY,
-    names.HAMI_DEVICE_POLICY,
-    names.HAMI_DEVICE_WEIGHTS,
-)
-CHOOSING = (*CHOOSING_IN_HAMIS_WORDS, names.ACK_NUMA_SPEC)
+CHOOSING = (*names.HAMI_CHOICES, names.ACK_NUMA_SPEC)
 """Annotations that choose devices for pods that ask by resources."""
 
 AS_ANNOTATIONS = (
@@ -300,7 +272,7 @@ def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]
 
     NVIDIA's count is in the configuration.
     """
-    of_nvidia = set(CHOOSING_IN_HAMIS_WORDS) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
+    of_nvidia = set(names.HAMI_CHOICES) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
     of_nvidia -= {names.HAMI_DEVICE_WEIGHTS, names.NVIDIA_NUMA_BIND}  # they place all vendors'
     found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for kind in kinds():

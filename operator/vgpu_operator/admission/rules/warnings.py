@@ -16,30 +16,12 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.vendors import kinds
 from vgpu_operator.admission.rules.denial import denying
-from vgpu_operator.admission.rules.no_effect import CHOOSING_IN_HAMIS_WORDS
 from vgpu_operator.admission.rules.raw_pod import read_pod
 from vgpu_operator.dialects import native, read
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.reading import is_left_alone
 
-WRITTEN_BY_USERS = (
-    names.ANNOTATION_CLAIM,
-    names.ANNOTATION_CLAIM_TEMPLATE,
-    *CHOOSING_IN_HAMIS_WORDS,
-    names.HAMI_VULKAN,
-    names.ACK_NUMA_SPEC,
-    names.VOLCANO_MODE,
-    names.VOLCANO_PODGROUP_POLICY,
-)
-"""The annotations of a pod that act."""
-WRITTEN_BY_PROGRAMS = (
-    names.ANNOTATION_SLOTS_ADDED,
-    names.ANNOTATION_REQUEUE,
-    names.ANNOTATION_RESOURCES,
-    *names.HAMI_RECORDS,
-)
-"""Records of ours and of HAMi, which copied pods bring along: no typos of anything."""
 ANNOTATION_PREFIXES = (
     "nvidia.com/",
     "hami.io/",
@@ -146,7 +128,7 @@ def _resources(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
     others = {key for kind in kinds() for key in kind.annotations}
     for name in pod.metadata.annotations:
-        if name in WRITTEN_BY_USERS or name in WRITTEN_BY_PROGRAMS or name in others:
+        if name in names.POD_ANNOTATIONS or name in names.POD_RECORDS or name in others:
             continue
         is_near = name.startswith(ANNOTATION_PREFIXES)
         warning = _warning(name, "annotation", config) if is_near else ""
@@ -168,7 +150,7 @@ def _warning(name: str, kind: str, config: ClusterConfig) -> str:
 
 def _nearest(name: str, kind: str, config: ClusterConfig) -> _Near | None:
     """The right name that a wrong one resembles most, with its own prefix if there is one."""
-    known = {"resource": tuple(config.managed_resources()), "annotation": WRITTEN_BY_USERS}
+    known = {"resource": tuple(config.managed_resources()), "annotation": names.POD_ANNOTATIONS}
     of_kinds = sorted(known, key=lambda of_kind: of_kind != kind)
     every = [_Near(right, of_kind) for of_kind in of_kinds for right in known[of_kind]]
     if exact := next((near for near in every if near.name == name), None):

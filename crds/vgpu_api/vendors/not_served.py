@@ -1,0 +1,23 @@
+"""Resources of other vendors in HAMi's documents that are not served here (decision 55)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_OF_VENDORS_PLUGIN = "devices that the vendor's own device plugin hands out undivided"
+_OF_OLD_ILUVATAR = (
+    "a part of an Iluvatar GPU, which is iluvatar.ai/MR-V100-vgpu and the like by now"
+)
+_FORMER_PARTS_OF_ENFLAME = "a part of an Enflame GCU, which is enflame.com/drs-gcu by now"
+NOT_SERVED: Mapping[str, str] = {
+    "enflame.com/vgcu": _FORMER_PARTS_OF_ENFLAME,
+    "enflame.com/vgcu-percentage": _FORMER_PARTS_OF_ENFLAME,
+    "cambricon.com/mlu": f"{_OF_VENDORS_PLUGIN}; a part is cambricon.com/vmlu",
+    "huawei.com/Ascend910": f"{_OF_VENDORS_PLUGIN}; a part is huawei.com/Ascend910A and the like",
+    "huawei.com/npu-memory": "memory of huawei.com/Ascend910; of a part it is "
+    "huawei.com/Ascend910A-memory and the like",
+    "hygon.com/dcu": f"{_OF_VENDORS_PLUGIN}; a part is hygon.com/dcunum",
+    "iluvatar.ai/vcuda-core": _OF_OLD_ILUVATAR,
+    "iluvatar.ai/vcuda-memory": _OF_OLD_ILUVATAR,
+}
+"""By resource, what it asks for, as a warning words it."""
