@@ -38,7 +38,7 @@ class Rule:
     """A CEL rule at the schema's root.
 
     The API server prints `path: kind: message`, and the kind is that of `reason`: with both, a
-    refusal reads as one of the webhook (decision 72).
+    refusal reads as one of the webhook (docs/design/admission-and-kopf.md).
     """
 
     expression: str
@@ -142,7 +142,7 @@ _DEFAULTS_IN_REQUEST = {
     "mode": "'Any'",
     "corePolicy": "'Default'",
 }
-"""As CEL; what a list holds is stored without its defaults (decision 50)."""
+"""As CEL; what a list holds is stored without its defaults (docs/design/truth-and-ledger.md)."""
 _FROZEN_IN_SPEC = ("placement", "bindingMode", "schedulingPriority")
 _NOT_ALLOCATED = "!has(oldSelf.status) || !has(oldSelf.status.allocation)"
 

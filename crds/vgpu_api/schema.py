@@ -4,7 +4,7 @@ Pydantic's JSON schema is not structural: references must be inlined, nulls drop
 enums, and what has no structural form (tagged unions, tuples, pattern properties) refused rather
 than guessed. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for validations.
 
-A default inside a list is written into the description only: decision 50.
+A default inside a list is written into the description only: docs/design/truth-and-ledger.md.
 """
 
 from __future__ import annotations

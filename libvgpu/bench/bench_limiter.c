@@ -5,7 +5,7 @@
  *
  * A tenant's due is its share, or what its program can use without a limit and its neighbours keep theirs, if that
  * is less. What such a program gets depends on the gaps that its neighbours leave: in one three windows up to a fifth more or
- * less than in others, limited or not. So a scene with one is eight times as long (decision 86). Measured against it, in points of the device:
+ * less than in others, limited or not. So a scene with one is eight times as long (docs/design/compute-limiter.md). Measured against it, in points of the device:
  *   mean_error_points    use in the worst window of max(5 s, 30 longest kernels / share), from the very start on
  *   ripple_points        standard deviation of use in consecutive fifths of such a window
  *   throughput_of_share  use of the whole run, of what was due

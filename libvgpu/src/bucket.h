@@ -12,7 +12,7 @@
  *
  * A burst is 200 ms of the share, or 50 ms of the device where that is more: a point of 5 s. A small share between busy
  * neighbours gets the device seldom, and has to use it then. A budget that is new has 10 ms of the device: nothing was saved yet,
- * and what kernels cost is not known yet either (decision 69).
+ * and what kernels cost is not known yet either (docs/design/compute-limiter.md).
  */
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H

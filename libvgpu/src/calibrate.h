@@ -84,7 +84,7 @@ void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, vgpu_duration since_ns);
 
 /* A sample of others: a container whose kernels come in step with samples shows itself in a part of them only, and learns from its
- * neighbours how long one is (decision 109). Only stamps of one process are set against each other. */
+ * neighbours how long one is (docs/design/compute-limiter.md). Only stamps of one process are set against each other. */
 void vgpu_calibrate_others(struct vgpu_calibration *calibration, const struct vgpu_measurement *seen);
 
 /* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */

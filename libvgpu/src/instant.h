@@ -2,7 +2,7 @@
  *
  * A point in time is a struct: the compiler refuses to add two, to compare one with a number, and to pass a duration for it. A
  * duration is a plain number of nanoseconds, as GPU time and prices are multiplied, divided and faded all the time
- * (decision 97). The words of the region, which processes share, stay numbers: vgpu_at and `.ns` convert where one is read or
+ * (docs/design/compute-limiter.md). The words of the region, which processes share, stay numbers: vgpu_at and `.ns` convert where one is read or
  * written.
  */
 #ifndef VGPU_INSTANT_H

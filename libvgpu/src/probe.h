@@ -20,7 +20,7 @@ struct vgpu_charge {
 
 /* Is it to be learned by events how many of these kernels run side by side? Where chunks are `apart_ns` from each other, which is
  * long enough for each to be measured, any launch of one is to be that with the same chance: the first ones of several streams begin
- * together when a process gets its turn (decision 103). */
+ * together when a process gets its turn (docs/design/compute-limiter.md). */
 int vgpu_probe_wants_any(const struct vgpu_throttle_device *device, const struct vgpu_geometry *what, struct vgpu_instant now,
                          uint64_t apart_ns);
 

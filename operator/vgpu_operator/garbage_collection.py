@@ -6,7 +6,8 @@ which neither Filter nor the Lease is answered. So what has survived a pass is n
 and a pass is over what is new since the last one. Python counts 300 objects more than died
 meanwhile; where as much goes as comes, as with a thousand watch events a second, that are about
 2,000, and take 0.5 ms. The price is that a cycle which dies after it has survived a pass stays in
-memory. There are none of these in what an operator does all the time (decision 113).
+memory. There are none of these in what an operator does all the time
+(docs/design/loop-and-cost.md).
 """
 
 from __future__ import annotations

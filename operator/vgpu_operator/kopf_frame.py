@@ -1,6 +1,7 @@
 """Kopf as the frame of the operator and of the webhooks: settings, login and a run to the end.
 
-Both `app` modules use it. Decision 40 says what Kopf does here and what it does not.
+Both `app` modules use it. docs/design/admission-and-kopf.md says what Kopf
+does here and what it does not.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "api.md": api(),
         DOCS / "reference" / "configuration.md": configuration(),
         DOCS / "reference" / "cli.md": commands(),
-        DOCS / "decisions.md": decisions(),
         **dashboards.pages(),
     }
 
@@ -127,13 +126,12 @@ def configuration() -> str:
         key has a default, so the empty document is valid; an unknown key or a wrong value is
         refused with its path.
 
-        A changed document takes effect within a minute: the kubelet mounts it, and every
-        process reads it again ([decision
-        53](../decisions/0053-how-a-configuration-is-reloaded.md)). The operator that leads goes
-        on by the former one for two minutes more, until its standbys have begun anew. One that
-        cannot be used changes nothing and is logged. The operator and the webhooks do not start
-        with such a document, so a rollout stops there; an agent starts with the last good one and
-        says so in the condition `Configured` of its devices.
+        A changed document takes effect within a minute: the kubelet mounts it, and every process
+        reads it again ([leader and fence](../design/leader-and-fence.md#a-changed-configuration)).
+        The operator that leads goes on by the former one for two minutes more, until its standbys
+        have begun anew. A document that cannot be used changes nothing and is logged. The operator
+        and the webhooks do not start with one, so a rollout stops there; an agent starts with the
+        last good one and says so in the condition `Configured` of its devices.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     lines += _table(("Key", "Type", "Default", "Meaning"), [*_keys(ClusterConfig, "")])
@@ -206,22 +204,6 @@ def commands() -> str:
             lines += [_sentence(program.parser.description), ""]
         lines += _options(program.parser)
     return "\n".join(lines)
-
-
-def decisions() -> str:
-    """The list of decision records, by number."""
-    intro = """\
-        # Decisions
-
-        Choices that a reader may question: the context, what was decided, and what was rejected
-        and why. Comments in the code refer to them by number.
-        """
-    lines = [_BANNER, textwrap.dedent(intro)]
-    rows = []
-    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
-        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
-        rows.append((number, f"[{title}](decisions/{path.name})"))
-    return "\n".join([*lines, *_table(("Number", "Decision"), rows)])
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

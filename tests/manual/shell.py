@@ -222,8 +222,8 @@ def _namespaces() -> set[str]:
     return {name for kind, name, _ in _objects() if kind == "namespace"}
 
 
-def documents(*, decisions: bool = False) -> list[Path]:
-    """Every page of the tree; records of decisions only where they are asked for."""
+def documents() -> list[Path]:
+    """Return every page of the tree."""
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT,
@@ -231,8 +231,4 @@ def documents(*, decisions: bool = False) -> list[Path]:
         text=True,
         check=True,
     ).stdout.splitlines()
-    return [
-        ROOT / name
-        for name in tracked
-        if (decisions or not name.startswith("docs/decisions/")) and (ROOT / name).exists()
-    ]
+    return [ROOT / name for name in tracked if (ROOT / name).exists()]

@@ -46,7 +46,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", shell.documents(decisions=True), ids=name)
+@pytest.mark.parametrize("page", shell.documents(), ids=name)
 def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
     broken = [
         f"{target}#{anchor}"

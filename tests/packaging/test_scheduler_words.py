@@ -107,7 +107,10 @@ def test_kustomize_writes_each_expression_to_its_places_and_leaves_the_list_itse
 
 
 def test_every_policy_has_a_condition_that_spares_what_is_in_order_its_rules() -> None:
-    """A condition costs the API server one copy of the object, rules three (decision 80)."""
+    """A condition costs the API server one copy of the object, rules three.
+
+    See docs/design/loop-and-cost.md.
+    """
     policies = [found for found in built() if found["kind"] == "ValidatingAdmissionPolicy"]
     assert policies
     assert [found for found in policies if not found["spec"].get("matchConditions")] == []

@@ -279,7 +279,10 @@ class EngineStates(WorldStates):
 
     @invariant()
     def only_claims_that_a_new_leader_touches_get_other_devices(self) -> None:
-        """So what lands late of a former leader is refused, or gives nothing away (decision 58)."""
+        """So what lands late of a former leader is refused, or gives nothing away.
+
+        See docs/design/leader-and-fence.md.
+        """
         assert self.api.moved == []
 
     @invariant()

@@ -84,7 +84,7 @@ REQUEST_RULES: list[dict[str, str]] = [
         "message": "two requests have the same name",
     },
 ]
-"""Names are the keys of the list, and it is no map of them all the same: decision 50."""
+"""Names are the keys of the list, and yet it is no map: docs/design/truth-and-ledger.md."""
 
 
 class DeviceSelector(ApiModel):

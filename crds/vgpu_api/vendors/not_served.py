@@ -1,4 +1,7 @@
-"""Resources of other vendors in HAMi's documents that are not served here (decision 55)."""
+"""Resources of other vendors in HAMi's documents that are not served here.
+
+See docs/design/vendors.md.
+"""
 
 from __future__ import annotations
 

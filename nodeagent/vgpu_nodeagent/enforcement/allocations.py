@@ -144,7 +144,8 @@ class Allocations:
         mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
         env = grant.env()
         if driver.complete:
-            # NVIDIA's runtime would mount its driver over the shadow (decision 37).
+            # NVIDIA's runtime would mount its driver over the shadow
+            # (docs/design/node-and-grants.md).
             env[names.ENV_VISIBLE_DEVICES] = _NOTHING_FROM_THE_RUNTIME
         control = map(DeviceNode, _CONTROL_NODES)
         own = (node for limit in grant.limits for node in nodes[limit.uuid])

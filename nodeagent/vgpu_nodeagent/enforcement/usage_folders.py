@@ -2,7 +2,8 @@
 
 A container writes its region, and any file that it may write it may also make grow. On the host's
 disk that was 1 TiB for any user of a container. In a tmpfs of the region's size, with inodes for
-the region alone, every further byte and file is refused by the kernel (decision 38).
+the region alone, every further byte and file is refused by the kernel
+(docs/design/memory-accounting.md).
 
 The mount must reach the host, where container runtimes take it from: the agent's state folder is
 mounted with `mountPropagation: Bidirectional`, which Kubernetes allows to privileged containers.

@@ -1,7 +1,8 @@
 """Whether a container's own CPUs are of the NUMA node of its devices, where the claim requires one.
 
 The kubelet chooses CPUs when it admits a pod, after the device was decided and without a hint from
-this plugin, whose slots have no place (decision 63). So it is compared afterwards, and reported.
+this plugin, whose slots have no place (docs/design/node-and-grants.md). So it is compared
+afterwards, and reported.
 """
 
 from __future__ import annotations

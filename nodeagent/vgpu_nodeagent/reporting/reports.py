@@ -54,7 +54,10 @@ _KINDS: Mapping[type[object], tuple[str, str]] = {
     VGPUClaim: (names.API_VERSION, "VGPUClaim"),
 }
 SLOW_S = 2.0
-"""A container that got its limits after a longer time than this is worth a word (decision 57)."""
+"""A container that got its limits after a longer time than this is worth a word.
+
+See docs/design/node-and-grants.md.
+"""
 
 
 @dataclass(slots=True)
@@ -97,7 +100,8 @@ class Reports:
         """The claim's limits are in place; an earlier release was of an earlier allocation.
 
         Of a pod's own claim a running container shows that already, so only what is no matter of
-        course is written: it took long, it was refused or reported on before (decision 57).
+        course is written: it took long, it was refused or reported on before
+        (docs/design/node-and-grants.md).
 
         Args:
             claim: The claim.

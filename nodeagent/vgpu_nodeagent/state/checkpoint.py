@@ -28,7 +28,7 @@ _ON_DISK = {
     "claim_allocations": "holdings",
     "claim_instances": "cuts",
 }
-"""What the file has under a key of its own: an older agent reads it too (decision 73)."""
+"""What the file has under a key of its own: an older agent reads it too (docs/design/tests.md)."""
 
 
 class Checkpoint:

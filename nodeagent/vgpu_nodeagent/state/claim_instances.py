@@ -23,7 +23,7 @@ class ClaimInstance:
     """An instance that is made for a claim, or about to be.
 
     Attributes:
-        card: The device's UUID; the name that the checkpoint has on disk (decision 73).
+        card: The device's UUID; the name that the checkpoint has on disk (docs/design/tests.md).
         instance: Profile and place; with its UUID once it was made.
         claim_uid: The claim.
         allocation_id: Which allocation of the claim.

@@ -5,8 +5,8 @@ recorded before or after it so that an agent that was killed at any moment finds
 first that one is wanted, then its UUID, and when it is gone the record goes too. What is not in
 the record is an administrator's, and is never used or removed.
 
-Of a static device (decision 62) nothing is made or removed: the instance at the place is the
-claim's as it is, recorded as adopted, and only struck off the record at the end.
+Of a static device (docs/design/node-and-grants.md) nothing is made or removed: the instance at the
+place is the claim's as it is, recorded as adopted, and only struck off the record at the end.
 """
 
 from __future__ import annotations

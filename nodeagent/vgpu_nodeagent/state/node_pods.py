@@ -4,7 +4,8 @@ RBAC grants `list pods` for all pods or none: it reads no field selector. The au
 does, and lets a node read those that name it in `spec.nodeName`. From Kubernetes 1.36 on an agent
 may act as the node that its token is bound to, for these reads alone (constrained impersonation,
 KEP-5284), so its account needs no right to read pods. Where the API server refuses that, the agent
-asks in its own name; manifests/components/agents-read-all-pods gives it the right (decision 61).
+asks in its own name; manifests/components/agents-read-all-pods gives it the right
+(docs/design/node-and-grants.md).
 """
 
 from __future__ import annotations

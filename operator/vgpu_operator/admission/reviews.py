@@ -2,9 +2,9 @@
 
 They come as fast as a rollout makes pods, and each object waits for two of them. Kopf copies and
 compares an object, and starts a handler with a log and a state of its own, which costs more CPU
-than the rules themselves (decision 85); and it reviews only kinds that it has found at its start,
-which Volcano's need not be. What people write by hand stays with kopf's handlers
-(`admission`).
+than the rules themselves (docs/design/admission-and-kopf.md); and it reviews only kinds that it has
+found at its start, which Volcano's need not be. What people write by hand stays with kopf's
+handlers (`admission`).
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _reduced(review: Any) -> Any:
     Kopf keeps a memo for the UID of every updated object, for as long as the process runs; no
     handler uses one, and a process that watches nothing never forgets them. Without UIDs all share
     one memo. Managed fields are half of an object's keys, and kopf copies an object three times and
-    compares it to answer a review: a quarter of its CPU (decision 59).
+    compares it to answer a review: a quarter of its CPU (docs/design/loop-and-cost.md).
 
     Raises:
         ValueError: It does not have the shape of a review.

@@ -161,7 +161,8 @@ def _context() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # No client of ours resumes a session: Go's do only if given a cache, and Kubernetes' are not.
-    # Two tickets with the client's certificate in them are a third of a handshake (decision 59).
+    # Two tickets with the client's certificate in them are a third of a handshake
+    # (docs/design/loop-and-cost.md).
     context.num_tickets = 0
     return context
 

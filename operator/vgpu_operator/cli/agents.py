@@ -20,7 +20,7 @@ _AT_ONCE = 16
 
 
 @dataclass(slots=True)
-class Answers:
+class AgentAnswers:
     """The answers of the agents, by node.
 
     Attributes:
@@ -32,7 +32,9 @@ class Answers:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def ask(run: Kubectl, question: Literal["audit", "usage"], *, node: str | None = None) -> Answers:
+def ask(
+    run: Kubectl, question: Literal["audit", "usage"], *, node: str | None = None
+) -> AgentAnswers:
     """Ask the agents, some at a time.
 
     Args:
@@ -49,7 +51,7 @@ def ask(run: Kubectl, question: Literal["audit", "usage"], *, node: str | None =
         raise CannotAnswer(f"the agents' pods cannot be listed: {sentence(error)}") from error
     if not pods:
         raise CannotAnswer("no agent runs" + (f" on node {node}" if node else ""))
-    answers = Answers()
+    answers = AgentAnswers()
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         given = pool.map(lambda pod: _ask_one(run, question, pod), pods.values())
         for name, answer in zip(pods, given, strict=True):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vgpu_operator.cli.agents import Answers
+from vgpu_operator.cli.agents import AgentAnswers
 from vgpu_operator.cli.printing import Printer
 
 
-def by_node(answers: Answers) -> list[Mapping[str, Any]]:
+def by_node(answers: AgentAnswers) -> list[Mapping[str, Any]]:
     """Return one document for each node, sorted by name; one without an answer has an `error`."""
     errors = {node: {"node": node, "error": why} for node, why in answers.errors.items()}
     found = {**answers.nodes, **errors}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgpu_api.quantity import MIB, format_mib, read_mib
-from vgpu_operator.cli.agents import Answers
+from vgpu_operator.cli.agents import AgentAnswers
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
 
 
@@ -32,7 +32,9 @@ class TopQuery:
     sort_by: str = "memory"
 
 
-def table(query: TopQuery, answers: Answers, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+def table(
+    query: TopQuery, answers: AgentAnswers, devices: Mapping[str, Mapping[str, Any]]
+) -> Table:
     """The rows, sorted.
 
     Args:
@@ -45,7 +47,7 @@ def table(query: TopQuery, answers: Answers, devices: Mapping[str, Mapping[str, 
     return _slices(query, answers)
 
 
-def _slices(query: TopQuery, answers: Answers) -> Table:
+def _slices(query: TopQuery, answers: AgentAnswers) -> Table:
     header = [
         "CLAIM",
         "POD",
@@ -86,7 +88,9 @@ def _rank(query: TopQuery, node: str, use: Mapping[str, Any]) -> tuple[float, st
     return -float(amounts[query.sort_by]), use["namespace"], use["claim"], use["uuid"] + node
 
 
-def _devices(query: TopQuery, answers: Answers, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+def _devices(
+    query: TopQuery, answers: AgentAnswers, devices: Mapping[str, Mapping[str, Any]]
+) -> Table:
     table = Table(["DEVICE", "NODE", "MODEL", "MEMORY", "CORES", "SLICES"])
     rows: list[tuple[tuple[float, str], list[Cell]]] = []
     for node, answer in answers.nodes.items():

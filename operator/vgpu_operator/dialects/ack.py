@@ -30,8 +30,8 @@ ISOLATED = frozenset({"core_mem", "mig", "mps"})
 WHOLE = frozenset({"default", "topology"})
 KINDS = SHARED | ISOLATED | WHOLE
 """Values of `ack.node.gpu.schedule`, by what a container asks for. A node labelled `mig` gives
-MIG instances where its devices are divided into them. `mps` needs no MPS daemon (decision 32): the
-library keeps both limits."""
+MIG instances where its devices are divided into them. `mps` needs no MPS daemon
+(docs/design/memory-accounting.md): the library keeps both limits."""
 
 _COUNT = re.compile(r"[0-9]{1,3}")
 

@@ -1,9 +1,9 @@
 """Filter: which node may take the pod? Exactly one: where its devices are reserved.
 
-It never writes and never waits. Where the reservation stands on one of the candidates, that is
-the answer; else it moves to the best of them; where nothing fits, every node has its reason. Nodes
-that were not chosen have none: kube-scheduler looks at reasons only where no node is left, and
-counts a node without one like those that no other pod's end could help (decision 80).
+It never writes and never waits. Where the reservation stands on one of the candidates, that is the
+answer; else it moves to the best of them; where nothing fits, every node has its reason. Nodes that
+were not chosen have none: kube-scheduler looks at reasons only where no node is left, and counts a
+node without one like those that no other pod's end could help (docs/design/loop-and-cost.md).
 """
 
 from __future__ import annotations

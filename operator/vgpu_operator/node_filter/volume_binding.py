@@ -3,7 +3,7 @@
 Kept in mode Gate only. kube-scheduler checks volumes before it asks an extender; behind our gate a
 pod's node is decided before kube-scheduler has seen the pod, so each rule that ties a pod to nodes
 for its volumes is applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding,
-VolumeZone, VolumeRestrictions and NodeVolumeLimits (decision 93).
+VolumeZone, VolumeRestrictions and NodeVolumeLimits (docs/design/scheduler-modes.md).
 
 A claim is bound, then its volume decides; or it waits for its first consumer, then a volume that
 is there or one that can be made does; or no node serves it, which `refusal` explains.

@@ -3,7 +3,7 @@
 What such a request takes is known on a node only. There it becomes a request for the memory and the
 compute of one part, before the checks of any device, none of which needs to know of parts. A part
 takes one slot: compute keeps the sizes of all parts within the device's slots
-(`vendors.parts.Part`). Decision 108.
+(`vendors.parts.Part`). See docs/design/vendors.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ each. What is on a device is the marks of all that it serves and how many slots 
 has. It follows from claims alone, so a restart finds it, and what a node registers of a device's
 policy is not needed: a device that serves none takes any. Source: HAMi v2.10.0, MetaX sGPU.
 
-Both lie above the bits of a device's MIG slices, with which they share a column: decision 107.
+Both lie above the bits of a device's MIG slices, with which they share a column:
+docs/design/vendors.md.
 """
 
 from __future__ import annotations

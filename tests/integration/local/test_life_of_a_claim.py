@@ -173,7 +173,10 @@ def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_devices_and_goes_w
 def test_a_pods_own_claim_is_made_and_written_once_until_its_containers_run(
     cluster: LocalCluster,
 ) -> None:
-    """That the limits are in place is shown by the running container alone (decision 57)."""
+    """That the limits are in place is shown by the running container alone.
+
+    See docs/design/node-and-grants.md.
+    """
     create(cluster, a_pod("once", a_container(limits=WHOLE)))
     pod = running(cluster, "once")
     assert memory_seen(cluster, "once") == [16384]

@@ -1,6 +1,7 @@
 """When `Prepared` is written: of a pod's own claim only what a running container does not show.
 
-Of 300 pods whose containers start at once the API server then receives none (decision 57).
+Of 300 pods whose containers start at once the API server then receives none
+(docs/design/node-and-grants.md).
 """
 
 from __future__ import annotations

@@ -95,7 +95,10 @@ async def test_only_what_the_end_of_others_could_cure_is_open_to_preemption(
 async def test_nodes_alike_are_refused_in_equal_words_and_amounts_are_in_the_pods_own_event(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kube-scheduler counts nodes by their text: `3 1/1 CardInsufficientMemory` (decision 60)."""
+    """kube-scheduler counts nodes by their text: `3 1/1 CardInsufficientMemory`.
+
+    See docs/design/placement.md.
+    """
     notes: list[str] = []
     monkeypatch.setattr(replica.recorder, "record", lambda _, **event: notes.append(event["note"]))
     nodes = [f"node-{number}" for number in range(3)]

@@ -44,8 +44,8 @@ def test_every_figure_that_it_names_is_printed_by_a_bench() -> None:
         assert f'\\"{figure}\\"' in benches, figure
 
 
-def test_every_decision_that_it_leads_to_exists() -> None:
-    links = re.findall(r"\((decisions/[^)]+)\)", TEXT)
+def test_every_design_page_that_it_leads_to_exists() -> None:
+    links = re.findall(r"\((design/[^)#]+)", TEXT)
     assert links
     for link in links:
         assert (ROOT / "docs" / link).exists(), link

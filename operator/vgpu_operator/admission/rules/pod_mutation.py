@@ -2,11 +2,11 @@
 
 The count resource where only memory or cores are given; one slot, recorded in an annotation, in
 each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
-plain numbers; our scheduler's name, or our scheduling gate (decision 68); the runtime class, where
-one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container, which only the node's CDI
-spec overrides: so a node without our plugin hands out nothing (rule 4 of the architecture, fail
-closed), and a container beside gets nothing by `envFrom` or its image, which the pod's own
-variables override.
+plain numbers; our scheduler's name, or our scheduling gate (docs/design/scheduler-modes.md); the
+runtime class, where one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container, which
+only the node's CDI spec overrides: so a node without our plugin hands out nothing (rule 4 of the
+architecture, fail closed), and a container beside gets nothing by `envFrom` or its image, which the
+pod's own variables override.
 
 Amounts beside a count of 0 are taken out, so that the container runs without a device.
 
@@ -347,7 +347,9 @@ def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None
 
 
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Our scheduler, where the pod chose none or one whose pods we serve (decision 52).
+    """Choose our scheduler if the pod chose none or one whose pods we serve.
+
+    See docs/design/scheduler-modes.md.
 
     hami-scheduler stays: it is a profile of ours. So does the scheduler of a Volcano PodGroup.
     """

@@ -1,7 +1,8 @@
 """Events on claims: given devices, refused, released, violated.
 
 A claim that a user wrote gets one for each change that its condition shows. One that was made for a
-pod gets none of these: its pod has them, and would cost as many requests again (decision 51).
+pod gets none of these: its pod has them, and would cost as many requests again
+(docs/design/web-cli-and-monitoring.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An agent publishes NVIDIA's. Other vendors' device plugins write an annotation on their Node; the
 objects repeat it, and a device that is registered no more, or whose plugin the kubelet has lost,
-is not Ready. Decision 54.
+is not Ready. See docs/design/vendors.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The former leader may have sent a decision that has not landed yet. Every decision tests the
 resourceVersion of its claim, so each claim that may still be given devices, or other devices, is
 touched: what landed before is seen in the answer, what lands afterwards is refused. Claims whose
-pods have their nodes stay as they are: their devices are never moved (decision 58).
+pods have their nodes stay as they are: their devices are never moved
+(docs/design/leader-and-fence.md).
 
 Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
 delivers the claims in the order in which they were written, so when it delivers the touch, nothing

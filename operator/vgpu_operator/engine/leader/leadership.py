@@ -1,8 +1,8 @@
 """From candidate to leader: the Lease, the fence, and only then decisions.
 
 A candidate keeps its cache warm, so that what a takeover costs is one touch of each claim that may
-still be decided; nothing is listed twice (decision 58). Losing the Lease ends the process: it is
-the one way in which nothing of a leader goes on by mistake.
+still be decided; nothing is listed twice (docs/design/leader-and-fence.md). Losing the Lease ends
+the process: it is the one way in which nothing of a leader goes on by mistake.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 kube-scheduler owns the order of pods, so a stream of small requests could take every device that a
 large one waits for. A request that was refused for want of room for long enough gets an earmark: on
 the node where the least must become free, for the devices that the whole claim would get there once
-they are free. It is given up when the claim is served, waits no more, or could not go there.
-(HPC schedulers call this a reservation for backfill. Source of the rule: decision 7.)
+they are free. It is given up when the claim is served, waits no more, or could not go there. (HPC
+schedulers call this a reservation for backfill. Source of the rule:
+docs/design/queue-earmarks-preemption.md.)
 
 `KeptFrom`, the view that placement asks, adds what tentative places keep from a claim.
 """

@@ -1,7 +1,7 @@
 """Mode Gate: pods wait behind our scheduling gate until their devices are reserved.
 
-For clusters whose kube-scheduler asks no extender (decision 68). What a Filter and a Bind do there,
-two writes do here, in this order:
+For clusters whose kube-scheduler asks no extender (docs/design/scheduler-modes.md). What a Filter
+and a Bind do there, two writes do here, in this order:
 
     gated ──reserved, the claim written──► gated, allocated ──one PATCH──► lifted ──► bound
                        ▲                        │

@@ -399,7 +399,8 @@ def _standing(
     if allocation.node_name in candidates:
         return _unless_avoided(state, pod, claim) or adopt(state, pod, claim)
     if claim.spec.binding_mode != "Immediate" and not is_bound_there:
-        return None  # one whose pod is there stays: a successor relies on it (decision 58)
+        # one whose pod is there stays: a successor relies on it (docs/design/leader-and-fence.md)
+        return None
     text = f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
