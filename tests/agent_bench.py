@@ -12,6 +12,7 @@ from typing import cast
 
 from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
+from set_clock import SetClock
 from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
@@ -147,7 +148,7 @@ class Bench:
     kubelet_pods: Path
     driver: ObedientDriver
     bound_unseen: set[str] = field(default_factory=set)
-    now: float = 0.0
+    clock: SetClock = field(default_factory=SetClock)
     releases: Releases = field(init=False)
 
     async def start(self, pod: Pod, slot: str, *, wanted: bool = True) -> str:
@@ -211,7 +212,7 @@ async def a_bench(
         waiting=WaitingPods(view, touch=lambda pod: None),
         sweep=sweep,
         patience_s=0,
-        now=lambda: 0.0,
+        clock=SetClock(),
     )
     bench = Bench(node, kubelet, view, prestart, said, folder / "pods", driver)
 
@@ -225,7 +226,7 @@ async def a_bench(
         is_bound=is_bound,
         kubelet_pods=bench.kubelet_pods,
         freed=lambda: None,
-        now=lambda: bench.now,
+        clock=bench.clock,
     )
     return bench
 

@@ -12,11 +12,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.describe import REPORT_AFTER_S
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.gpu_pod import GPUPod

@@ -17,11 +17,11 @@ from builders import a_claim, a_device, a_node, a_request, an_allocated_device, 
 from vgpu_api.conditions import ALLOCATED
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import Condition, GPUDevice, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.started import Started
 from vgpu_operator.engine import events
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer

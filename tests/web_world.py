@@ -19,9 +19,9 @@ from vgpu_api.conditions import ALLOCATED
 from vgpu_api.config import ClusterConfig
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Unreachable
 from vgpu_operator.engine import events
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.informers import STORAGE
 from vgpu_operator.web.mirror import Mirror
 

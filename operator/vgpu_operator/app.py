@@ -25,6 +25,7 @@ from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
@@ -33,7 +34,6 @@ from vgpu_client.reload import changed
 from vgpu_operator import kopf_frame
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event

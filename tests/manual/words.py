@@ -30,6 +30,7 @@ import vgpu_operator.metrics
 from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.reasons import Reason
+from vgpu_client.clock import Clock
 from vgpu_nodeagent import __main__ as agent_main
 from vgpu_nodeagent import audit_command
 from vgpu_nodeagent.enforcement.watchdog import Violation
@@ -38,7 +39,6 @@ from vgpu_nodeagent.reporting import exposition
 from vgpu_nodeagent.reporting.metrics import Metrics
 from vgpu_nodeagent.reporting.violations import WatchMetrics
 from vgpu_operator.cli import __main__ as cli_main
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector

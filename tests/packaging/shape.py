@@ -59,17 +59,17 @@ class Package:
 
 
 PACKAGES = (
-    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=16),
+    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=17),
     Package(
         "operator",
         "operator/vgpu_operator",
         without=("operator/vgpu_operator/engine", "operator/vgpu_operator/cli"),
         callables=44,
         inits=3,
-        complex=37,
+        complex=38,
     ),
     Package("cli", "operator/vgpu_operator/cli", callables=14, complex=14),
-    Package("agent", "nodeagent/vgpu_nodeagent", callables=56, constructors=5, inits=1, complex=18),
+    Package("agent", "nodeagent/vgpu_nodeagent", callables=41, constructors=5, inits=1, complex=18),
     Package("client", "crds/vgpu_client", callables=35, constructors=2, complex=2),
     Package("api", "crds/vgpu_api", callables=6, complex=6),
 )

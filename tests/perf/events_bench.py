@@ -43,12 +43,12 @@ from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.connection import Connection
 from vgpu_client.session import open_session
 from vgpu_client.transport import Transport
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import InSlices, informers
 from vgpu_operator.garbage_collection import keep_passes_short

@@ -34,8 +34,8 @@ from builders import a_container, a_pod
 from replica import Replica
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.transport import Object, Transport
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.informers import informers
 
 BARS = {"ratio": 1.5}

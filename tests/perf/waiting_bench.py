@@ -60,11 +60,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
+from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseLost
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
 from vgpu_operator.config import Address
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.gpu_pod import GPUPod

@@ -36,9 +36,9 @@ from bench_report import report
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer

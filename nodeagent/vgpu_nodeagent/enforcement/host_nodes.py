@@ -15,11 +15,11 @@ import os
 import re
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.discovery.drivers.device_nodes import PROC, DeviceNode
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class UnifiedMemory:
         host: Where this process has the host's root.
         proc: Where the kernel lists its devices.
         run: Runs a command in a root; swapped in tests.
-        clock: Monotonic seconds.
+        clock: The time.
     """
 
     def __init__(
@@ -99,21 +99,21 @@ class UnifiedMemory:
         host: Path,
         proc: Path = PROC,
         run: Callable[[Path, Sequence[str]], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._roots = [host / str(root).lstrip("/") for root in roots]
         self._proc = proc
         self._run = run or _run_in
-        self._clock = clock
+        self._clock = clock or Clock()
         self._again_at = float("-inf")
 
     def load(self) -> None:
         """Load it if the driver is there without it; tried again after a minute."""
         majors = _majors(self._proc)
         is_desired = any(name in majors for name in _FRONTENDS) and _UVM not in majors
-        if not is_desired or self._clock() < self._again_at:
+        if not is_desired or self._clock.monotonic() < self._again_at:
             return
-        self._again_at = self._clock() + _AGAIN_S
+        self._again_at = self._clock.monotonic() + _AGAIN_S
         for root in self._roots:
             if (root / _MODPROBE).is_file():
                 try:

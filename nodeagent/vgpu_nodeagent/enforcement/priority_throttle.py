@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -79,7 +79,7 @@ class PriorityThrottle:
         driver: Reports which processes compute.
         state: Who was given what, now.
         allocations: Their files.
-        clock: Monotonic seconds.
+        clock: The time.
         proc: The host's process list.
     """
 
@@ -89,13 +89,13 @@ class PriorityThrottle:
         state: Callable[[], SlotState],
         allocations: Allocations,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self._driver = driver
         self._state = state
         self._allocations = allocations
-        self._clock = clock
+        self._clock = clock or Clock()
         self._proc = proc
         self._marks: dict[str, int] = {}  # see `Driver.compute_since`
         self._seen: dict[tuple[str, str], float] = {}  # (device, allocation): last seen computing
@@ -163,7 +163,7 @@ class PriorityThrottle:
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
         """Remember who computes; without a region, a process counts for all that its pod has."""
-        now, state = self._clock(), self._state()
+        now, state = self._clock.monotonic(), self._state()
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
         pids = frozenset().union(*busy.values())
         homes = residences(pids, state, self._allocations, proc=self._proc)

@@ -17,7 +17,6 @@ import logging
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vgpu_api.quantity import MIB
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
@@ -293,7 +293,7 @@ class Watchdog:
         on_violation: What to do to a claim besides.
         on_unclaimed: What to do to processes of pods without a claim besides.
         kill: Sends a signal; swapped in tests.
-        clock: Monotonic seconds.
+        clock: The time.
         draw: A number from 0 to 1: when the next look comes.
         proc: The host's process list.
     """
@@ -308,7 +308,7 @@ class Watchdog:
         on_violation: OnViolation = OnViolation.REPORT,
         on_unclaimed: OnViolation = OnViolation.REPORT,
         kill: Callable[[int, int], None] = os.kill,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
         draw: Callable[[], float] = random.random,
         proc: Path = Path("/proc"),
     ) -> None:
@@ -319,7 +319,7 @@ class Watchdog:
         self._on_violation = on_violation
         self._on_unclaimed = on_unclaimed
         self._kill = kill
-        self._clock = clock
+        self._clock = clock or Clock()
         self._draw = draw
         self._proc = proc
         self._samples: dict[str, int] = {}  # see `Driver.compute_since`
@@ -352,7 +352,7 @@ class Watchdog:
         processes = await self._driver.process_memory()
         computing = await self._driver.compute_since(self._samples)
         peaks = await self._driver.process_peaks()
-        state, now = self._state(), self._clock()
+        state, now = self._state(), self._clock.monotonic()
         homes = self._homes_of(processes, computing, state, now)
         claims = taken_by_claims(state, self._allocations, processes, computing, homes)
         self._watched = {uid: self._watched.get(uid) or _Watched(now) for uid in claims}

@@ -8,12 +8,12 @@ been answered before his pod was known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
 from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
@@ -63,7 +63,7 @@ class PodResources:
     Args:
         socket: The kubelet's socket.
         resource: The resource of ours.
-        sleep: Waits between attempts; swapped in tests.
+        clock: The waits between attempts.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class PodResources:
         socket: Path,
         *,
         resource: str,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._target = f"unix://{socket}"
         self._resource = resource
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._running: asyncio.Task[PodListing] | None = None
         self._next: asyncio.Task[PodListing] | None = None
 
@@ -131,7 +131,7 @@ class PodResources:
                     raise KubeletUnavailable(
                         f"PodResources: {error.code().name}: {error.details()}"
                     ) from error
-            await self._sleep(wait_s)
+            await self._clock.sleep(wait_s)
             wait_s *= 2
         raise AssertionError("unreachable")
 

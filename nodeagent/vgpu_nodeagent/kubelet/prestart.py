@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.discovery.drivers.device_nodes import nodes_of_device, nodes_of_instance
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
@@ -85,7 +85,7 @@ class PreStart:
         sweep: Releases what has ended, now.
         patience_s: How long a refusal that may pass is waited out within one call.
         nonce: Makes a string never used before.
-        now: Seconds since the epoch.
+        clock: The time.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class PreStart:
         sweep: Callable[[], Awaitable[None]],
         patience_s: float = 1.5,
         nonce: Callable[[], str] = lambda: secrets.token_hex(6),
-        now: Callable[[], float] = time.time,
+        clock: Clock | None = None,
     ) -> None:
         self._node = node
         self._reports = reports
@@ -105,7 +105,7 @@ class PreStart:
         self._sweep = sweep
         self._patience_s = patience_s
         self._nonce = nonce
-        self._now = now
+        self._clock = clock or Clock()
         self._init_starts = InitStarts(reports)
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
@@ -119,7 +119,7 @@ class PreStart:
         """
         checkpoint = self._node.checkpoint
         state, slot_allocation = slots.allocate(
-            checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._now()
+            checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._clock.unix()
         )
         try:
             mounts = self._node.allocations.create(slot_allocation.name)

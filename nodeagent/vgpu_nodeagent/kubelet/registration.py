@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
 
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
@@ -44,7 +44,7 @@ class Registration:
         node: Our resource and the kubelet's records.
         kubelet: The kubelet's socket.
         metrics: Where registrations and losses are counted.
-        sleep: Waits between looks; swapped in tests.
+        clock: The waits between looks.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Registration:
         *,
         kubelet: Path,
         metrics: Metrics,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._server = server
         self._kubelet = kubelet
         self._resource = node.resource
         self._pod_resources = node.pod_resources
         self._metrics = metrics
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._standing = PluginStanding(node.resource)
         self.forgotten = ForgottenSlots(node)
         """What the kubelet that is registered with has no record of."""
@@ -141,7 +141,7 @@ class Registration:
             self._changed.set()
 
     async def _pause(self, seconds: float) -> None:
-        await self._sleep(seconds)
+        await self._clock.sleep(seconds)
         self._slept_s += seconds
 
     def _identity(self) -> tuple[int, int] | None:

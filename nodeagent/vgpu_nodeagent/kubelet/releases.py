@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.init_ends import InitEnds
@@ -55,8 +55,8 @@ class Releases:
         freed: Called when capacity was freed.
         unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
             record.
-        now: Monotonic seconds. A slot allocation's age counts from when this process first saw it:
-            by the clock on the wall, which may go back, one might stay for an hour.
+        clock: The time. A slot allocation's age counts in monotonic seconds from when this process
+            first saw it: by the time of day, which may go back, one might stay for an hour.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Releases:
         kubelet_pods: Path,
         freed: Callable[[], None],
         unused_allocation_s: float = UNUSED_ALLOCATION_S,
-        now: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._node = node
         self._reports = reports
@@ -78,7 +78,7 @@ class Releases:
         self._kubelet_pods = kubelet_pods
         self._freed = freed
         self._unused_allocation_s = unused_allocation_s
-        self._now = now
+        self._clock = clock or Clock()
         self._first_seen: dict[str, float] = {}  # slot allocations that are not bound
         # UIDs of pods seen here and gone since, while claims name them.
         self._gone: set[str] = set()
@@ -114,7 +114,7 @@ class Releases:
 
     def rest_s(self) -> float:
         """How long nothing needs to be looked at, unless something changes."""
-        now = self._now()
+        now = self._clock.monotonic()
         ends = (seen + self._unused_allocation_s for seen in self._unbound().values())
         waits = [end - now for end in ends if end > now]
         return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
@@ -204,12 +204,15 @@ class Releases:
 
     def _unused_allocations(self) -> list[str]:
         """Slot allocations that were never bound and are old enough to judge."""
-        oldest = self._now() - self._unused_allocation_s
+        oldest = self._clock.monotonic() - self._unused_allocation_s
         return [name for name, seen in self._unbound().items() if seen < oldest]
 
     def _unbound(self) -> dict[str, float]:
         """Slot allocations that are not bound, and since when they are known here."""
-        now, slot_allocations = self._now(), self._node.checkpoint.state.slot_allocations.values()
+        now, slot_allocations = (
+            self._clock.monotonic(),
+            self._node.checkpoint.state.slot_allocations.values(),
+        )
         unbound = (
             slot_allocation.name
             for slot_allocation in slot_allocations
@@ -311,8 +314,8 @@ class Releases:
                 or self._node.view.pod_with_uid(uid) is not None
             ):
                 continue
-            missing[uid] = self._missing.get(uid, self._now())
-            is_old = self._now() - missing[uid] >= LOST_AFTER_S
+            missing[uid] = self._missing.get(uid, self._clock.monotonic())
+            is_old = self._clock.monotonic() - missing[uid] >= LOST_AFTER_S
             is_deleted = claim.metadata.deletion_timestamp is not None
             if not (is_deleted or is_old or self._has_left(claim, uid)):
                 continue

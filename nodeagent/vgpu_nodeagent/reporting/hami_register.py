@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vgpu_api.names import (
@@ -22,6 +22,7 @@ from vgpu_api.names import (
 from vgpu_api.resources import NODES
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_nodeagent.discovery.drivers.base import InstanceProfile, PhysicalDevice
 from vgpu_nodeagent.discovery.inventory import DeviceCapacity
@@ -105,10 +106,10 @@ class HamiRegister:
     answered HAMi's scheduler before its v2.10: `Reported_2006-01-02 15:04:05`, UTC.
     """
 
-    def __init__(self, api: Api, *, node: str, unix: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, *, node: str, clock: Clock | None = None) -> None:
         self._api = api
         self._node = node
-        self._unix = unix
+        self._clock = clock or Clock()
         self._written: dict[str, str] | None = None
         self._complained = False
 
@@ -128,7 +129,7 @@ class HamiRegister:
             texts[HAMI_NODE_SCORE] = score
         if texts == self._written:
             return
-        timestamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._unix()))
+        timestamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._clock.unix()))
         annotations = {**texts, HAMI_NODE_HANDSHAKE: f"Reported_{timestamp}"}
         changes = {"metadata": {"annotations": annotations}}
         try:

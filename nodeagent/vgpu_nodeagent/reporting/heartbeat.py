@@ -6,14 +6,12 @@ A Lease that cannot be written is no fault of the agent's: it serves its node al
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from vgpu_api import names
 from vgpu_api.resources import LEASES, NODES
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock, rfc3339
 from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
 
@@ -26,8 +24,8 @@ class Heartbeat:
     Args:
         api: Where to.
         node: The node's name.
-        now: The clock on the wall; the operator goes by when it sees renewals, not by this.
-        sleep: Waits between two beats; swapped in tests.
+        clock: The time of day that is written, and the waits between two beats. The operator goes
+            by when it sees renewals, not by the time in them.
     """
 
     def __init__(
@@ -35,13 +33,11 @@ class Heartbeat:
         api: Api,
         node: str,
         *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._node = node
-        self._now = now
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._has_failed = False
         self._owner: Object | None = None
 
@@ -49,7 +45,7 @@ class Heartbeat:
         """Beat for ever."""
         while True:
             await self.beat()
-            await self._sleep(names.AGENT_LEASE_RENEW_S)
+            await self._clock.sleep(names.AGENT_LEASE_RENEW_S)
 
     async def beat(self) -> None:
         """Renew the Lease once; made anew where there is none."""
@@ -65,7 +61,7 @@ class Heartbeat:
                 "spec": {
                     "holderIdentity": self._node,
                     "leaseDurationSeconds": names.AGENT_LEASE_S,
-                    "renewTime": self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                    "renewTime": rfc3339(self._clock.unix()),
                 },
             }
             await self._api.apply(

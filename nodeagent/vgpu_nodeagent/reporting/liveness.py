@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
 
 BEAT_S = 1.0
@@ -26,28 +26,28 @@ class Liveness:
 
     Args:
         unready: Why the agent is not ready; empty when it is. Called from other threads.
-        clock: Monotonic seconds.
+        clock: The time.
     """
 
     def __init__(
         self,
         *,
         unready: Callable[[], str] = lambda: "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._unready = unready
-        self._clock = clock
-        self._beat = clock()
+        self._clock = clock or Clock()
+        self._beat = self._clock.monotonic()
 
     async def run(self) -> None:
         """Note that the loop turns, for ever."""
         while True:
-            self._beat = self._clock()
+            self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_S)
 
     def fault(self) -> str:
         """Why the agent must be started anew; empty while it works."""
-        silent = self._clock() - self._beat
+        silent = self._clock.monotonic() - self._beat
         return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK_S else ""
 
     def answer(self, path: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
 from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
 from vgpu_nodeagent.discovery.health import Health
@@ -58,8 +59,7 @@ class Publisher:
         unclaimed: The processes of no claim on a device, by its UUID, as a sentence.
         config_fault: What is wrong with the configuration that the agent was given.
         open_: What lets containers of no claim get at devices; None: nothing.
-        now: The clock.
-        sleep: Waits before another attempt; swapped in tests.
+        clock: The time, and the waits before another attempt.
     """
 
     def __init__(
@@ -74,8 +74,7 @@ class Publisher:
         unclaimed: Callable[[str], str] = lambda _: "",
         config_fault: str = "",
         open_: Exposure | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._node = node
@@ -86,8 +85,7 @@ class Publisher:
         self._unclaimed = unclaimed
         self._config_fault = config_fault
         self._open = open_
-        self._now = now
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._desired = asyncio.Event()
         self.plugin_problem: PluginProblem | None = None
         """Why the kubelet does not offer the node's slots; None while it does."""
@@ -108,7 +106,7 @@ class Publisher:
                 await self.publish()
             except ClientError as error:
                 logger.warning("publishing, again in %.1f s: %s", retry_s, error)
-                await self._sleep(retry_s)
+                await self._clock.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
             retry_s = _FIRST_RETRY_S
@@ -257,4 +255,4 @@ class Publisher:
         return present(self._health.problem(uuid), self.plugin_problem)
 
     def _stamp(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(self._clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from vgpu_api.v1alpha1 import (
     VGPUClaimStatus,
 )
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock, rfc3339
 from vgpu_client.errors import ClientError, Conflict, Forbidden, Invalid, NotFound
 from vgpu_client.event import create_event
 from vgpu_nodeagent.state.node_view import NodeView, Place
@@ -73,8 +74,7 @@ class Reports:
     Args:
         api: Where to.
         view: The newest known claims.
-        now: The clock.
-        sleep: Waits between attempts; swapped in tests.
+        clock: The time, and the waits between attempts.
     """
 
     def __init__(
@@ -82,13 +82,11 @@ class Reports:
         api: Api,
         view: NodeView,
         *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._view = view
-        self._now = now
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._pending: dict[str, _Pending] = {}
         self._due = asyncio.Event()
         self._once: set[asyncio.Task[None]] = set()
@@ -241,7 +239,7 @@ class Reports:
                 wait_s = _FIRST_RETRY_S
                 continue
             self._due.set()
-            await self._sleep(wait_s)
+            await self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     async def close(self) -> None:
@@ -312,7 +310,7 @@ class Reports:
         except (Invalid, Forbidden) as error:
             # A policy refuses what an agent writes of a claim that is not its node's any more, and
             # that it is not is observed here shortly after.
-            await self._sleep(_FIRST_RETRY_S)
+            await self._clock.sleep(_FIRST_RETRY_S)
             level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
             logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)
         except ClientError as error:
@@ -351,7 +349,7 @@ class Reports:
             reason=reason,
             message=message,
             component=names.FIELD_MANAGER_AGENT,
-            now=self._now(),
+            now=datetime.fromtimestamp(self._clock.unix(), UTC),
         )
 
     async def _touch(self, pod: Pod) -> None:
@@ -379,7 +377,7 @@ class Reports:
         task.add_done_callback(self._once.discard)
 
     def _stamp(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(self._clock.unix())
 
 
 def _merged(claim: VGPUClaim, changes: _Pending) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.backoff import Backoff
+from vgpu_client.clock import Clock, rfc3339
 from vgpu_client.errors import ClientError, Conflict, NotFound
 from vgpu_client.object_writer import (
     Apply,
@@ -48,7 +49,6 @@ from vgpu_client.object_writer import (
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
 from vgpu_operator.engine.claims.status_patch import status_patch
-from vgpu_operator.engine.clock import Clock, rfc3339
 from vgpu_operator.engine.observability.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from typing import Protocol
 from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
 from vgpu_operator.engine.claims.status import refused_reason
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.devices.registers import publish_registered
 from vgpu_operator.engine.devices.reports import LOOKS_EVERY_S, describe_due, describe_links
 from vgpu_operator.engine.effects import Effect

@@ -8,13 +8,13 @@ import signal
 from typing import Any
 
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.config import WebConfig
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.informers import informers, storage_informers
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.web.mirror import Mirror

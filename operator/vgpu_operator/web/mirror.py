@@ -19,11 +19,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import effective_use
 from vgpu_api.resources import Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.clock import Clock
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.status import refused_reason, summary
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import STORAGE
 from vgpu_operator.engine.scheduling.gate import is_on

@@ -30,6 +30,7 @@ from agent_node import (
     until,
 )
 from agent_plane import Server
+from set_clock import SetClock
 from vgpu_api.config import ClusterConfig, DeviceFilter, NodeConfig
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES, PODS
@@ -355,13 +356,16 @@ async def test_the_nodes_lease_is_renewed_and_goes_with_the_node(api: Api, node:
 
 
 async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -> None:
-    slept: list[float] = []
     renewals: list[str] = []
 
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            raise asyncio.CancelledError
+    class ThreeBeats(SetClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            self.time += seconds
+            if len(self.slept) == 3:
+                raise asyncio.CancelledError
+
+    clock = ThreeBeats()
 
     class Flaky:
         """A server that fails at the second beat."""
@@ -370,14 +374,14 @@ async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -
             return {"metadata": {"uid": "u1"}}
 
         async def apply(self, _: object, slot_allocation: Json, **__: object) -> Json:
-            if len(slept) == 1:
+            if len(clock.slept) == 1:
                 raise ClientError("no route to host")
             renewals.append(slot_allocation["spec"]["renewTime"])
             return slot_allocation
 
     with pytest.raises(asyncio.CancelledError):
-        await Heartbeat(Flaky(), "n1", sleep=sleep).run()  # type: ignore[arg-type]
-    assert slept == [10, 10, 10]
+        await Heartbeat(Flaky(), "n1", clock=clock).run()  # type: ignore[arg-type]
+    assert clock.slept == [10, 10, 10]
     assert len(renewals) == 2
     assert renewals[0] < renewals[1]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_nodeagent.discovery.drivers.base import DeviceLink, InstanceProfile, PhysicalDevice
@@ -152,9 +153,9 @@ async def test_scores_are_written_beside_the_devices() -> None:
 
 
 async def test_the_handshake_says_when_the_register_was_written_last() -> None:
-    server, moments = Server(), iter((0.0, 1_700_000_000.0))
-    register = HamiRegister(server, node="n1", unix=lambda: next(moments))  # type: ignore[arg-type]
-    for healthy in (True, True, False):
+    server, clock = Server(), SetClock()
+    register = HamiRegister(server, node="n1", clock=clock)  # type: ignore[arg-type]
+    for clock.time, healthy in ((0.0, True), (1.0, True), (1_700_000_000.0, False)):
         await register.write([an_entry(healthy=healthy)])
     said = [patch["metadata"]["annotations"]["hami.io/node-handshake"] for patch in server.patches]
     assert said == ["Reported_1970-01-01 00:00:00", "Reported_2023-11-14 22:13:20"]

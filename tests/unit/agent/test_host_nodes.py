@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode, nodes_of_device
 from vgpu_nodeagent.enforcement import host_nodes
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -113,13 +114,13 @@ class Host:
         self.proc = folder / "proc"
         self.ran: list[tuple[Path, tuple[str, ...]]] = []
         self.error: Exception | None = None
-        self.now = 0.0
+        self.clock = SetClock()
         self.memory = UnifiedMemory(
             [PurePosixPath("/"), PurePosixPath("/run/nvidia/driver")],
             host=folder,
             proc=self.proc,
             run=self.run,
-            clock=lambda: self.now,
+            clock=self.clock,
         )
 
     def run(self, root: Path, command: Sequence[str]) -> None:
@@ -161,11 +162,11 @@ def test_a_failure_is_tried_again_after_a_minute_and_harms_nothing(
 ) -> None:
     kernel(host.proc, "195 nvidia")
     host.error = error
-    for host.now in (0.0, 1.0, 59.0):
+    for host.clock.time in (0.0, 1.0, 59.0):
         host.memory.load()
     assert len(host.ran) == 1
     assert "unified memory is not loaded" in caplog.text
-    host.now = 60.0
+    host.clock.time = 60.0
     host.memory.load()
     assert len(host.ran) == 2
 

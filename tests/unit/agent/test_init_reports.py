@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders import a_claim, allocation_id, an_allocated_device, an_allocation
+from set_clock import SetClock
 from vgpu_api.init_part import ENDED, WANTED, InitRound
 from vgpu_api.v1alpha1 import (
     Condition,
@@ -53,7 +54,7 @@ async def applied(claim: VGPUClaim, speak: Callable[[Reports], None]) -> dict[st
     view, api = NodeView("node-1"), Written()
     view.claims.added(claim)
     into: Any = api
-    reports = Reports(into, view, now=lambda: NOW)
+    reports = Reports(into, view, clock=SetClock(NOW.timestamp()))
     speak(reports)
     # So that something is written in any case.
     reports.prepared(claim, "limits are in place", took_s=0.1)

@@ -17,6 +17,7 @@ import pytest
 
 from agent_node import a_driver_device
 from builders import a_device
+from set_clock import SetClock
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import GPUDeviceSpec
@@ -34,20 +35,20 @@ def probe(port: int, path: str, *, timeout: float = 5) -> tuple[int, str]:
 
 
 def test_a_loop_that_does_not_turn_is_dead_and_one_that_does_is_alive() -> None:
-    now = 0.0
-    liveness = Liveness(clock=lambda: now)
-    now = STUCK_S
+    clock = SetClock()
+    liveness = Liveness(clock=clock)
+    clock.time = STUCK_S
     assert liveness.answer("/healthz") == (200, "ok")
-    now = STUCK_S + 1
+    clock.time = STUCK_S + 1
     assert liveness.answer("/healthz") == (503, "the event loop has not turned for 21 s")
     assert liveness.answer("/readyz")[0] == 503
 
 
 async def test_the_turning_loop_is_noted() -> None:
-    now = 0.0
-    liveness = Liveness(clock=lambda: now)
+    clock = SetClock()
+    liveness = Liveness(clock=clock)
     beating = asyncio.ensure_future(liveness.run())
-    now = 2 * STUCK_S
+    clock.time = 2 * STUCK_S
     assert liveness.fault()
     await asyncio.sleep(0)
     assert not liveness.fault()

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from set_clock import SetClock
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.api import podresources_pb2 as pr
 from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
@@ -53,13 +54,9 @@ async def lister(tmp_path: Path) -> AsyncIterator[Lister]:
     await server.stop(None)
 
 
-async def no_wait(seconds: float) -> None:
-    """Retry at once."""
-
-
 @pytest.fixture
 def client(tmp_path: Path) -> PodResources:
-    return PodResources(tmp_path / "s", resource="gpu", sleep=no_wait)
+    return PodResources(tmp_path / "s", resource="gpu", clock=SetClock())
 
 
 async def test_the_entries_of_a_container_are_one_and_other_resources_none(
@@ -113,6 +110,6 @@ async def test_a_kubelet_that_keeps_refusing_is_named(lister: Lister, client: Po
 
 
 async def test_an_absent_kubelet_is_named(tmp_path: Path) -> None:
-    client = PodResources(tmp_path / "none", resource="gpu", sleep=no_wait)
+    client = PodResources(tmp_path / "none", resource="gpu", clock=SetClock())
     with pytest.raises(KubeletUnavailable, match="UNAVAILABLE"):
         await client.list()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
+from set_clock import SetClock
 from vgpu_api.effective import Use
 from vgpu_nodeagent.enforcement import page
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
@@ -83,7 +84,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"
-        self.now = 50.0
+        self.clock = SetClock(50.0)
         self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.root = root / "slots"
         self.allocations = Allocations(
@@ -107,7 +108,7 @@ class World:
             self.driver,
             lambda: self.state,
             self.allocations,
-            clock=lambda: self.now,
+            clock=self.clock,
             proc=self.proc,
         )
 
@@ -143,9 +144,9 @@ async def test_the_patient_make_way_while_the_urgent_compute_and_a_little_longer
     assert await world.ceiling() == LEAST_PERCENT
     assert await world.ceiling(URGENT) == 0
     world.at_work(PATIENT)
-    world.now += ACTIVE_S - 0.1
+    world.clock.time += ACTIVE_S - 0.1
     assert await world.ceiling() == LEAST_PERCENT
-    world.now += 0.1
+    world.clock.time += 0.1
     assert await world.ceiling() == 0
 
 
@@ -186,7 +187,7 @@ async def test_a_driver_that_cannot_tell_any_more_lets_them_go_in_time(world: Wo
     assert await world.ceiling() == LEAST_PERCENT
     world.driver.error = "hangs"
     assert await world.ceiling() == LEAST_PERCENT
-    world.now += ACTIVE_S
+    world.clock.time += ACTIVE_S
     assert await world.ceiling() == 0
 
 

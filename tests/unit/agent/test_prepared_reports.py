@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from builders import a_claim, allocation_id, an_allocation
+from set_clock import SetClock
 from vgpu_api.v1alpha1 import (
     Condition,
     OwnerReference,
@@ -57,7 +58,7 @@ class Agent:
         view = NodeView("node-1")
         view.claims.added(claim)
         api: Any = self
-        self.reports = Reports(api, view, sleep=self._no_sleep)
+        self.reports = Reports(api, view, clock=SetClock())
 
     async def apply(self, _: Any, obj: dict[str, Any], **__: Any) -> dict[str, Any]:
         if self._failures:
@@ -69,9 +70,6 @@ class Agent:
     async def create(self, _: Any, obj: dict[str, Any], **__: Any) -> dict[str, Any]:
         self.created.append(obj)
         return obj
-
-    async def _no_sleep(self, _: float) -> None:
-        await asyncio.sleep(0)
 
     def prepared(self, took_s: float = 0.1) -> None:
         self.reports.prepared(self.claim, SAID, took_s=took_s)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Invalid
 from vgpu_client.reflector import ObjectIdentity
@@ -41,12 +42,13 @@ async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
     api: Any = Refusing()
     asleep = asyncio.Event()
 
-    async def sleep(_: float) -> None:
-        if goes:
-            view.claims.deleted(ObjectIdentity("default", "one", "u-1"))
-        asleep.set()
+    class Asleep(SetClock):
+        async def sleep(self, seconds: float) -> None:
+            if goes:
+                view.claims.deleted(ObjectIdentity("default", "one", "u-1"))
+            asleep.set()
 
-    reports = Reports(api, view, sleep=sleep)
+    reports = Reports(api, view, clock=Asleep())
     with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reporting.reports"):
         task = asyncio.create_task(reports.run())
         reports.prepared(CLAIM, "limits are in place", took_s=0.1)

@@ -229,11 +229,11 @@ async def test_a_users_claim_of_a_pod_never_seen_is_released_when_its_binding_ca
     """Until then the pod may be one without a node, which the agent cannot read."""
     bench.view.claims.added(a_claim_for(a_bound_pod()))
     for at in (0.0, PINNED_S, LOST_AFTER_S - 1):
-        bench.now = at
+        bench.clock.time = at
         await bench.releases.look_for_lost_pods()
         await sweep(bench)
         assert bench.said.released_claims == []
-    bench.now = LOST_AFTER_S
+    bench.clock.time = LOST_AFTER_S
     await bench.releases.look_for_lost_pods()
     await sweep(bench)
     assert bench.said.released_claims == [("c", NAME)]
@@ -271,7 +271,7 @@ async def test_a_claim_whose_container_was_refused_is_not_known_to_have_lost_its
 async def test_the_time_of_a_pod_never_seen_begins_anew_with_another_pod(bench: Bench) -> None:
     bench.view.claims.added(a_claim_for(a_bound_pod()))
     await bench.releases.look_for_lost_pods()
-    bench.now = LOST_AFTER_S
+    bench.clock.time = LOST_AFTER_S
     bench.view.claims.modified(a_claim_for(a_bound_pod("pod-2", uid="another")))
     await bench.releases.look_for_lost_pods()
     await sweep(bench)
@@ -283,10 +283,10 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
 ) -> None:
     bench.prestart.allocate([SLOT_0])
     await sweep(bench)
-    bench.now = UNUSED_ALLOCATION_S - 1
+    bench.clock.time = UNUSED_ALLOCATION_S - 1
     await sweep(bench)
     assert len(bench.node.checkpoint.state.slot_allocations) == 1
-    bench.now = UNUSED_ALLOCATION_S + 1
+    bench.clock.time = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
     assert bench.node.checkpoint.state.slot_allocations == {}
     assert bench.node.allocations.on_disk() == frozenset()
@@ -304,7 +304,7 @@ async def test_a_lease_of_a_time_that_is_yet_to_come_is_dropped_as_soon_as_any_o
     }
     checkpoint.commit(replace(checkpoint.state, slot_allocations=ahead))
     await sweep(bench)
-    bench.now = UNUSED_ALLOCATION_S + 1
+    bench.clock.time = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
     assert checkpoint.state.slot_allocations == {}
 
@@ -313,9 +313,9 @@ async def test_the_next_look_comes_as_soon_as_an_unused_lease_may_go(bench: Benc
     nothing_due = bench.releases.rest_s()
     bench.prestart.allocate([SLOT_0])
     assert bench.releases.rest_s() <= nothing_due  # and from here on it is known
-    bench.now = UNUSED_ALLOCATION_S - 3
+    bench.clock.time = UNUSED_ALLOCATION_S - 3
     assert bench.releases.rest_s() == 3 < nothing_due
-    bench.now = UNUSED_ALLOCATION_S + 3  # looked at and kept: its pod waits for its image
+    bench.clock.time = UNUSED_ALLOCATION_S + 3  # looked at and kept: its pod waits for its image
     assert bench.releases.rest_s() == nothing_due
 
 
@@ -325,7 +325,7 @@ async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Benc
     bench.kubelet.holds(pod, SLOT_0, slot_allocation)
     (bench.kubelet_pods / pod.metadata.uid).mkdir(parents=True)
     await sweep(bench)
-    bench.now = 100 * UNUSED_ALLOCATION_S
+    bench.clock.time = 100 * UNUSED_ALLOCATION_S
     await sweep(bench)
     assert list(bench.node.checkpoint.state.slot_allocations) == [slot_allocation]
 
@@ -336,7 +336,7 @@ async def test_a_lease_of_a_pod_that_went_before_it_started_is_dropped_though_re
     slot_allocation, _ = bench.prestart.allocate([SLOT_0])
     bench.kubelet.holds(a_bound_pod(), SLOT_0, slot_allocation)
     await sweep(bench)
-    bench.now = UNUSED_ALLOCATION_S + 1
+    bench.clock.time = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
     assert bench.node.checkpoint.state.slot_allocations == {}
     assert bench.node.allocations.on_disk() == frozenset()

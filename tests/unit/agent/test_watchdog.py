@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
+from set_clock import SetClock
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
@@ -49,6 +50,14 @@ STATE = SlotState(
 )
 
 
+class ASecondLater(SetClock):
+    """Each look is a second after the one before."""
+
+    def monotonic(self) -> float:
+        self.time += 1.0
+        return self.time
+
+
 class World:
     """A machine whose processes, driver and consequences a test sets and sees."""
 
@@ -65,7 +74,7 @@ class World:
         self.seen: list[tuple[str, ...]] = []
         self.measured: dict[tuple[str, str, str], Account] = {}
         self.unclaimed: list[dict[str, tuple[Stranger, ...]]] = []
-        self.now = 0.0
+        self.clock = ASecondLater()
         self.sentences: list[str] = []
         self.cleared: list[tuple[str, float]] = []
         self.signals: list[tuple[int, int]] = []
@@ -82,7 +91,7 @@ class World:
         self.seen.append((*(still or ["obeys"]), claim_allocation.claim_name))
 
     def confirmed(self, claim_allocation: ClaimAllocation) -> None:
-        self.cleared.append((claim_allocation.claim_name, self.now))
+        self.cleared.append((claim_allocation.claim_name, self.clock.time))
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         self.measured = dict(found)
@@ -112,11 +121,6 @@ class World:
         )
         maps = f"7f00-7f01 rw-s 0 00:01 {inode}  /usr/local/vgpu/usage/region\n"
         (folder / "maps").write_text(maps if slot_allocation else "")
-
-    def clock(self) -> float:
-        """Each look is a second after the one before."""
-        self.now += 1.0
-        return self.now
 
     def watchdog(
         self,
@@ -400,11 +404,11 @@ async def run_pulses(
     """Look at irregular times until something is seen; returns when, in virtual seconds."""
     rng = random.Random(seed)
     watchdog = world.watchdog(draw=rng.random)
-    while world.now < limit_s and not world.seen:
-        read(world.now)
+    while world.clock.time < limit_s and not world.seen:
+        read(world.clock.time)
         await watchdog.look()
-        world.now += watchdog.pause() - 1.0  # a look counts as one second
-    return world.now
+        world.clock.time += watchdog.pause() - 1.0  # a look counts as one second
+    return world.clock.time
 
 
 @pytest.mark.parametrize("duty", DUTIES)

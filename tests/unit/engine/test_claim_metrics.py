@@ -10,7 +10,7 @@ from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.config import ClusterConfig
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
-from vgpu_operator.engine.clock import Clock
+from vgpu_client.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector

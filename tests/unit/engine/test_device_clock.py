@@ -19,7 +19,7 @@ from memory_api import MemoryApi
 from replica import Replica
 from vgpu_api.resources import Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
-from vgpu_operator.engine.clock import Clock
+from vgpu_client.clock import Clock
 from virtual_time import VirtualLoop
 
 PROMISED_S = 5.0

@@ -15,12 +15,12 @@ from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.connection import Connection
 from vgpu_client.server_time import ServerTime
 from vgpu_client.transport import Transport
 from vgpu_operator.app import Operator
 from vgpu_operator.config import parse
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.extender.wire import BindRequest
 
 HOUR_S = 3600.0

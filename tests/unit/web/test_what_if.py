@@ -17,8 +17,8 @@ from vgpu_api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
+from vgpu_client.clock import Clock
 from vgpu_operator.engine import events
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.insight.documents import BadDocument
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror

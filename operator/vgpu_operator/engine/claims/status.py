@@ -24,7 +24,7 @@ from vgpu_api.v1alpha1 import (
     VGPUClaimSpec,
     VGPUClaimStatus,
 )
-from vgpu_operator.engine.clock import rfc3339
+from vgpu_client.clock import rfc3339
 
 RELEASED = "Released"
 RESERVATION_EXPIRED = "ReservationExpired"

@@ -27,6 +27,7 @@ from vgpu_api.resize import target, was_changed
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.object_writer import (
     Conflicted,
@@ -41,7 +42,6 @@ from vgpu_client.object_writer import (
 )
 from vgpu_operator.engine.cache import Cache, version_of
 from vgpu_operator.engine.claims.status_patch import status_patch
-from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.events import ClaimObserved
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from math import inf
 from vgpu_api import conditions, names
 from vgpu_api.v1alpha1 import Condition
 from vgpu_api.vendors import kind_of
+from vgpu_client.clock import rfc3339
 from vgpu_client.recorder import Regarding
-from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, MarkDevice, RecordEvent
 from vgpu_operator.engine.state import State
 

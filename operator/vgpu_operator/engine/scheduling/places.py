@@ -6,8 +6,8 @@ The only code that assumes in the ledger, and that forgets what was assumed.
 from __future__ import annotations
 
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
+from vgpu_client.clock import rfc3339
 from vgpu_operator.engine.cache import key_of
-from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.reservation import (

@@ -1,4 +1,4 @@
-"""The engine's time, as one value that tests replace."""
+"""Time, as one object that tests replace."""
 
 from __future__ import annotations
 
