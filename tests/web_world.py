@@ -97,6 +97,7 @@ def a_waiter(
         requests=[a_request(memory=memory)],
         status=VGPUClaimStatus(
             state="Pending",
+            kept_for_others=[],
             conditions=[
                 Condition(
                     type=ALLOCATED,

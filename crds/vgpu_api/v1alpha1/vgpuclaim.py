@@ -353,6 +353,15 @@ class InitWanted(ApiModel):
     """After which round: the allocation's `initRound` at that time."""
 
 
+class KeptDevices(ApiModel):
+    """Devices of one node that have room for the claim, and are kept for other requests."""
+
+    node_name: Annotated[Word, Field(max_length=253)] = ""
+    """The node."""
+    devices: Annotated[int, Field(ge=0)] = 0
+    """How many."""
+
+
 class VGPUClaimStatus(ApiModel):
     """What came of it."""
 
@@ -366,6 +375,8 @@ class VGPUClaimStatus(ApiModel):
     """Nothing that init containers had in this round is in use any more (agent)."""
     init_wanted: InitWanted | None = None
     """Init containers must run again after this round; then they keep what they have (agent)."""
+    kept_for_others: Annotated[list[KeptDevices] | None, Field(max_length=64)] = None
+    """Devices that the last refusal found kept for requests that have waited longer."""
     state: ClaimState | None = None
     """One word for the printed columns. It has no state of containers: see Prepared."""
     summary: Annotated[Word, Field(max_length=256)] = ""

@@ -1,24 +1,25 @@
 """Why a claim waits, or why it is where it is, from a state that is kept up to date or read once.
 
-The operator's own text is in the claim's condition. What they were made from is found out anew:
-the functions that decide in earnest are asked what they make of each node. What only the operator
-remembers is not there: reservations of pods that are being bound are not seen, and devices that an
-earmark keeps are taken from the operator's text.
+The claim's status has the operator's last report. The verdict of each node is found out anew, by
+the functions that decide. Only the operator knows its reservations and earmarks: reservations of
+pods that are being bound are not seen, and devices that earmarks keep are read from the status.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from vgpu_api import conditions
 from vgpu_api.conditions import find
+from vgpu_api.core import PodScopes
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
+from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.describe import refusal_of_kind
-from vgpu_operator.engine.claims.status import summary
+from vgpu_operator.engine.claims.status import refused_reason, summary
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.gate import refusal_before_nodes, refusal_behind_gate
@@ -31,8 +32,6 @@ from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_pa
 from vgpu_operator.insight.node_verdicts import NodeVerdict, Reads, every_namespace, verdicts
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
-
-_HELD = re.compile(rf"(\d+) on (\S+) {HELD}")
 
 
 @dataclass(slots=True)
@@ -70,6 +69,12 @@ class Explanation:
     not_shown: str = ""
     not_judged: str = ""
 
+    def refuse(self, refusal: Refusal | None) -> None:
+        """Note why no node serves the claim now; None: one does."""
+        if refusal is not None:
+            self.now = refusal.message
+            self.reason = self.reason or str(refusal.reason)
+
 
 def explained(
     state: State,
@@ -88,7 +93,7 @@ def explained(
         reads: Whose claims are named.
         unread: What the state lacks.
     """
-    pods = state.cache.pods_of(_key(claim))
+    pods = state.cache.pods_of(key_of(claim))
     pod = pods[0] if pods else None
     said = from_status(claim, None, now)
     ask_nodes(state, pod, claim, said, reads, unread)
@@ -97,7 +102,7 @@ def explained(
 
 def from_status(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Explanation:
     """What the claim's status has, if there is one."""
-    name = "" if claim is None else "{0.namespace}/{0.name}".format(_key(claim))
+    name = "" if claim is None else "{0.namespace}/{0.name}".format(key_of(claim))
     said = Explanation(subject or f"claim {name}", name)
     if claim is not None:
         _repeat(claim, said, now)
@@ -133,41 +138,70 @@ def ask_nodes(
     reads: Reads,
     unread: Unread,
 ) -> None:
-    """What the nodes make of it."""
+    """Add to an explanation what each node makes of the claim now.
+
+    Args:
+        state: Left as it is.
+        pod: The pod that waits with the claim or runs with it; None: there is none.
+        claim: Its claim, or one without a pod; None: the pod has none yet.
+        said: What the claim's status reports.
+        reads: Whose claims are named.
+        unread: The parts of the cluster that the state lacks.
+    """
     gated = pod if pod is not None and pod.is_gated else None
     scopes = None if pod is None else pod.scopes
-    said.not_judged = not_judged(state.config, gated, unread)
+    left_out = not_judged(state.config, gated, unread), _kept_unknown(claim)
+    said.not_judged = "; ".join(filter(None, left_out))
     pod = pod if gated is None else known_part(gated, unread)
-    spec = claim.spec if pod is None and claim is not None else None
-    if pod is not None:
-        found = spec_for(state, pod)
-        if isinstance(found, Refusal):
-            said.now = found.message
-            return
-        spec = found
-        said.claim = said.claim or f"{pod.claim.namespace}/{pod.claim.name}"
-    assert spec is not None
+    asked = _asked(state, pod, claim)
+    if isinstance(asked, Refusal):
+        said.now = asked.message
+        return
+    key, spec = asked
+    said.claim = said.claim or f"{key.namespace}/{key.name}"
     said.asks = said.asks or summary(spec)
-    key = pod.claim if pod is not None else _key(claim)
     refused = None if pod is None else _refused_first(state, pod, claim, said)
     if refused is not None:
-        said.now = refused.message
-        said.reason = said.reason or str(refused.reason)
+        said.refuse(refused)
         if refused.reason is not Reason.RESERVED_ELSEWHERE:
             return
-        pod = gated = None  # the claim has its devices, or waits for them, whatever its pod asks
-    request = Demand.of(spec, state.config) if pod is None else pod.request(spec, state.config)
-    rules = NodeRules() if pod is None else pod.rules
-    host_demand = None if pod is None or gated is None else pod.host_demand
-    kind = EquivalenceClass(request, rules, key.namespace, host_demand=host_demand, scopes=scopes)
-    refusal = None if said.node or refused is not None else refusal_of_kind(key, kind, state)
-    if refusal is not None:
-        said.now = refusal.message
-        said.reason = said.reason or str(refusal.reason)
+        pod = None  # the claim has its devices, or waits for them, whatever its pod asks
+    kind = _kind(state, key, spec, pod, scopes)
+    if not said.node and refused is None:
+        said.refuse(refusal_of_kind(key, kind, state))
     nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
-    held = {} if said.node else held_devices(said.message)
-    said.nodes = [_without_held(node, held.get(node.name, 0)) for node in nodes]
+    kept = {} if said.node else _kept_devices(claim)
+    said.nodes = [_without_kept(node, kept.get(node.name, 0)) for node in nodes]
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
+
+
+def _asked(
+    state: State, pod: GPUPod | None, claim: VGPUClaim | None
+) -> tuple[ClaimKey, VGPUClaimSpec] | Refusal:
+    """Return the claim's key and spec; the claim need not exist if there is a pod."""
+    if pod is None:
+        assert claim is not None
+        return key_of(claim), claim.spec
+    spec = spec_for(state, pod)
+    return spec if isinstance(spec, Refusal) else (pod.claim, spec)
+
+
+def _kind(
+    state: State,
+    key: ClaimKey,
+    spec: VGPUClaimSpec,
+    pod: GPUPod | None,
+    scopes: PodScopes | None,
+) -> EquivalenceClass:
+    """Return the class that the claim waits in; without a pod its devices alone count."""
+    if pod is None:
+        request = Demand.of(spec, state.config)
+        return EquivalenceClass(request, NodeRules(), key.namespace, scopes=scopes)
+    request = pod.request(spec, state.config)
+    host_demand = pod.host_demand if pod.is_gated else None
+    return EquivalenceClass(
+        request, pod.rules, key.namespace, host_demand=host_demand, scopes=scopes
+    )
 
 
 def _refused_first(
@@ -181,19 +215,22 @@ def _refused_first(
     return None if claim is None else refusal_of(state, claim, pod)
 
 
-def held_devices(message: str) -> dict[str, int]:
-    """How many devices of each node an earmark keeps, by a refusal's text."""
-    return {node: int(count) for count, node in _HELD.findall(message)}
+def _kept_devices(claim: VGPUClaim | None) -> Mapping[str, int]:
+    """Return the number of devices on each node that are kept for other requests."""
+    kept = None if claim is None else claim.status.kept_for_others
+    return {each.node_name: each.devices for each in kept or ()}
 
 
-def _without_held(node: NodeVerdict, held: int) -> NodeVerdict:
-    """What is free there, but kept for a request that has waited longer, serves no other."""
-    if not held or not node.serves:
+def _kept_unknown(claim: VGPUClaim | None) -> str:
+    """Return a line if an operator that did not write the field refused the claim; else nothing."""
+    if claim is None or refused_reason(claim) is None or claim.status.kept_for_others is not None:
+        return ""
+    return "devices kept for other requests are not known: the claim has no status.keptForOthers"
+
+
+def _without_kept(node: NodeVerdict, kept: int) -> NodeVerdict:
+    """Return the verdict of a node that has room, but keeps it for other requests."""
+    if not kept or not node.serves:
         return node
-    devices = f"{held} device{'s' if held > 1 else ''}"
+    devices = f"{kept} device{'s' if kept > 1 else ''}"
     return replace(node, verdict=f"{devices} {HELD}", serves=False)
-
-
-def _key(claim: VGPUClaim | None) -> ClaimKey:
-    assert claim is not None
-    return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)

@@ -214,6 +214,7 @@ async def test_an_agent_writes_its_conditions_where_the_claim_is_on_its_node(
         {"state": "Released"},
         {"summary": "mine"},
         {"cards": "GPU-mine"},
+        {"keptForOthers": [{"nodeName": HERE, "devices": 1}]},
         {"observedGeneration": 7},
         {"decider": "me"},
         {

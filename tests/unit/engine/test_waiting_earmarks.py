@@ -11,11 +11,11 @@ from replica import Replica
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
+from vgpu_api.v1alpha1 import KeptDevices
 from vgpu_operator.engine.devices.reports import view_of
 from vgpu_operator.engine.scheduling.earmarks import MOST, MOST_OF_A_NAMESPACE
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
-from vgpu_operator.insight.explanation import held_devices
 
 AFTER_S = 60
 
@@ -154,9 +154,33 @@ async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: Re
     end(replica, small[0])
     late = replica.offered("late", limits=asking(4096))
     await replica.told()
-    condition = find(replica.claim_of(late).status.conditions, ALLOCATED)
+    status = replica.claim_of(late).status
+    condition = find(status.conditions, ALLOCATED)
     assert condition is not None
-    assert held_devices(condition.message) == {"node-1": 1}
+    assert "1 on node-1 held for a request that has waited longer" in condition.message
+    assert status.kept_for_others == [KeptDevices(node_name="node-1", devices=1)]
+
+
+async def test_a_refusal_without_earmarks_keeps_no_devices_for_others(replica: Replica) -> None:
+    await a_full_device(replica)
+    late = replica.offered("late", limits=asking(4096))
+    await replica.told()
+    assert replica.claim_of(late).status.kept_for_others == []
+
+
+async def test_a_claim_that_is_served_says_nothing_of_devices_kept_for_others(
+    replica: Replica,
+) -> None:
+    small = await a_full_device(replica)
+    large = await a_starving_pod(replica)
+    end(replica, small[0])
+    late = replica.offered("late", limits=asking(4096))
+    await replica.told()
+    assert replica.claim_of(late).status.kept_for_others
+    replica.news.pod_gone(large.metadata.uid)
+    await replica.scheduled()
+    assert replica.claim_of(late).status.allocation is not None
+    assert replica.claim_of(late).status.kept_for_others is None
 
 
 async def test_who_is_refused_for_another_reason_is_not_told_of_earmarks(replica: Replica) -> None:

@@ -26,7 +26,7 @@ from vgpu_operator.engine.claims.status import (
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.hami import pod_events
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
+from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, kept_devices, kept_text
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import ReportedRefusal, State
@@ -175,7 +175,9 @@ def _report(
     reported.reason, reported.next = refusal.reason, state.now + reported.interval_s
     state.claims.timers.set(key, reported.next)
     name = "" if pod is None else pod.pod.metadata.name
-    return DesiredStatus.refused(reason=refusal.reason, message=refusal.message, pod=name)
+    return DesiredStatus.refused(
+        reason=refusal.reason, message=refusal.message, pod=name, kept=refusal.kept
+    )
 
 
 def _refusals(
@@ -251,9 +253,9 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         texts += amounts(columns, request, text, within=within)
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
             texts += state.ledger.volumes.explain(kind.host_demand.volumes)
-    if len(state.earmarks):
-        texts += explain(columns, state.earmarks, key, request).values()
-    return Refusal(reason, "; ".join(texts))
+    earmarked = kept_devices(columns, state.earmarks, key, request)
+    texts += [kept_text(node, count) for node, count in earmarked.items()]
+    return Refusal(reason, "; ".join(texts), kept=earmarked)
 
 
 def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:

@@ -6,6 +6,7 @@ there (the agent's conditions and fields) is carried over.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from vgpu_api.resize import FIRST_GENERATION
 from vgpu_api.v1alpha1 import (
     Allocation,
     Condition,
+    KeptDevices,
     ReservedFor,
     VGPUClaim,
     VGPUClaimSpec,
@@ -82,6 +84,7 @@ class DesiredStatus:
 
     Attributes:
         pod: The pod that waits with the claim, where it is reserved for none.
+        kept_for_others: In a refusal: the devices that earmarks keep from the claim.
         ready: As kstatus reads it: the operator has nothing left to do for the claim as it is.
     """
 
@@ -92,6 +95,7 @@ class DesiredStatus:
     message: str
     pod: str = ""
     ready: bool = False
+    kept_for_others: list[KeptDevices] | None = None
 
     @property
     def shown_pod(self) -> str:
@@ -105,9 +109,24 @@ class DesiredStatus:
         return cls(allocation, reserved_for, "Allocated", "Allocated", message, ready=True)
 
     @classmethod
-    def refused(cls, *, reason: str, message: str, pod: str = "") -> DesiredStatus:
-        """Nothing fits, and why."""
-        return cls(None, None, "Pending", reason, message, pod)
+    def refused(
+        cls, *, reason: str, message: str, pod: str = "", kept: Mapping[str, int] | None = None
+    ) -> DesiredStatus:
+        """Return the status of a claim that gets nothing.
+
+        Args:
+            reason: Of the condition.
+            message: Of the condition.
+            pod: The pod that waits with the claim.
+            kept: The number of devices that earmarks keep from the claim, by node; None: that was
+                not looked for.
+        """
+        devices = (
+            None
+            if kept is None
+            else [KeptDevices(node_name=node, devices=count) for node, count in kept.items()]
+        )
+        return cls(None, None, "Pending", reason, message, pod, kept_for_others=devices)
 
     @classmethod
     def waiting(cls) -> DesiredStatus:
@@ -189,6 +208,7 @@ def status_with(
             "summary": summary(spec),
             "cards": _shown(desired.allocation),
             "pod": desired.shown_pod,
+            "kept_for_others": desired.kept_for_others,
             "observed_generation": generation,
             "conditions": kept,
         }
@@ -219,12 +239,13 @@ def observed(claim: VGPUClaim) -> VGPUClaimStatus:
 
 
 def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
-    """Whether the status has already what is desired."""
-    allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
+    """Return True if the status already has what is desired."""
+    status = claim.status
+    allocated = condition_types.find(status.conditions, condition_types.ALLOCATED)
+    written = status.allocation, status.reserved_for, status.pod, status.kept_for_others
+    wanted = desired.allocation, desired.reserved_for, desired.shown_pod, desired.kept_for_others
     return (
-        claim.status.allocation == desired.allocation
-        and claim.status.reserved_for == desired.reserved_for
-        and claim.status.pod == desired.shown_pod
+        written == wanted
         and allocated is not None
         and allocated.reason == desired.reason
         and allocated.message == desired.message[:_MESSAGE_KEPT]

@@ -34,7 +34,7 @@ MOST = 9
 MOST_OF_A_NAMESPACE = 3
 """Of those, for one namespace: no tenant keeps the others' devices free for itself."""
 HELD = "held for a request that has waited longer"
-"""In a refusal, of devices that an earmark alone keeps; `kubectl vgpu explain` reads it."""
+"""In a refusal, of devices that an earmark alone keeps."""
 NODES_WEIGHED = 32
 """Nodes that are checked closely for one request: those where the least must become free."""
 
@@ -122,11 +122,24 @@ def is_sound(columns: Columns, earmark: Earmark, nodes: NodeFilter) -> bool:
 def explain(
     columns: Columns, earmarks: Earmarks, key: ClaimKey, demand: Demand
 ) -> Mapping[str, str]:
-    """By node: how many devices only an earmark keeps from a claim.
+    """Return the note about kept devices for the refusal of each node that has some."""
+    found = kept_devices(columns, earmarks, key, demand)
+    return {node: kept_text(node, count) for node, count in found.items()}
+
+
+def kept_text(node: str, count: int) -> str:
+    """Return the note about a node's kept devices.
 
     The claim that they are kept for is left out: it may be another tenant's.
     """
-    texts: dict[str, str] = {}
+    return f"{count} on {node} {HELD}"
+
+
+def kept_devices(
+    columns: Columns, earmarks: Earmarks, key: ClaimKey, demand: Demand
+) -> Mapping[str, int]:
+    """Return the number of devices on each node that only an earmark keeps from a claim."""
+    found: dict[str, int] = {}
     for earmark in earmarks:
         if earmark.key == key:
             continue
@@ -135,8 +148,8 @@ def explain(
             for number in _numbers(columns, earmark).values()
         )
         if kept:
-            texts[earmark.node] = f"{kept} on {earmark.node} {HELD}"
-    return texts
+            found[earmark.node] = kept
+    return found
 
 
 def _is_enough(columns: Columns, device: int, requested: RequestDemand) -> bool:

@@ -12,6 +12,7 @@ OF_ROOM = frozenset(reason for reason, cure in CURES.items() if cure is Cure.ROO
 """Reasons that the end of others on a device can cure."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_NONE_KEPT: Mapping[str, int] = MappingProxyType({})
 
 
 class Refusal:
@@ -22,6 +23,10 @@ class Refusal:
         text: The same in a sentence.
         plan: The refused plan, where nodes were checked.
         notes: By node: what its text has to add.
+        kept: By node: how many devices have room, and are kept for other requests.
+
+    Attributes:
+        kept: As above; the text says it, too.
     """
 
     def __init__(
@@ -31,11 +36,13 @@ class Refusal:
         *,
         plan: Plan | None = None,
         notes: Mapping[str, str] = _NONE,
+        kept: Mapping[str, int] = _NONE_KEPT,
     ) -> None:
         self._reason = reason
         self._text = text
         self._plan = plan
         self._notes = notes
+        self.kept = kept
 
     @property
     def reason(self) -> Reason:
