@@ -161,12 +161,9 @@ def _report(
     if not found:  # there is room by now
         state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
         return None
-    for pod, refusal in found:
-        if pod is not None:
-            state.outbox.append(_pod_event(pod, refusal))
-            if state.config.views.hami_events:
-                nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
-                state.outbox.append(pod_events.filtering_failed(pod, nodes))
+    for refused, why in found:
+        if refused is not None:
+            _tell(refused, why, state)
     pod, refusal = found[0]
     changed = reported.reason != refusal.reason
     reported.interval_s = (
@@ -178,6 +175,14 @@ def _report(
     return DesiredStatus.refused(
         reason=refusal.reason, message=refusal.message, pod=name, kept=refusal.kept
     )
+
+
+def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:
+    """Record the events of a pod that gets nothing."""
+    state.outbox.append(_pod_event(pod, refusal))
+    if state.config.views.hami_events:
+        nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
+        state.outbox.append(pod_events.filtering_failed(pod, nodes))
 
 
 def _refusals(
