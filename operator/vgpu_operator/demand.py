@@ -185,6 +185,7 @@ class Demand:
         )
 
 
+_ANY_DEVICE = DeviceSelector()
 _COMPARED_OF_REQUEST = tuple(part.name for part in fields(RequestDemand) if part.compare)
 _COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare)
 
@@ -195,7 +196,7 @@ def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
 
 
 def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestDemand:
-    selector = request.selector or DeviceSelector()
+    selector = request.selector or _ANY_DEVICE
     vendor = request.vendor.lower()
     kind = None if vendor == "nvidia" else kind_of(vendor)
     is_counted = kind is not None and kind.counted

@@ -11,7 +11,7 @@ from builders import a_container, use_of
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_operator.engine.scheduling.earmarks import MOST_OF_A_NAMESPACE
+from vgpu_operator.engine.scheduling.kept import MOST_OF_A_NAMESPACE
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterRequest
 

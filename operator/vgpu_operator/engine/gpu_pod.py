@@ -56,6 +56,7 @@ class GPUPod:
             leaves out namespaces that opt out and those of the system, and a pod that its rules do
             not bind could run without limits. The pod's own mark counts, and not the label of its
             namespace: that may have been another when the pod was created.
+        priority: Of its PriorityClass.
         scopes: What the scopes of quotas ask about the pod.
     """
 
@@ -64,22 +65,19 @@ class GPUPod:
     claim: ClaimKey
     owned: bool
     is_admitted: bool = field(init=False)
+    priority: int = field(init=False)
     scopes: PodScopes = field(init=False)
 
     def __post_init__(self) -> None:
         marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
         object.__setattr__(self, "is_admitted", marked)
+        object.__setattr__(self, "priority", self.pod.spec.priority or 0)
         object.__setattr__(self, "scopes", PodScopes.of(self.pod))
 
     @cached_property
     def uid(self) -> str:
         """The pod's identity."""
         return self.pod.metadata.uid
-
-    @cached_property
-    def priority(self) -> int:
-        """Of its PriorityClass."""
-        return self.pod.spec.priority or 0
 
     def rank(self, standing: Standing) -> Rank:
         """Its place among those that wait."""

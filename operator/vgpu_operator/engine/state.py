@@ -8,7 +8,8 @@ from a list of the objects, but for what is tentative.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -20,8 +21,8 @@ from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.refusal_limiter import RefusalLimiter
 from vgpu_operator.engine.effects import Effect
-from vgpu_operator.engine.scheduling.earmarks import Earmarks
-from vgpu_operator.engine.scheduling.queue import WaitQueue
+from vgpu_operator.engine.scheduling.kept import Earmarks, KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass, WaitQueue
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservations
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
@@ -400,3 +401,30 @@ class State:
     evictions: Evictions = field(default_factory=Evictions)
     agent_gone_s: float = AGENT_GONE_S
     outbox: deque[Effect] = field(default_factory=deque)
+
+    @contextmanager
+    def deciding(
+        self,
+        key: ClaimKey,
+        yielding: Yielding,
+        *,
+        priority: int = 0,
+        kind: EquivalenceClass | None = None,
+        ended: Collection[ClaimKey] = (),
+    ) -> Iterator[KeptFrom]:
+        """Free what a claim holds while it is decided, and return what is kept from it for others.
+
+        Its own devices are not in a claim's way. A plan finds its reasons out when it is asked for
+        them, so they must be read inside, too.
+
+        Args:
+            key: The claim, which need not exist yet.
+            yielding: Which tentative places count.
+            priority: Its pod's, or its own.
+            kind: Its kind, if it waits.
+            ended: Other claims that are to count as holding nothing.
+        """
+        with self.ledger.without(key, *ended):
+            yield KeptFrom(
+                key, kind, priority, yielding, self.ledger.columns, self.reservations, self.earmarks
+            )

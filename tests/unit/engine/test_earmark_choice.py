@@ -7,7 +7,8 @@ from typing import Any
 from builders import a_request, a_spec
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose, explain
+from vgpu_operator.engine.scheduling.earmarks import choose, explain
+from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, DeviceFacts
 from vgpu_operator.placement.bounds import EVERY_NODE

@@ -13,7 +13,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.v1alpha1 import KeptDevices
 from vgpu_operator.engine.devices.reports import view_of
-from vgpu_operator.engine.scheduling.earmarks import MOST, MOST_OF_A_NAMESPACE
+from vgpu_operator.engine.scheduling.kept import MOST, MOST_OF_A_NAMESPACE
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
 

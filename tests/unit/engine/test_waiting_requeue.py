@@ -13,7 +13,7 @@ from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import Condition
 from vgpu_client.errors import Unreachable
 from vgpu_operator.engine.effects import Requeue
-from vgpu_operator.engine.scheduling.earmarks import CROWDED
+from vgpu_operator.engine.scheduling.kept import CROWDED
 from vgpu_operator.engine.scheduling.requeue import REQUEUE_EVERY_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, TENTATIVE_S
 from vgpu_operator.engine.scheduling.schedule_one import SAMPLED_FROM

@@ -26,7 +26,8 @@ from vgpu_operator.engine.claims.status import (
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.hami import pod_events
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, kept_devices, kept_text
+from vgpu_operator.engine.scheduling.earmarks import kept_devices, kept_text
+from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import ReportedRefusal, State
@@ -231,9 +232,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
     nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
     if kind.avoided:
         nodes = replace(nodes, welcoming=~kind.avoided)
-    kept = KeptFrom(key, kind, 0, Yielding.MORE_IMPORTANT,
-                    columns, state.reservations, state.earmarks)  # fmt: skip
-    with state.ledger.without(key):
+    with state.deciding(key, Yielding.MORE_IMPORTANT, kind=kind) as kept:
         plan = place(
             columns,
             request,

@@ -37,8 +37,8 @@ from vgpu_operator.engine.claims.violators import evict_violator
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
 from vgpu_operator.engine.nodes.agents import absent_agent
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
+from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import adopt, give_up
 from vgpu_operator.engine.scheduling.requeue import withdraw
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -501,9 +501,7 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
     if node is None:
         return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
     request = Demand.of(_pinned(claim.spec, allocation), state.config)
-    kept = KeptFrom(key, None, 0, Yielding.MORE_IMPORTANT,
-                    columns, state.reservations, state.earmarks)  # fmt: skip
-    with state.ledger.without(key):
+    with state.deciding(key, Yielding.MORE_IMPORTANT) as kept:
         laid = lay(columns, kept.on(node))
         outcome = plan_alone_on(columns, node, request, request.numa, state.ledger.budget_of(key))
         give_back(columns, laid)

@@ -29,10 +29,10 @@ def observe_pod(state: State, pod: Pod) -> GPUPod | None:
 
 def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     metadata, cache = pod.metadata, state.cache
-    if cache.is_deleted(metadata.uid):
-        return None
     if known is not None and known.pod.metadata.resource_version == metadata.resource_version:
         return known
+    if cache.is_deleted(metadata.uid):
+        return None
     is_new_there = state.ledger.hosts.apply_pod(pod)
     if state.ledger.room is not None:
         _note_room(state, pod)

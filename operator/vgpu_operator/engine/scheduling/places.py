@@ -154,9 +154,13 @@ def lapse(state: State, reservation: Reservation) -> None:
 
 def give_up(state: State, reservation: Reservation) -> None:
     """Forget a reservation; the claim's status stays."""
-    if not state.reservations.is_current(reservation):
-        return
-    state.reservations.drop(reservation)
+    if state.reservations.is_current(reservation):
+        state.reservations.drop(reservation)
+        _let_go(state, reservation)
+
+
+def _let_go(state: State, reservation: Reservation) -> None:
+    """Free what a reservation has kept, now that it is none any more."""
     if reservation.is_tentative:
         state.ledger.touch(reservation.node)  # who waits may have a place there
     else:
@@ -218,10 +222,9 @@ def _tentative(
 
 
 def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
-    reservations, key = state.reservations, reservation.key
-    for former in reservations.former(reservation):
-        give_up(state, former)
-    reservations.put(reservation)
+    key = reservation.key
+    for former in state.reservations.put(reservation):
+        _let_go(state, former)
     state.queue.remove(key)
     earmark = state.earmarks.remove(key)
     if earmark is not None:

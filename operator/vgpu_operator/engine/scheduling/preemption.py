@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import nodes_of, refusal_of, spec_for
 from vgpu_operator.engine.state import State
@@ -40,11 +40,12 @@ def nodes_that_victims_free(
     if held is not None and held.is_binding:
         return []  # its Binding may still come to stand
     demand, nodes = pod.request(spec, state.config), nodes_of(state, pod)
-    kept = KeptFrom(pod.claim, None, pod.priority, Yielding.MORE_IMPORTANT,
-                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
     freed = []
     for node, uids in victims.items():
-        with state.ledger.without(pod.claim, *_returned_by(state, node, uids)):
+        ended = tuple(_returned_by(state, node, uids))
+        with state.deciding(
+            pod.claim, Yielding.MORE_IMPORTANT, priority=pod.priority, ended=ended
+        ) as kept:
             budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
             plan = place(
                 state.ledger.columns, demand, {node}, nodes=nodes, budget=budget, kept=kept

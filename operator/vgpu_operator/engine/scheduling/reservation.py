@@ -182,23 +182,25 @@ class Reservations:
         """The claim's."""
         return self._of_claim.get(key)
 
-    def former(self, reservation: Reservation) -> tuple[Reservation, ...]:
-        """Those that it would replace: the claim's and the pod's, which may be two."""
+    def _former(self, reservation: Reservation) -> tuple[Reservation, ...]:
+        """Return those that it replaces: the claim's and the pod's, which may be two."""
         of_claim = self._of_claim.get(reservation.key)
         of_pod = self._of_pod.get(reservation.pod_uid) if reservation.pod_uid else None
         if of_claim is of_pod:
             of_pod = None
         return tuple(each for each in (of_claim, of_pod) if each is not None)
 
-    def put(self, reservation: Reservation) -> None:
-        """Take one on; it replaces the claim's and the pod's former one."""
-        for former in self.former(reservation):
+    def put(self, reservation: Reservation) -> tuple[Reservation, ...]:
+        """Take one on; return the claim's and the pod's former ones, which it replaces."""
+        replaced = self._former(reservation)
+        for former in replaced:
             self.drop(former)
         self._of_claim[reservation.key] = reservation
         if reservation.pod_uid:
             self._of_pod[reservation.pod_uid] = reservation
         if reservation.is_tentative:
             self.tentative.setdefault(reservation.number, {})[reservation.key] = reservation
+        return replaced
 
     def drop(self, reservation: Reservation) -> None:
         """Forget it, if it is still the one."""

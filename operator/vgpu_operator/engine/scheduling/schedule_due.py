@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod, Rank
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
 from vgpu_operator.engine.scheduling.queue import UNKNOWN, WaitClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -142,8 +142,8 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
     """A place for who waits, among the nodes that changed."""
     kind, columns = waiter.kind, state.ledger.columns
     nodes = nodes_for(kind, state)
-    kept = _kept(waiter, state)
-    with state.ledger.without(waiter.key):
+    priority, yielding = _importance(waiter, state)
+    with state.deciding(waiter.key, yielding, priority=priority, kind=kind) as kept:
         budget = state.ledger.budget(kind.namespace, kind.scopes)
         if kind.node:
             number = columns.node_id(kind.node)
@@ -154,18 +154,15 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
     return None if plan.refused else plan
 
 
-def _kept(waiter: Waiter, state: State) -> KeptFrom:
+def _importance(waiter: Waiter, state: State) -> tuple[int, Yielding]:
+    """Return a waiter's priority, and which tentative places it respects."""
     pod = state.cache.pod(waiter.pod_uid)
-    if pod is not None:
-        priority = pod.priority
-        is_served = pod.is_running or pod.is_gated
-        yielding = yielding_of(state, pod) if is_served else Yielding.OF_ITS_KIND
-    else:
+    if pod is None:
         claim = state.cache.claim(waiter.key)
         priority = 0 if claim is None else claim_priority(state, claim)
-        yielding = Yielding.AS_IMPORTANT
-    return KeptFrom(waiter.key, waiter.kind, priority, yielding,
-                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
+        return priority, Yielding.AS_IMPORTANT
+    is_served = pod.is_running or pod.is_gated
+    return pod.priority, yielding_of(state, pod) if is_served else Yielding.OF_ITS_KIND
 
 
 def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iterator[Effect]:

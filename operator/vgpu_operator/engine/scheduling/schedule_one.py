@@ -22,7 +22,8 @@ from vgpu_operator.engine.gpu_pod import (
     rank_of,
     serves_another,
 )
-from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
+from vgpu_operator.engine.scheduling.earmarks import explain
+from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import adopt, give_up, reserve, take_softly
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -117,9 +118,8 @@ def offer_immediate(
     if held is not None and not held.is_tentative:
         return held
     request = Demand.of(claim.spec, state.config)
-    kept = KeptFrom(key, None, claim_priority(state, claim), Yielding.AS_IMPORTANT,
-                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
-    with state.ledger.without(key):
+    priority = claim_priority(state, claim)
+    with state.deciding(key, Yielding.AS_IMPORTANT, priority=priority) as kept:
         budget = state.ledger.budget(key.namespace)
         plan = place(state.ledger.columns, request, candidates, budget=budget, kept=kept)
     if plan.refused:
@@ -134,7 +134,7 @@ def without_effect(
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         return spec
-    with state.ledger.without(pod.claim):
+    with state.deciding(pod.claim, Yielding.MORE_IMPORTANT, priority=pod.priority) as kept:
         return in_words(
             refusals_on(
                 state.ledger.columns,
@@ -142,7 +142,7 @@ def without_effect(
                 candidates,
                 nodes=nodes_of(state, pod),
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
-                kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
+                kept=kept,
             )
         )
 
@@ -436,19 +436,19 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 
     Beside what is kept tentatively for others if there is room, else in its place.
     """
-    nodes = nodes_of(state, pod)
-    yielding = [yielding_of(state, pod)]
-    if state.reservations.tentative:
-        yielding.insert(0, Yielding.ALL)
-    with state.ledger.without(pod.claim):
-        for each in yielding:
+    nodes, yielding = nodes_of(state, pod), yielding_of(state, pod)
+    with state.deciding(pod.claim, yielding, priority=pod.priority) as kept:
+        views = [kept]
+        if state.reservations.tentative:
+            views.insert(0, replace(kept, yielding=Yielding.ALL))
+        for each in views:
             plan = place(
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
                 nodes=nodes,
                 budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
-                kept=_kept(state, pod, each),
+                kept=each,
             )
             if not plan.refused:
                 return plan
@@ -487,11 +487,6 @@ def controller_of(pod: GPUPod) -> str:
     """Return the UID of the pod's controller, or the pod's own if it has none."""
     owners = pod.pod.metadata.owner_references
     return next((each.uid for each in owners if each.controller), pod.uid)
-
-
-def _kept(state: State, pod: GPUPod, yielding: Yielding) -> KeptFrom:
-    return KeptFrom(pod.claim, None, pod.priority, yielding,
-                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
 
 
 def _notes(state: State, key: ClaimKey, request: Demand) -> Mapping[str, str]:

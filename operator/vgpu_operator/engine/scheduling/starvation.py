@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from vgpu_operator.engine.claims.describe import explain_waiter
 from vgpu_operator.engine.gpu_pod import Standing
-from vgpu_operator.engine.scheduling.earmarks import Earmark, choose, is_sound
+from vgpu_operator.engine.scheduling.earmarks import choose, is_sound
+from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.schedule_one import nodes_for
 from vgpu_operator.engine.state import State
