@@ -1,4 +1,4 @@
-"""The command line of kubectl vgpu: questions to a cluster or about one on paper, and changes."""
+"""The command line of `kubectl vgpu`: the parser, and the commands that read files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
         else:
             one, many = options.file is not None, options.many is not None
             if options.cases is not None or one == many:
-                text = "simulate: give --cases, or -f or --many, with --state or about a cluster"
+                text = "simulate: use one of -f, --many and --cases; --cases takes no --state"
                 raise BadDocument(text)
             _file(options) if one else _many(options)
     except VgpuError as error:
@@ -74,63 +74,77 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    root = argparse.ArgumentParser(prog="kubectl vgpu", description=__doc__)
-    commands = root.add_subparsers(dest="command", required=True)
-    simulate = commands.add_parser(
-        "simulate", help="where would a pod or claim go, in a cluster or in one on paper"
+    """Return the parser of all commands."""
+    root = argparse.ArgumentParser(
+        prog="kubectl vgpu", description="Inspect, explain and manage GPU slices."
     )
-    simulate.add_argument(
-        "--state",
-        type=Path,
-        help="nodes, devices, quotas and claims: a JSON file; default: the cluster as it is",
-    )
-    simulate.add_argument(
-        "-f", "--file", type=Path, help="pods, VGPUClaims, workloads, lists: YAML; - for stdin"
-    )
-    simulate.add_argument("--cases", type=Path, help="one question a line, each with its state")
-    simulate.add_argument(
-        "--many", type=Path, help="a pod or claim a line; each one placed is held"
-    )
-    simulate.add_argument("--admit", action="store_true", help="put pods through admission first")
-    simulate.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
-    )
-    arguments.add_cluster(simulate)
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _simulate_arguments(commands)
     arguments.add_commands(commands)
     uninstall = commands.add_parser(
-        "uninstall", help="take the project off a cluster, in whatever state it is"
+        "uninstall", help="Remove vgpu from the cluster, even after a partial install"
     )
     uninstall.add_argument(
         "--no-wait-for-capacity",
         action="store_true",
-        help="do not wait the five minutes after which kubelets forget the resource",
+        help="Do not wait up to five minutes until kubelets have dropped the resource",
     )
-    release = commands.add_parser(
-        "release", help="free what is allocated on a node whose agent is lost"
-    )
-    release.add_argument("--node", required=True, help="name of the node")
+    release = commands.add_parser("release", help="Free the devices of a node whose agent is lost")
+    release.add_argument("--node", required=True, help="Name of the node")
     for command in (uninstall, release):
-        command.add_argument("--dry-run", action="store_true", help="print the plan and end")
-        command.add_argument("--yes", action="store_true", help="do not ask")
+        arguments.add_plan(command)
         command.add_argument(
-            "--delete-pods", action="store_true", help="pods that use GPUs are deleted first"
+            "--delete-pods", action="store_true", help="Delete pods that use GPUs first"
         )
         arguments.add_cluster(command)
     check = commands.add_parser(
-        "check", help="whether a configuration can be used, and which of its keys do nothing"
-    )
-    check.add_argument(
-        "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
+        "check", help="Validate a configuration and list keys that have no effect"
     )
     importing = commands.add_parser(
-        "import", help="another system's configuration as ours, and what cannot be carried over"
+        "import", help="Convert the configuration of another system, and list what is lost"
     )
-    importing.add_argument("system", choices=("hami",), help="whose documents they are")
-    importing.add_argument(
-        "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
-    )
+    importing.add_argument("system", choices=("hami",), help="System to import from")
+    for command in (check, importing):
+        command.add_argument(
+            "-f",
+            "--file",
+            type=Path,
+            action="append",
+            required=True,
+            help="YAML or JSON file; - reads standard input; may be repeated",
+        )
     return root
+
+
+def _simulate_arguments(commands: arguments.Commands) -> None:
+    simulate = commands.add_parser(
+        "simulate",
+        help="Show where a pod or claim would be placed",
+        description="Show where a pod or claim would be placed, in the cluster as it is or in one "
+        "that a file describes. Nothing is created.",
+    )
+    simulate.add_argument(
+        "--state",
+        type=Path,
+        help="JSON file with nodes, devices, quotas and claims; default: read the cluster",
+    )
+    simulate.add_argument(
+        "-f",
+        "--file",
+        type=Path,
+        help="YAML file with pods, VGPUClaims, workloads or lists; - reads standard input",
+    )
+    simulate.add_argument(
+        "--cases", type=Path, help="File with a question on each line, each with its own state"
+    )
+    simulate.add_argument(
+        "--many",
+        type=Path,
+        help="File with a pod or claim on each line; each one that is placed keeps its devices",
+    )
+    simulate.add_argument("--admit", action="store_true", help="Apply admission to pods first")
+    arguments.add_output(simulate)
+    arguments.add_cluster(simulate)
 
 
 def _file(options: argparse.Namespace) -> None:

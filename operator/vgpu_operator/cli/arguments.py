@@ -1,4 +1,4 @@
-"""The arguments of the commands that ask a cluster; what they do is loaded when they run.
+"""The arguments of the commands that ask a cluster. The commands are loaded when they run.
 
 Options that kubectl has are spelt as kubectl spells them.
 """
@@ -30,67 +30,77 @@ _JSONPATH = "jsonpath="
 
 
 def add_commands(commands: Commands) -> None:
-    """Add them to the parser of all commands."""
+    """Add the commands that ask a cluster to the parser."""
     for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle):
         add(commands)
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
-    """Which cluster."""
-    command.add_argument("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
-    command.add_argument("--context", help="of the kubeconfig")
+    """Add the options that choose a cluster."""
+    command.add_argument(
+        "--kubeconfig",
+        help="Path to the kubeconfig file; default: in-cluster, or kubectl's own",
+    )
+    command.add_argument("--context", help="Kubeconfig context to use")
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add the option for text or JSON."""
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="Output format"
+    )
 
 
 def _get(commands: Commands) -> None:
     command = commands.add_parser(
         "get",
-        help="slices (claims), devices, or nodes with devices",
-        description="Print slices (claims), devices, or the nodes that have devices. Of devices "
-        "and nodes: what is given away of what may be given away.",
+        help="Show slices, devices or nodes",
+        description="Show slices (claims), devices, or the nodes that have devices. Devices and "
+        "nodes are shown with what is allocated and what can be allocated.",
     )
     command.add_argument(
-        "kind", type=kind_named, choices=_KINDS, help="what; kubectl's names are known too"
+        "kind",
+        type=kind_named,
+        choices=_KINDS,
+        help="Kind to show; kubectl's names of the kinds work, too",
     )
-    command.add_argument("name", nargs="*", help="these alone")
-    _namespace(command)
-    command.add_argument("-A", "--all-namespaces", action="store_true", help="slices of all")
-    command.add_argument("-l", "--selector", help="of labels, such as team=a,tier!=test")
+    command.add_argument("name", nargs="*", help="Names of the objects to show; default: all")
+    _add_namespaces(command)
+    command.add_argument("-l", "--selector", help="Label selector, such as team=a,tier!=test")
     command.add_argument(
         "-o",
         "--output",
         type=_format,
         default=None,
         metavar="FORMAT",
-        help="wide, json, yaml, name or jsonpath=TEMPLATE (printed by kubectl); default: a table",
+        help="Output format: wide, json, yaml, name or jsonpath=TEMPLATE, which needs kubectl; "
+        "default: a table",
     )
-    command.add_argument("-w", "--watch", action="store_true", help="go on with what changes")
+    command.add_argument("-w", "--watch", action="store_true", help="Watch for changes")
     add_cluster(command)
 
 
 def _explain(commands: Commands) -> None:
     command = commands.add_parser(
         "explain",
-        help="why a pod or claim waits, or why it is where it is",
-        description="Why a pod or claim waits, or why it is where it is: the condition's words, "
-        "what each node makes of it now, with scores, the claims that hold its devices, and "
-        "those whose end would let it serve.",
+        help="Explain why a pod or claim waits, or why it is where it is",
+        description="Explain why a pod or claim waits, or why it is where it is. Shows the "
+        "condition, what each node makes of the request now, with scores, the claims that hold "
+        "its devices, and the claims that would have to end before it could serve the request.",
     )
-    command.add_argument("subject", help="a name, pod/NAME or claim/NAME")
-    _namespace(command)
-    command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
-    )
+    command.add_argument("subject", help="NAME, pod/NAME or claim/NAME")
+    _add_namespace(command)
+    add_output(command)
     add_cluster(command)
 
 
 def _top(commands: Commands) -> None:
     command = commands.add_parser(
         "top",
-        help="what slices and devices really use",
-        description="What slices and devices really use of memory and compute, as their agents "
-        "read it every three seconds. Each agent is asked in its pod by kubectl exec, so the "
-        "rights to do so are those to exec there. In a terminal the table is refreshed until "
-        "Ctrl-C.",
+        help="Show the memory and compute that slices and devices use",
+        description="Show the memory and compute that slices and devices use, as the agents "
+        "measure it every three seconds. Agents are asked with kubectl exec in their pods, so you "
+        "need the right to exec there. In a terminal the table is refreshed until Ctrl-C.",
     )
     command.add_argument(
         "kind",
@@ -98,47 +108,55 @@ def _top(commands: Commands) -> None:
         type=kind_named,
         choices=("slices", "devices"),
         default="slices",
-        help="a row for each slice, or for each device",
+        help="Show a row for each slice or for each device",
     )
-    _namespace(command)
-    command.add_argument("-A", "--all-namespaces", action="store_true", help="slices of all")
-    command.add_argument("--node", help="this one alone")
+    _add_namespaces(command)
+    command.add_argument("--node", help="Show only this node")
     command.add_argument(
-        "--sort-by", choices=("memory", "cores", "name"), default="memory", help="order of the rows"
+        "--sort-by", choices=("memory", "cores", "name"), default="memory", help="Sort order"
     )
-    command.add_argument("--once", action="store_true", help="print it once in a terminal, too")
+    command.add_argument("--once", action="store_true", help="Print once and exit")
     add_cluster(command)
 
 
 def _drain(commands: Commands) -> None:
     command = commands.add_parser(
         "drain",
-        help="let nothing new onto a device or a node's devices, and evict what is on them",
+        help="Cordon a device or a node's devices and evict their pods",
         description="Cordon a device, or all devices of a node, evict the pods that use them, and "
-        "wait until they are free. A PodDisruptionBudget that refuses an eviction is asked again "
-        "until the time is up. Pods without devices are left alone.",
+        "wait until the devices are free. Evictions that a PodDisruptionBudget refuses are tried "
+        "again until the timeout. Pods without devices are not evicted.",
     )
-    command.add_argument("subject", help="a node, a device or its UUID; node/NAME, device/NAME")
-    command.add_argument("--timeout", type=_seconds, default=300.0, help="seconds at most")
-    command.add_argument("--undo", action="store_true", help="uncordon instead")
-    command.add_argument("--dry-run", action="store_true", help="print the plan and end")
-    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument(
+        "subject", help="Name of a node or device, or UUID; node/NAME and device/NAME are exact"
+    )
+    command.add_argument(
+        "--timeout", type=_seconds, default=300.0, help="Seconds to wait before giving up"
+    )
+    command.add_argument("--undo", action="store_true", help="Uncordon instead")
+    add_plan(command)
     add_cluster(command)
+
+
+def add_plan(command: argparse.ArgumentParser) -> None:
+    """Add the options of a command that prints a plan and asks before it carries it out."""
+    command.add_argument(
+        "--dry-run", action="store_true", help="Print the plan without carrying it out"
+    )
+    command.add_argument("--yes", action="store_true", help="Do not ask for confirmation")
 
 
 def _doctor(commands: Commands) -> None:
     command = commands.add_parser(
         "doctor",
-        help="is all there that sharing GPUs needs, and what to do where not",
-        description="Check API server, kinds, nodes, programs, leader, extender, webhooks, "
-        "policies, certificates, agents, devices, claims, pods that wait unread by admission, and "
-        "what else is installed beside the project. "
-        "Exit status 1 when an error was found.",
+        help="Check the installation and suggest fixes",
+        description="Check the API server, CRDs, nodes, programs, leader, extender, webhooks, "
+        "admission policies, certificates, agents, devices and claims, find waiting pods that "
+        "admission has not seen, and list other GPU software in the cluster. The exit status is 1 "
+        "if there are errors.",
     )
-    command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
-    )
-    command.add_argument("--all", action="store_true", help="what is in order, too")
+    add_output(command)
+    command.add_argument("--all", action="store_true", help="Also list checks that passed")
     add_cluster(command)
 
 
@@ -152,22 +170,20 @@ def _audit(commands: Commands) -> None:
         "could not be asked.",
     )
     command.add_argument("--node", help="Audit only this node")
-    command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="Output format"
-    )
+    add_output(command)
     add_cluster(command)
 
 
 def _support_bundle(commands: Commands) -> None:
     command = commands.add_parser(
         "support-bundle",
-        help="one archive with objects, logs and findings, and no secret",
-        description="Write an archive with the project's objects, logs and doctor's findings. "
-        "Secrets are not read; of pods the values of variables and the commands are left out. "
-        "What could not be had is named in left-out.txt.",
+        help="Collect objects, logs and findings in an archive, without secrets",
+        description="Write an archive with the objects of vgpu, logs and the findings of doctor. "
+        "Secrets are not read, and commands and values of variables are removed from pods. The "
+        "file left-out.txt in the archive lists what could not be collected.",
     )
     command.add_argument(
-        "-f", "--file", type=Path, help="NAME.tar.gz; default: vgpu-support-TIME.tar.gz"
+        "-f", "--file", type=Path, help="Archive to write; default: vgpu-support-TIME.tar.gz"
     )
     add_cluster(command)
 
@@ -178,16 +194,23 @@ def _seconds(word: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"invalid value: {word!r}: seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"Invalid value: {word!r}: must be 0 seconds or more")
     return seconds
 
 
-def _namespace(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-n", "--namespace", help="default: the context's")
+def _add_namespace(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-n", "--namespace", help="Namespace; default: that of the context")
+
+
+def _add_namespaces(command: argparse.ArgumentParser) -> None:
+    _add_namespace(command)
+    command.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="List slices across all namespaces"
+    )
 
 
 def kind_named(word: str) -> str:
-    """The kind that a word means; the word itself where it means none."""
+    """Return the kind that a word names, or the word itself if it names none."""
     return _OTHER_NAMES.get(word.lower(), word.lower())
 
 
@@ -195,5 +218,5 @@ def _format(word: str) -> str:
     if word in FORMATS or (word.startswith(_JSONPATH) and word != _JSONPATH):
         return word
     raise argparse.ArgumentTypeError(
-        f"invalid format: {word!r} (choose from {', '.join(FORMATS)}, {_JSONPATH}TEMPLATE)"
+        f"Invalid value: {word!r}: must be one of {', '.join(FORMATS)}, {_JSONPATH}TEMPLATE"
     )

@@ -27,7 +27,7 @@ def candidates(*words: str) -> tuple[list[str], str]:
 
 def test_verbs_have_their_help_beside_them():
     lines = for_kubectl(parser(), ["d"]).split("\n")
-    assert lines[1] == "doctor\tis all there that sharing GPUs needs, and what to do where not"
+    assert lines[1] == "doctor\tCheck the installation and suggest fixes"
     assert lines[-2] == NO_FILES
 
 
