@@ -202,6 +202,30 @@ async def test_a_node_registered_anew_between_filter_and_bind_is_decided_anew(
     assert after.id != before.id
 
 
+async def test_a_node_that_goes_while_a_binding_is_under_way_frees_nothing(
+    replica: Replica,
+) -> None:
+    """The API server binds a pod to a node that is gone, too, and the node may come back."""
+    replica.device()
+    pod = replica.offered()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+
+    def node_goes(verb: str, _: str) -> None:
+        if verb == "bind":
+            replica.news.node_gone("node-1")
+            replica.submit()
+
+    replica.api.before = node_goes
+    request = BindRequest("default", "pod-1", pod.metadata.uid, "node-1")
+    assert await replica.binder.bind(request) == ""
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+    replica.news.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    assert "allocation" not in replica.api.claim(name)["status"]
+
+
 async def test_a_claim_that_vanishes_under_a_running_pod_is_made_again_as_it_was(
     replica: Replica,
 ) -> None:

@@ -157,11 +157,25 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
     if reason is None:
         return None
     held, reserved = state.reservations.of_claim(key_of(claim)), claim.status.reserved_for
+    if held is not None and held.is_binding and _may_get_its_node(claim, held.pod_uid, state):
+        return None
     if held is not None and held.is_written:
         give_up(state, held)
     if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
     return _say(claim, state, DesiredStatus.released(reason), let_go=True)
+
+
+def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
+    """Return True while a Binding to a node that is gone may still come to stand.
+
+    The API server binds a pod to whichever name it is given, and a pod with a node keeps its
+    devices: the node may come back with the pod's containers on it.
+    """
+    allocation, pod = claim.status.allocation, state.cache.pod(uid)
+    if allocation is None or pod is None or not pod.wants_node:
+        return False
+    return lifecycle.node_lost(allocation, state.cache) is not None
 
 
 def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
