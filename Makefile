@@ -24,7 +24,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ test: setup  ## unit and property tests and the C tests of the library, in two m
 property = $(foreach name,$(1),tests/property/test_$(name).py)
 TESTS_placement := tests/unit/placement tests/unit/ledger tests/unit/node_filter $(call property,best_nodes hosts_states ledger_states numbered_cores parts placement_oracle placement_plans placement_processes volume_matching)
 TESTS_dialects := tests/unit/dialects tests/unit/admission tests/unit/vendors tests/unit/api $(call property,dialects_total capacity_registers part_registers vendor_registers neighbours)
-TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates $(call property,engine_states gate_states waiting_states nobody_waits lease lease_states reflector certificates)
+TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates $(call property,engine_campaign engine_states gate_states waiting_states nobody_waits lease lease_states reflector certificates)
 TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
 TESTS_cli := tests/unit/cli tests/unit/insight $(call property,simulate_input simulate_purity)
 TESTS_web := tests/unit/web $(call property,web_sight)
@@ -79,6 +79,9 @@ test-scale: setup  ## tests that measure how something scales, and small runs of
 
 test-all: test test-packaging test-integration test-scale  ## all of the above
 	@$(PYTEST) tests/unit/libvgpu -m real_time $(PYTEST_ARGS)
+
+campaign: $(SETUP)  ## the engine in virtual time among faults: SEED= of the first run, RUNS= how many
+	@PYTHONPATH=tests $(BIN)/python -m engine_campaign --seed $(SEED) --runs $(RUNS)
 
 chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
 	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
@@ -272,6 +275,7 @@ nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, sca
 	@$(MAKE) -C libvgpu coverage lookups ubsan tsan fuzz
 	@$(MAKE) arm64
 	@$(MAKE) test-scale
+	@$(MAKE) campaign SEED=$$(date +%s) RUNS=1000
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
 	@$(MAKE) chaos-agent e2e-rollouts e2e-uninstall e2e-chart web-check soak

@@ -25,8 +25,9 @@ VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
 HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
 """Modules of the tests that oracles may use: another oracle, and the record of a write."""
 
-ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py")
-CAMPAIGNS = ("engine_world.py", "world_states.py", "property/test_engine_states.py",
+ORACLES = ("oracle.py", "vgpu_local/checker.py", "plain_placement.py", "engine_campaign/judge.py")
+CAMPAIGNS = ("engine_world.py", "world_states.py", "engine_campaign/world.py",
+             "property/test_engine_states.py",
              "property/test_gate_states.py", "property/test_ledger_states.py",
              "property/test_slots_states.py", "property/test_placement_oracle.py",
              "property/test_placement_plans.py", "vgpu_local/soak.py",

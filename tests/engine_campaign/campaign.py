@@ -1,0 +1,130 @@
+"""One run: the steps of a seed, a rest without faults, and an end at which nothing may be left."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtual_time import VirtualLoop
+
+from .judge import Finding
+from .steps import Step, plan, play
+from .world import DEVICES, World
+
+STEPS = 60
+REST_S = 420.0
+"""More than an Immediate claim keeps devices that can serve no pod (300 s)."""
+EMPTY_S = 120.0
+_SHRINKS = 60
+_WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run found.
+
+    Attributes:
+        seed: Its seed.
+        steps: What was played.
+        findings: The rules that were broken.
+        trace: What happened.
+    """
+
+    seed: int
+    steps: Sequence[Step]
+    findings: Sequence[Finding]
+    trace: Sequence[str]
+
+
+def run(seed: int, steps: Sequence[Step] | None = None) -> Verdict:
+    """Play a seed's steps, or these in its world."""
+    steps = plan(seed, STEPS) if steps is None else steps
+    random.seed(seed)  # of the parts that are given no generator
+    loop = VirtualLoop()
+    broken: list[str] = []
+    loop.set_exception_handler(lambda _, context: broken.append(str(context)))
+    try:
+        world = loop.run_until_complete(_run(seed, steps, broken))
+    finally:
+        loop.run_until_complete(_cancel_all())
+        loop.close()
+    return Verdict(seed, steps, world.judge.findings, world.trace)
+
+
+async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
+    world = World(seed)
+    beside = [
+        asyncio.create_task(work)
+        for work in (world.lead(), world.schedule(), world.machines_work())
+    ]
+    await asyncio.sleep(2.0)
+    for step in steps:
+        await asyncio.sleep(step.after_s)
+        play(step, world)
+    await _rest(world)
+    world.judge.at_rest(world.now)
+    await _empty(world)
+    world.judge.emptied(world.now)
+    world.pods_exit = False
+    for number in range(len(DEVICES)):
+        world.create_pod(f"whole-{number}", [("app", "main", _WHOLE)])
+    await asyncio.sleep(EMPTY_S)
+    world.judge.unplaced(world.now)
+    for task in beside:
+        if task.done():
+            task.result()
+    world.judge.findings += [Finding("task failed", text, world.now) for text in broken]
+    return world
+
+
+async def _rest(world: World) -> None:
+    """All faults end, and everything is there."""
+    world.note("rest")
+    world.is_at_rest = True
+    faults = world.faults
+    faults.refused = faults.lost = faults.busy = faults.unread = 0
+    faults.slow_until = faults.cut_until = world.now
+    await asyncio.sleep(100.0)  # what steps have put off
+    for name, machine in world.machines.items():
+        machine.hidden.clear()
+        machine.ill.clear()
+        if machine.gone_since is not None or not machine.is_up:
+            world.register(name)
+    await asyncio.sleep(REST_S)
+
+
+async def _empty(world: World) -> None:
+    """Every user deletes everything."""
+    world.note("empty")
+    world.set_quota(None)
+    for pod in world.pods():
+        world.delete_pod(pod["metadata"]["name"])
+    for claim in world.claims():
+        if not claim.metadata.owner_references:
+            world.delete_claim(claim.metadata.name)
+    await asyncio.sleep(EMPTY_S)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def shrunk(verdict: Verdict) -> Verdict:
+    """The run with as few steps as still break the first rule that was broken."""
+    rule, best, tries = verdict.findings[0].rule, verdict, 0
+    size = len(best.steps) // 2
+    while size and tries < _SHRINKS:
+        for at in range(0, len(best.steps), size):
+            tries += 1
+            fewer = run(best.seed, [*best.steps[:at], *best.steps[at + size :]])
+            if any(finding.rule == rule for finding in fewer.findings):
+                best = fewer
+                break
+        else:
+            size //= 2
+    return best

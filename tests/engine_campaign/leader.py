@@ -1,0 +1,139 @@
+"""One replica of the operator: its real parts, joined as `vgpu_operator.app` joins them.
+
+Left out are the sockets: the extender's calls are made directly, and nothing is exported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.clock import Clock
+from vgpu_client.lease import Elector, LeaseTimes
+from vgpu_client.object_writer import ObjectWriter
+from vgpu_client.recorder import Recorder
+from vgpu_client.reflector import Reflector
+from vgpu_operator.engine.effector import Effector
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.informers import informers
+from vgpu_operator.engine.leader.fence import Fence
+from vgpu_operator.engine.leader.leadership import Leadership
+from vgpu_operator.engine.state import State
+from vgpu_operator.extender.binding import Binder
+from vgpu_operator.ledger import Ledger
+
+from .server import Line
+
+TIMES = LeaseTimes(duration_s=15, renew_s=2.0, retry_s=1.0, write_s=5.0)
+UNIX_AT_0 = 1.7e9
+_LAST = (VGPU_CLAIMS, PODS)
+
+
+class LoopClock(Clock):
+    """The loop's time, which is virtual."""
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return asyncio.get_running_loop().time()
+
+    def unix(self) -> float:
+        """See `Clock`."""
+        return UNIX_AT_0 + self.monotonic()
+
+
+class DrawnEngine(Engine):
+    """An engine whose slices end at random and not by the time that the machine took."""
+
+    rng: Random
+
+    async def run(self) -> None:
+        """Work for ever."""
+        while True:
+            await self._something_to_do()
+            for effects in self.round():
+                self._effector.submit(effects)
+                if self.rng.random() < 0.1:
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+                    self._drain()
+
+
+class Leader:
+    """A replica, from its first list until it is killed or ends by itself.
+
+    Args:
+        line: Its way to the API server.
+        rng: Draws what real time would decide.
+        config: The cluster's configuration.
+    """
+
+    def __init__(self, line: Line, rng: Random, config: ClusterConfig) -> None:
+        api: Any = line
+        loop, clock = asyncio.get_running_loop(), LoopClock()
+        self.line = line
+        elector = Elector(
+            api, namespace="vgpu-system", name="vgpu-operator", identity=line.name,
+            times=TIMES, clock=loop.time, jitter=rng.random,
+        )  # fmt: skip
+        writer = ObjectWriter(api, budget_s=elector.remaining_s)
+        self.state = State(config, Ledger(config=config), line.server.new_id)
+        effector = Effector(
+            api, writer, Recorder(api, line.name, unix=clock.unix), clock,
+            observe=self._observe, leads=self.leads,
+        )  # fmt: skip
+        self.engine = DrawnEngine(self.state, effector, clock, self.leads)
+        self.engine.rng = rng
+        self._informers = informers(api, self._observe, config)
+        of = {each.resource: each for each in self._informers}
+        self.binder = Binder(api, writer, self.engine, unix=clock.unix)
+        self._fence = Fence(
+            api=api, writer=writer, clock=clock, cache=self.state.cache,
+            claims=of.pop(VGPU_CLAIMS), pods=of.pop(PODS), others=list(of.values()),
+            engine=self.engine, decider=line.name,
+        )  # fmt: skip
+        self._leadership = Leadership(elector, self._informers, self)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def close_fence(self) -> int:
+        """See `leadership.Replica`."""
+        return await self._fence.close()
+
+    def begin(self) -> None:
+        """See `leadership.Replica`."""
+        self.engine.lead()
+
+    async def publish(self) -> None:
+        """Nobody has to find it."""
+
+    def leads(self) -> bool:
+        """Whether it decides."""
+        return self._leadership.leads()
+
+    async def run(self) -> None:
+        """Work until it is cancelled, or a part ends by an error, which is raised."""
+        work = [*(self._inform(each) for each in self._informers),
+                self.engine.run(), self._leadership.run()]  # fmt: skip
+        self._tasks = [asyncio.create_task(each) for each in work]
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._leadership.resign()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _inform(self, informer: Reflector[Any]) -> None:
+        """Claims and pods follow once the nodes and devices that they are on are there."""
+        if informer.resource in _LAST:
+            before = (each for each in self._informers if each.resource not in _LAST)
+            await asyncio.gather(*(each.synced.wait() for each in before))
+        await informer.run()
+
+    def _observe(self, event: Event) -> None:
+        self.engine.observe(event)

@@ -1,0 +1,388 @@
+"""An API server in memory with watches, and the line between it and one replica of the operator.
+
+Objects, patches and conflicts are `MemoryApi`'s. Here every change is kept in order, so that each
+replica's stream of a kind may be late, broken or compacted away by itself; and a request that was
+sent lands whatever becomes of who sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from memory_api import MemoryApi
+from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS, Resource
+from vgpu_client.errors import (
+    ClientError,
+    Conflict,
+    Gone,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unknown,
+    Unreachable,
+)
+from vgpu_client.reads import Each, Listing
+
+from .judge import Judge, Write
+
+WRITER: ContextVar[str] = ContextVar("WRITER", default="world")
+"""Who makes the change that is under way: a replica's name, or the world."""
+_BOOKMARK_S = 60.0
+_BUMP = 1_000_000
+_LEASES = LEASES.plural
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an object, as watches report it."""
+
+    version: int
+    type: str
+    obj: dict[str, Any]
+
+
+class Server(MemoryApi):
+    """Objects with their history.
+
+    Args:
+        judge: Reads every change.
+        clock: The time.
+    """
+
+    def __init__(self, judge: Judge, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.judge = judge
+        self.clock = clock
+        self.history: defaultdict[str, list[Change]] = defaultdict(list)
+        self.compacted = 0
+        self.changed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.never = asyncio.Event()
+        self.on_change: Callable[[str, Change], None] = lambda plural, change: None
+        self._backup: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    @property
+    def version(self) -> int:
+        """The version of the last change."""
+        return self._version
+
+    def all(self, resource: Resource) -> list[dict[str, Any]]:
+        """The objects of a kind, by name."""
+        return [obj for place, obj in sorted(self.objects.items()) if place[0] == resource.plural]
+
+    def find(self, resource: Resource, name: str) -> dict[str, Any] | None:
+        """A copy of an object; None if it is not there."""
+        namespace = "default" if resource in (PODS, VGPU_CLAIMS) else ""
+        return copy.deepcopy(self.objects.get((resource.plural, namespace, name)))
+
+    def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
+        """Store an object; one that is being deleted goes when its last finalizer does."""
+        metadata = obj["metadata"]
+        place = (resource.plural, metadata.get("namespace", ""), metadata["name"])
+        type_ = "MODIFIED" if place in self.objects else "ADDED"
+        stored = super().put(resource, obj)
+        is_free = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
+        if is_free and resource is VGPU_CLAIMS:
+            self.vanish(resource, metadata["name"], namespace=metadata["namespace"])
+            return stored
+        self._changed(resource, type_, stored)
+        return stored
+
+    def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        """Remove an object, finalizers or not."""
+        gone = self.objects[resource.plural, namespace, name]
+        super().vanish(resource, name, namespace=namespace)
+        self._version += 1
+        metadata = {**gone["metadata"], "resourceVersion": str(self._version)}
+        self._changed(resource, "DELETED", {**gone, "metadata": metadata})
+
+    def _changed(self, resource: Resource, type_: str, obj: dict[str, Any]) -> None:
+        change = Change(self._version, type_, copy.deepcopy(obj))
+        if resource is not LEASES:
+            write = Write(type_, resource.plural, change.obj, WRITER.get(), self.clock())
+            self.judge.wrote(write)
+        self.history[resource.plural].append(change)
+        self.wake(resource.plural)
+        self.on_change(resource.plural, change)
+
+    def since(self, resource: Resource, version: int) -> list[Change]:
+        """The changes of a kind after a version."""
+        history = self.history[resource.plural]
+        return history[bisect_right(history, version, key=lambda change: change.version) :]
+
+    def wake(self, plural: str) -> None:
+        """Let the watches of a kind look."""
+        self.changed.pop(plural, asyncio.Event()).set()
+
+    async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Apply a status: conditions by type, other fields as they are."""
+        found = copy.deepcopy(self._find(resource, obj["metadata"]["name"], None))
+        status = found.setdefault("status", {})
+        new = {each["type"]: each for each in obj["status"].get("conditions", ())}
+        old = {each["type"]: each for each in status.get("conditions", ())}
+        found["status"] = {**status, **obj["status"], "conditions": list({**old, **new}.values())}
+        return self.put(resource, found)
+
+    async def bind_pod(
+        self, *, namespace: str, name: str, uid: str, node: str, annotations: Any, **_: Any
+    ) -> None:
+        """Bind a pod, as the real server does: never a bound one, nor one that is going."""
+        pod = copy.deepcopy(self._find(PODS, name, namespace))
+        if pod["metadata"]["uid"] != uid:
+            raise NotFound("another pod", status=404)
+        if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            raise Conflict("it is bound, or going", status=409)
+        pod["spec"]["nodeName"] = node
+        pod["metadata"].setdefault("annotations", {}).update(annotations)
+        self.put(PODS, pod)
+
+    def back_up(self) -> None:
+        """Remember everything as it is."""
+        self._backup = {p: o for p, o in copy.deepcopy(self.objects).items() if p[0] != _LEASES}
+
+    @property
+    def has_backup(self) -> bool:
+        """Whether there is something to restore."""
+        return bool(self._backup)
+
+    def restore(self) -> None:
+        """Restore the backup as etcd's guide says: the revision raised, and all before compacted.
+
+        Leases stay: their holders write them again within seconds.
+        """
+        leases = {place: obj for place, obj in self.objects.items() if place[0] == _LEASES}
+        self.objects, self._backup = {**self._backup, **leases}, {}
+        self._version += _BUMP
+        self.compacted = self._version
+        self.history.clear()
+        objects = [(place[0], obj) for place, obj in sorted(self.objects.items())]
+        self.judge.restored(objects, self._version)
+
+
+@dataclass(slots=True)
+class Stream:
+    """A replica's watch of one kind."""
+
+    latency_s: float
+    late_until: float = 0.0
+    error: ClientError | None = None
+
+
+@dataclass(slots=True)
+class Faults:
+    """What befalls the next requests."""
+
+    refused: int = 0  # 500, and nothing was done
+    lost: int = 0  # 500 after it was done
+    busy: int = 0  # 429
+    unread: int = 0  # reads that fail
+    slow_until: float = 0.0  # requests take seconds until then
+    cut_until: float = 0.0  # no connection until then
+
+
+@dataclass(slots=True)
+class Line:
+    """The API client of one replica.
+
+    Attributes:
+        server: Where its requests land.
+        name: The replica's.
+        rng: Draws latencies.
+        faults: Of the cluster's network, shared by all lines.
+        is_dead: The replica was killed: no answer comes any more, and what was sent still lands.
+    """
+
+    server: Server
+    name: str
+    rng: Random
+    faults: Faults
+    streams: dict[str, Stream] = field(default_factory=dict)
+    is_dead: bool = False
+
+    def stream(self, plural: str) -> Stream:
+        """The stream of a kind."""
+        if plural not in self.streams:
+            self.streams[plural] = Stream(self.rng.uniform(0.001, 0.2))
+        return self.streams[plural]
+
+    # Reads.
+
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Read an object."""
+        await self._way()
+        if self.faults.unread:
+            self.faults.unread -= 1
+            raise ServerError("failing", status=500)
+        return await self.server.get(resource, name, namespace=namespace)
+
+    async def current_version(self, resource: Resource) -> int:
+        """The version of the newest object."""
+        await self._way()
+        return self.server.version
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None = None, each: Each, **_: Any
+    ) -> Listing:
+        """List a kind."""
+        await self._way()
+        found = [obj for obj in self.server.all(resource) if _is_in(obj, namespace)]
+        self._told(resource, self.server.version)
+        return Listing([each(copy.deepcopy(obj)) for obj in found], str(self.server.version))
+
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        timeout_s: float = 300.0,
+        **_: Any,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Watch a kind; the stream may be late, and may break."""
+        await self._way()
+        server, stream, now = self.server, self.stream(resource.plural), self.server.clock
+        position, ends, bookmark = int(resource_version), now() + timeout_s, now() + _BOOKMARK_S
+        if position < server.compacted:
+            raise Gone("too old", status=410)
+        while now() < ends:
+            await asyncio.sleep(max(stream.latency_s, stream.late_until - now()))
+            if stream.error is not None:
+                error, stream.error = stream.error, None
+                raise error
+            for change in server.since(resource, position):
+                position = change.version
+                if _is_in(change.obj, namespace):
+                    self._told(resource, position)
+                    yield {"type": change.type, "object": copy.deepcopy(change.obj)}
+            if now() >= bookmark:
+                bookmark = now() + _BOOKMARK_S
+                yield {
+                    "type": "BOOKMARK",
+                    "object": {"metadata": {"resourceVersion": str(position)}},
+                }
+            if not server.since(resource, position) and stream.error is None:
+                await _until(server.changed[resource.plural], min(ends, bookmark) - now())
+
+    def lose(self, plural: str, error: ClientError) -> None:
+        """End the stream of a kind, once it is no longer late."""
+        self.stream(plural).error = error
+        self.server.wake(plural)
+
+    def _told(self, resource: Resource, version: int) -> None:
+        self.server.judge.told(self.name, resource.plural, version, self.server.clock())
+
+    # Writes: they land, or not, whether or not their sender lives.
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        """As `MemoryApi.create`."""
+        return await self._send(self.server.create, args, options)
+
+    async def replace(self, *args: Any, **options: Any) -> Any:
+        """As `MemoryApi.replace`."""
+        return await self._send(self.server.replace, args, options)
+
+    async def json_patch(self, *args: Any, **options: Any) -> Any:
+        """As `MemoryApi.json_patch`; a patch of a claim may land long after its time limit."""
+        return await self._send(self.server.json_patch, args, options, outlives=20.0)
+
+    async def merge_patch(self, *args: Any, **options: Any) -> Any:
+        """As `MemoryApi.merge_patch`."""
+        return await self._send(self.server.merge_patch, args, options)
+
+    async def delete(self, *args: Any, **options: Any) -> Any:
+        """As `MemoryApi.delete`."""
+        return await self._send(self.server.delete, args, options)
+
+    async def apply(self, *args: Any, **options: Any) -> Any:
+        """As `Server.apply`."""
+        return await self._send(self.server.apply, args, options)
+
+    async def bind_pod(self, **options: Any) -> None:
+        """As `Server.bind_pod`."""
+        await self._send(self.server.bind_pod, (), options)
+
+    async def _send(
+        self,
+        call: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        *,
+        outlives: float = 0.0,
+    ) -> Any:
+        """Send a request and wait for the answer, no longer than its time limit."""
+        limit = options.pop("timeout_s", 10.0)
+        is_slow = self.server.clock() < self.faults.slow_until
+        takes = self.rng.uniform(0.0, limit + outlives) if is_slow else self.rng.uniform(0.0, 0.1)
+        landing = asyncio.ensure_future(self._land(call, args, options, takes))
+        landing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done, _ = await asyncio.wait({landing}, timeout=limit)
+        await self._while_alive()
+        if not done:
+            raise Unknown("no answer in time")
+        return landing.result()
+
+    async def _land(
+        self,
+        call: Callable[..., Awaitable[Any]],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        takes: float,
+    ) -> Any:
+        await asyncio.sleep(takes)
+        faults = self.faults
+        if self.server.clock() < faults.cut_until:
+            raise Unreachable("no connection")
+        if error := self._refusal(faults):
+            raise error
+        token = WRITER.set(self.name)
+        try:
+            done = await call(*args, **options)
+        finally:
+            WRITER.reset(token)
+        if faults.lost:
+            faults.lost -= 1
+            raise self.rng.choice((ServerError("after commit", status=500), Unknown("lost")))
+        return done
+
+    @staticmethod
+    def _refusal(faults: Faults) -> ClientError | None:
+        if faults.refused:
+            faults.refused -= 1
+            return ServerError("failing", status=500)
+        if faults.busy:
+            faults.busy -= 1
+            return TooManyRequests("busy", status=429, retry_after=1.0)
+        return None
+
+    async def _while_alive(self) -> None:
+        """Return while the replica lives; its tasks hang where it died."""
+        if self.is_dead:
+            await self.server.never.wait()
+
+    async def _way(self) -> None:
+        """To the server and back."""
+        await asyncio.sleep(self.rng.uniform(0.0, 0.1))
+        await self._while_alive()
+        if self.server.clock() < self.faults.cut_until:
+            raise Unreachable("no connection")
+
+
+def _is_in(obj: dict[str, Any], namespace: str | None) -> bool:
+    return namespace is None or obj["metadata"].get("namespace", "") == namespace
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(seconds, 0.001)):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,287 @@
+"""The steps of a campaign, and the plan that a seed draws of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeAlias
+
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
+from vgpu_client.errors import Gone, StreamBroken
+
+from .world import DEVICES, KINDS, World
+
+Play: TypeAlias = Callable[[World, Random], None]
+MIB = (1024, 2048, 3072, 5120, 8192)
+CORES = (0, 0, 20, 50, 100)
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: what is played, how long after the one before, and by which draws."""
+
+    name: str
+    after_s: float
+    seed: int
+
+
+def _limits(rng: Random, *, devices: int = 1) -> dict[str, Any]:
+    limits: dict[str, Any] = {"nvidia.com/gpu": devices}
+    if rng.random() < 0.9:
+        limits["nvidia.com/gpumem"] = rng.choice(MIB)
+    limits["nvidia.com/gpucores"] = rng.choice(CORES)
+    return limits
+
+
+def create_pod(world: World, rng: Random) -> None:
+    """A pod with one container."""
+    devices = rng.choice((1, 1, 1, 2))
+    world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", _limits(rng, devices=devices))])
+
+
+def create_pods(world: World, rng: Random) -> None:
+    """Several at once."""
+    for _ in range(rng.randint(2, 4)):
+        create_pod(world, rng)
+
+
+def create_pod_with_init(world: World, rng: Random) -> None:
+    """Ordinary init containers and sidecars, in any order."""
+    asks = [
+        (rng.choice(("init", "sidecar")), f"i{number}", _limits(rng))
+        for number in range(rng.randint(1, 3))
+    ]
+    world.create_pod(f"pod-{rng.choice(NAMES)}", [*asks, ("app", "main", _limits(rng))])
+
+
+def create_claim(world: World, rng: Random) -> None:
+    """A user's claim."""
+    mode = rng.choice(("Immediate", "WaitForFirstConsumer"))
+    world.create_claim(f"claim-{rng.choice(NAMES)}", rng.choice(MIB), rng.choice(CORES), mode=mode)
+
+
+def create_pod_of_claim(world: World, rng: Random) -> None:
+    """A pod that names a claim, which may be there or not."""
+    claim = f"claim-{rng.choice(NAMES)}"
+    world.create_pod(f"native-{rng.choice(NAMES)}", [("app", "main", {})], claim=claim)
+
+
+def resize(world: World, rng: Random) -> None:
+    """Other amounts for a claim: mostly one that a pod with a node has."""
+    claims = [claim for claim in world.claims() if _is_resizable(world, claim)]
+    if claims:
+        name = rng.choice(claims).metadata.name
+        world.edit_claim(name, rng.choice(MIB), rng.choice(CORES))
+
+
+def _is_resizable(world: World, claim: Any) -> bool:
+    """A pod's own claim says what its pod asks for until the pod has its node."""
+    if not claim.metadata.owner_references:
+        return True
+    reserved = claim.status.reserved_for
+    return any(
+        reserved is not None
+        and pod["metadata"]["uid"] == reserved.pod_uid
+        and pod["spec"].get("nodeName")
+        for pod in world.pods()
+    )
+
+
+def delete_claim(world: World, rng: Random) -> None:
+    """A user's claim goes."""
+    world.delete_claim(f"claim-{rng.choice(NAMES)}")
+
+
+def delete_pod(world: World, rng: Random) -> None:
+    """By its grace period."""
+    if pods := world.pods():
+        name = rng.choice(pods)["metadata"]["name"]
+        world.delete_pod(name, lives_s=rng.choice((1.0, 3.0, 20.0)))
+
+
+def delete_pod_by_force(world: World, rng: Random) -> None:
+    """Its processes outlive it."""
+    if pods := world.pods():
+        name = rng.choice(pods)["metadata"]["name"]
+        world.delete_pod(name, by_force=True, lives_s=rng.choice((1.0, 5.0, 40.0)))
+
+
+def make_sandbox_anew(world: World, rng: Random) -> None:
+    """Init containers run again."""
+    if processes := list(world.processes()):
+        world.make_sandbox_anew(rng.choice(processes))
+
+
+def bind_past_us(world: World, rng: Random) -> None:
+    """A foreign Binding."""
+    if pods := [pod for pod in world.pods() if not pod["spec"].get("nodeName")]:
+        node = rng.choice(sorted(world.machines))
+        world.bind_past_us(rng.choice(pods)["metadata"]["name"], node)
+
+
+def set_quota(world: World, rng: Random) -> None:
+    """Smaller, larger, or none."""
+    world.set_quota(rng.choice((None, 4096, 10240, 20480)))
+
+
+def a_stream_is_late(world: World, rng: Random) -> None:
+    """One kind."""
+    if world.leader is not None:
+        seconds = rng.choice((1.0, 5.0, 15.0, 40.0))
+        kind = _kind(rng)
+        if kind in (NODES.plural, GPU_DEVICES.plural):
+            seconds = min(seconds, 15.0)
+        world.leader.line.stream(kind).late_until = world.now + seconds
+
+
+def a_stream_is_lost(world: World, rng: Random) -> None:
+    """One kind, or all; it is listed anew after a 410, and where it broke."""
+    if world.leader is not None:
+        gone = rng.random() < 0.5
+        for kind in KINDS if rng.random() < 0.2 else (_kind(rng),):
+            error = Gone("compacted", status=410) if gone else StreamBroken("broken")
+            world.leader.line.lose(kind, error)
+
+
+def _kind(rng: Random) -> str:
+    kinds = (PODS, PODS, PODS, VGPU_CLAIMS, VGPU_CLAIMS, NODES, GPU_DEVICES, RESOURCE_QUOTAS)
+    return rng.choice(kinds).plural
+
+
+def requests_fail(world: World, rng: Random) -> None:
+    """500 or 429, and nothing was done."""
+    if rng.random() < 0.7:
+        world.faults.refused += rng.randint(1, 4)
+    else:
+        world.faults.busy += rng.randint(1, 7)
+
+
+def answers_are_lost(world: World, rng: Random) -> None:
+    """500 or nothing, after commit."""
+    world.faults.lost += rng.randint(1, 4)
+
+
+def reads_fail(world: World, rng: Random) -> None:
+    """500."""
+    world.faults.unread += rng.randint(1, 6)
+
+
+def requests_take_long(world: World, rng: Random) -> None:
+    """Some land after who sent them has given up, or was killed."""
+    world.faults.slow_until = world.now + rng.choice((2.0, 10.0))
+
+
+def the_line_is_cut(world: World, rng: Random) -> None:
+    """Also for longer than the lease."""
+    world.faults.cut_until = world.now + rng.choice((1.0, 5.0, 25.0))
+
+
+def the_leader_is_killed(world: World, rng: Random) -> None:
+    """What it has sent lands later."""
+    if rng.random() < 0.5:
+        requests_take_long(world, rng)
+    world.loop.call_later(rng.uniform(0.0, 1.0), world.kill_the_leader)
+
+
+def a_node_is_registered_anew(world: World, rng: Random) -> None:
+    """What runs there goes on."""
+    name = rng.choice(sorted(world.machines))
+    if world.machines[name].is_up:
+        _hide_some(world, rng, name)
+        world.unregister(name)
+        world.loop.call_later(rng.choice((0.1, 5.0, 15.0)), world.register, name)
+
+
+def a_machine_dies(world: World, rng: Random) -> None:
+    """Its Node goes later, and comes back with another UID."""
+    name = rng.choice(sorted(world.machines))
+    if world.machines[name].is_up:
+        world.die(name)
+        goes = rng.choice((2.0, 20.0))
+        world.loop.call_later(goes, world.unregister, name)
+        world.loop.call_later(goes + rng.choice((5.0, 70.0)), world.register, name)
+
+
+def _hide_some(world: World, rng: Random, node: str) -> None:
+    for uuid, (of, _) in DEVICES.items():
+        if of == node and rng.random() < 0.3:
+            _hide(world, uuid, rng.choice((2.0, 30.0)))
+
+
+def _hide(world: World, uuid: str, seconds: float) -> None:
+    world.hide(uuid)
+    machine = world.machines[DEVICES[uuid][0]]
+    world.loop.call_later(seconds, machine.hidden.discard, uuid)
+
+
+def a_device_goes(world: World, rng: Random) -> None:
+    """And comes back."""
+    _hide(world, rng.choice(sorted(DEVICES)), rng.choice((2.0, 30.0)))
+
+
+def a_device_is_ill(world: World, rng: Random) -> None:
+    """For a while."""
+    uuid = rng.choice(sorted(DEVICES))
+    machine = world.machines[DEVICES[uuid][0]]
+    machine.ill.add(uuid)
+    world.loop.call_later(rng.choice((15.0, 60.0)), machine.ill.discard, uuid)
+
+
+def an_agent_is_silent(world: World, rng: Random) -> None:
+    """It is stopped for a while, also for longer than its Lease lasts."""
+    machine = world.machines[rng.choice(sorted(world.machines))]
+    if machine.agent_silent_until < world.now - 60.0:
+        machine.agent_silent_until = world.now + rng.choice((10.0, 40.0))
+
+
+def a_backup_is_made(world: World, rng: Random) -> None:
+    """Of everything."""
+    world.server.back_up()
+
+
+def a_backup_is_restored(world: World, rng: Random) -> None:
+    """With a higher revision."""
+    if world.server.has_backup:
+        world.restore()
+
+
+def time_passes(world: World, rng: Random) -> None:
+    """Nothing happens for long."""
+
+
+STEPS: dict[str, tuple[int, Play]] = {
+    play.__name__: (weight, play)
+    for weight, play in (
+        (10, create_pod), (6, create_pods), (8, create_pod_with_init), (4, create_claim),
+        (4, create_pod_of_claim), (5, resize), (2, delete_claim), (4, delete_pod),
+        (6, delete_pod_by_force), (3, make_sandbox_anew), (3, bind_past_us), (3, set_quota),
+        (7, a_stream_is_late), (4, a_stream_is_lost), (3, requests_fail), (5, answers_are_lost),
+        (3, reads_fail), (4, requests_take_long), (1, the_line_is_cut), (5, the_leader_is_killed),
+        (3, a_node_is_registered_anew), (2, a_machine_dies), (2, a_device_goes),
+        (1, a_device_is_ill), (2, an_agent_is_silent), (1, a_backup_is_made),
+        (1, a_backup_is_restored), (3, time_passes),
+    )
+}  # fmt: skip
+"""Each step with its weight."""
+
+
+def plan(seed: int, length: int) -> list[Step]:
+    """Draw the steps of a run."""
+    rng = Random(f"plan {seed}")
+    names, weights = list(STEPS), [weight for weight, _ in STEPS.values()]
+    return [
+        Step(
+            rng.choices(names, weights)[0],
+            rng.choice((0.0, 0.05, 0.3, 1.0, 3.0)),
+            rng.randrange(2**32),
+        )
+        for _ in range(length)
+    ]
+
+
+def play(step: Step, world: World) -> None:
+    """Play one step."""
+    world.note(f"step {step.name}")
+    STEPS[step.name][1](world, Random(step.seed))

@@ -1,0 +1,13 @@
+"""A few runs of the engine's campaign; `make campaign` plays as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_campaign.campaign import run
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_is_given_twice_freed_in_use_or_lost(seed: int) -> None:
+    verdict = run(seed)
+    assert not verdict.findings, "\n".join(verdict.trace)

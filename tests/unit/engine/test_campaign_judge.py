@@ -1,0 +1,339 @@
+"""The judge of the engine's campaign, by histories made by hand: each rule, kept and broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from builders import (
+    a_claim,
+    a_container,
+    a_device,
+    a_node,
+    a_pod,
+    allocation_id,
+    an_allocated_device,
+    an_allocation,
+)
+from engine_campaign.judge import QUOTA, Judge, Runs, Write
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import AllocatedDevice, ReservedFor, VGPUClaim, VGPUClaimStatus
+
+LEADER = "operator-1"
+FULL = 16_384
+
+
+class History:
+    """Tells a judge what happens; there is a node with GPU-0 and GPU-1, and one with GPU-2."""
+
+    def __init__(self) -> None:
+        self.judge = Judge()
+        self.version = self.at = 0
+        self.wires: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for node, uuids in {"node-1": ("GPU-0", "GPU-1"), "node-2": ("GPU-2",)}.items():
+            self.write(NODES, a_node(node).to_wire())
+            for uuid in uuids:
+                self.device(uuid, node)
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules that were broken."""
+        return [finding.rule for finding in self.judge.findings]
+
+    def device(self, uuid: str, node: str, **fields: Any) -> None:
+        self.write(GPU_DEVICES, a_device(uuid=uuid, node=node, slots=10, **fields).to_wire())
+
+    def write(
+        self, resource: Resource, obj: dict[str, Any], *, by: str = "world", type_: str = "MODIFIED"
+    ) -> None:
+        self.version += 1
+        self.at += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        self.wires[resource.plural, obj["metadata"]["name"]] = obj
+        self.judge.wrote(Write(type_, resource.plural, obj, by, float(self.at)))
+
+    def gone(self, resource: Resource, name: str, *, by: str = "world") -> None:
+        obj = dict(self.wires[resource.plural, name])
+        self.write(resource, obj, by=by, type_="DELETED")
+
+    def pod(
+        self,
+        name: str,
+        *asks: tuple[str, str, int],
+        node: str = "",
+        by: str = "world",
+        **fields: Any,
+    ) -> None:
+        """A pod; each ask is `init`, `sidecar` or `app`, the container's name, and its MiB."""
+        init, app = [], []
+        for kind, container, mib in asks or (("app", "main", 1024),):
+            limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+            policy = "Always" if kind == "sidecar" else None
+            made = a_container(container, limits=limits, restart_policy=policy)
+            (app if kind == "app" else init).append(made)
+        pod = a_pod(name, node=node, containers=app or [a_container()], init_containers=init)
+        self.write(PODS, pod.model_copy(update=fields).to_wire(), by=by)
+
+    def claim(
+        self,
+        name: str,
+        *parts: AllocatedDevice,
+        node: str = "node-1",
+        number: int = 0,
+        by: str = LEADER,
+        released: bool = False,
+        finalizer: bool = True,
+    ) -> VGPUClaim:
+        """The claim of the pod of the same name, with these parts of devices, or none."""
+        allocation = an_allocation(*parts, node=node, number=number) if parts else None
+        if allocation is not None:
+            allocation = allocation.model_copy(update={"node_uid": f"uid-of-{node}"})
+        status = VGPUClaimStatus(
+            allocation=allocation,
+            reserved_for=ReservedFor(pod_name=name, pod_uid=f"uid-of-{name}") if parts else None,
+            conditions=[],
+        )
+        claim = a_claim(
+            name,
+            status=status,
+            metadata={"finalizers": [FINALIZER_IN_USE] if finalizer else []},
+        )
+        wire = claim.to_wire()
+        if released:
+            wire["status"]["released"] = {"allocationID": allocation_id(number)}
+        self.write(VGPU_CLAIMS, wire, by=by)
+        return claim
+
+    def runs(self, name: str, *parts: AllocatedDevice, number: int = 0) -> None:
+        runs = Runs(f"uid-of-{name}", allocation_id(number), parts)
+        self.judge.started(f"uid-of-{name}", runs)
+
+    def quota(self, mib: int) -> None:
+        obj = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {QUOTA: mib}}}
+        self.write(RESOURCE_QUOTAS, obj)
+
+    def knows_quotas(self) -> None:
+        """The leader has been told of all."""
+        self.judge.told(LEADER, RESOURCE_QUOTAS.plural, self.version, -1e12)
+
+
+def part(
+    mib: int = 1024, *, uuid: str = "GPU-0", request: str = "main", cores: int = 0
+) -> AllocatedDevice:
+    return an_allocated_device(uuid=uuid, request=request, memory_mib=mib, cores=cores)
+
+
+def granted(*claims: tuple[str, AllocatedDevice]) -> History:
+    """Pods, each with a claim."""
+    history = History()
+    for number, (name, of) in enumerate(claims):
+        history.pod(name)
+        history.claim(name, of, number=number)
+    return history
+
+
+def test_what_fits_breaks_no_rule() -> None:
+    assert granted(("a", part(FULL - 1024)), ("b", part(1024))).rules == []
+
+
+def test_more_memory_than_the_device_has() -> None:
+    assert granted(("a", part(FULL)), ("b", part(1024))).rules == ["capacity"]
+
+
+def test_more_slots_than_the_device_has() -> None:
+    claims = [(f"p{number}", part()) for number in range(11)]
+    assert granted(*claims).rules == ["capacity"]
+
+
+def test_more_compute_than_the_device_has() -> None:
+    assert granted(("a", part(cores=60)), ("b", part(cores=50))).rules == ["capacity"]
+
+
+def test_a_device_that_is_anothers_alone() -> None:
+    assert granted(("a", part(cores=100)), ("b", part())).rules == ["exclusive"]
+    assert granted(("a", part()), ("b", part(cores=100))).rules == ["exclusive"]
+
+
+def a_pod_with(first: str, second: str) -> History:
+    """3,000 and 9,000 MiB in init containers, then 1,000 in the app, beside 5,000 of another."""
+    history = granted(("other", part(5000)))
+    history.pod("a", (first, "side", 3000), (second, "prep", 9000), ("app", "main", 1000))
+    parts = [part(3000, request="side"), part(9000, request="prep"), part(1000)]
+    history.claim("a", *parts, number=1)
+    return history
+
+
+def test_a_sidecar_runs_beside_the_init_containers_after_it() -> None:
+    """12,000 MiB at once; before it, an ordinary init container has ended by then."""
+    assert a_pod_with("sidecar", "init").rules == ["capacity"]
+    assert a_pod_with("init", "init").rules == []
+
+
+def test_an_allocation_without_its_finalizer() -> None:
+    history = History()
+    history.pod("a")
+    history.claim("a", part(), finalizer=False)
+    assert history.rules == ["finalizer"]
+
+
+def test_a_binding_without_an_allocation_on_that_node() -> None:
+    for node, rules in (("node-1", []), ("node-2", ["bound"])):
+        history = granted(("a", part()))
+        history.pod("a", node=node, by=LEADER)
+        assert history.rules == rules
+    history = History()
+    history.pod("a")
+    history.pod("a", node="node-1", by=LEADER)
+    assert history.rules == ["bound"]
+
+
+def test_a_foreign_binding_is_not_the_leaders() -> None:
+    history = History()
+    history.pod("a")
+    history.pod("a", node="node-1")
+    assert history.rules == []
+
+
+def running(mib: int = 2048) -> History:
+    history = granted(("a", part(mib)))
+    history.pod("a", node="node-1", by=LEADER)
+    history.runs("a", part(mib))
+    return history
+
+
+def test_devices_that_go_while_containers_use_them() -> None:
+    history = running()
+    history.claim("a")
+    assert history.rules == ["in use", "bound pod"]
+
+
+def test_devices_that_go_after_the_agent_has_reported_their_end() -> None:
+    history = running()
+    history.judge.ended("uid-of-a")
+    history.claim("a", part(2048), released=True)
+    history.claim("a")
+    assert history.rules == []
+
+
+def test_devices_that_change_while_containers_use_them() -> None:
+    history = running()
+    history.claim("a", part(2048, uuid="GPU-1"))
+    assert history.rules == ["in use"]
+    history = running()
+    history.claim("a", part(1024))
+    assert history.rules == ["in use"]
+
+
+def test_devices_that_grow_while_containers_use_them() -> None:
+    history = running()
+    history.claim("a", part(4096))
+    assert history.rules == []
+
+
+def test_processes_that_outlive_a_forced_deletion_keep_their_devices() -> None:
+    history = running()
+    history.gone(PODS, "a")
+    history.claim("a")
+    assert history.rules == ["in use"]
+    history = running()
+    history.gone(PODS, "a")
+    history.gone(NODES, "node-1")  # and nobody is there to know
+    history.claim("a")
+    assert history.rules == []
+
+
+def test_devices_that_are_taken_from_a_bound_pod_before_it_starts() -> None:
+    history = granted(("a", part()))
+    history.pod("a", node="node-1", by=LEADER)
+    history.claim("a", part(), number=7)
+    assert history.rules == ["bound pod"]
+
+
+def test_more_than_the_quota() -> None:
+    for mib, rules in ((4096, []), (3000, ["quota"])):
+        history = History()
+        history.quota(mib)
+        history.knows_quotas()
+        history.pod("a")
+        history.claim("a", part(4096))
+        assert history.rules == rules
+
+
+def test_a_quota_that_the_leader_cannot_know_yet() -> None:
+    history = History()
+    history.knows_quotas()
+    history.quota(3000)
+    history.pod("a")
+    history.claim("a", part(4096))
+    assert history.rules == []
+
+
+def at_rest(history: History) -> list[str]:
+    history.judge.at_rest(1000.0)
+    return history.rules
+
+
+def test_a_pod_waits_though_there_is_room() -> None:
+    history = granted(("a", part(FULL)), ("b", part(FULL, uuid="GPU-1")))
+    history.pod("a", node="node-1")
+    history.pod("b", node="node-1")
+    history.pod("waits", ("app", "main", 2048))
+    assert at_rest(history) == ["waits"]
+
+
+def test_a_pod_waits_because_there_is_none() -> None:
+    history = granted(("a", part(FULL)), ("b", part(FULL, uuid="GPU-1")))
+    history.pod("a", node="node-1")
+    history.pod("b", node="node-1")
+    history.device("GPU-2", "node-2", healthy=False)
+    history.pod("waits", ("app", "main", 2048))
+    assert at_rest(history) == []
+
+
+def test_a_pod_waits_for_the_quota() -> None:
+    history = History()
+    history.quota(1000)
+    history.pod("waits", ("app", "main", 2048))
+    assert at_rest(history) == []
+
+
+def test_what_a_gone_pod_holds_at_rest_has_leaked() -> None:
+    history = granted(("a", part()))
+    history.pod("a", node="node-1")
+    history.gone(PODS, "a")
+    assert at_rest(history) == ["leak"]
+
+
+def test_what_a_pod_holds_on_another_node_than_its_own() -> None:
+    history = granted(("a", part()))
+    history.pod("a", node="node-2")
+    assert at_rest(history) == ["elsewhere"]
+
+
+def test_a_claim_that_is_left_at_the_end() -> None:
+    history = granted(("a", part()))
+    history.judge.emptied(1000.0)
+    assert history.rules == ["leak"]
+    history.gone(VGPU_CLAIMS, "a")
+    history.judge.findings.clear()
+    history.judge.emptied(1000.0)
+    assert history.rules == []
+
+
+def test_a_device_that_the_last_pods_do_not_get() -> None:
+    history = History()
+    history.pod("whole-0")
+    history.judge.unplaced(1000.0)
+    assert history.rules == ["leak"]
+
+
+def test_a_restored_state_is_the_truth_from_then_on() -> None:
+    history = granted(("a", part(FULL)))
+    objects = [
+        (plural, obj) for (plural, _), obj in history.wires.items() if plural != VGPU_CLAIMS.plural
+    ]
+    history.judge.restored(objects, 1_000_000)
+    history.pod("b")
+    history.claim("b", part(FULL), number=1)
+    assert history.rules == []
