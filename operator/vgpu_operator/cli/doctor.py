@@ -1,8 +1,8 @@
-"""`kubectl vgpu doctor`: is everything there that sharing GPUs needs, and what to do where not.
+"""`kubectl vgpu doctor`: check the installation and suggest fixes.
 
-The cluster is read once; each check is a function of what was read and yields findings. A check
-whose objects may not be read reports that instead of guessing. What the API shows is checked
-here; the records of agents on their nodes are `kubectl vgpu audit`'s.
+The cluster is read once. Each check is a function of the objects that were read and yields
+findings; if it may not read them, it reports that instead of guessing. The doctor checks only what
+the API shows. `kubectl vgpu audit` checks the agents' records on their nodes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from vgpu_operator.insight.states import state_of
 
 NAMESPACE = "vgpu-system"
 REQUESTS_DEVICE = "asks-for-a-device"
-"""The match condition of the webhooks that see the pods that ask for a device."""
+"""The match condition of the webhooks for pods that ask for a device."""
 _READ = (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_DEVICES,
@@ -89,7 +89,7 @@ _POLICIES = (
     "vgpu-pods",
 )
 _MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
-"""The mark may be written in some namespaces only, so one binding is not enough for its policy."""
+"""Only some namespaces may write the mark, so its policy needs several bindings."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
 _OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
 _READ_THERE = (
@@ -103,20 +103,20 @@ _LEAST_KUBELET = (1, 29)
 _LEAST_CONTAINERD = (1, 7)
 _EXPIRES = timedelta(days=7)
 _LEASE_SLACK_S = 60.0
-"""The Lease's times are its holder's clock's; ours may differ."""
+"""The Lease's times come from its holder's clock, which may differ from the API server's."""
 _LONG_S = 600.0
 _NVIDIA_PLUGIN = re.compile(r"(^|/)k8s-device-plugin[:@]")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found.
+    """A finding of a check.
 
     Attributes:
-        level: `ok`, `warning`, `error`, or `unknown` where something could not be read.
-        check: What was checked.
-        message: What was found.
-        remedy: What to do; empty where nothing is.
+        level: `ok`, `warning`, `error`, or `unknown` if objects could not be read.
+        check: The name of the check.
+        message: The finding.
+        remedy: The suggested fix; empty if none is needed.
     """
 
     level: str
@@ -127,14 +127,15 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was read.
+    """The objects that the checks look at.
 
     Attributes:
-        now: When, by the API server's clock.
-        version: The API server's; empty where it reports none.
+        now: The time of the API server.
+        version: The version of the API server; empty if it reports none.
         config: The installed configuration.
-        lists: Objects by kind, and by namespace where that is one of ours; why not, where refused.
-        secrets: Our certificates by the Secret's name; why not, where refused.
+        lists: Objects by kind and namespace (empty: all namespaces), or the error that was
+            answered.
+        secrets: The Secrets with our certificates, by name, or the error that was answered.
     """
 
     now: datetime
@@ -144,10 +145,10 @@ class Snapshot:
     secrets: Mapping[str, Object | ClientError]
 
     def of(self, resource: Resource, namespace: str = "") -> Sequence[Object]:
-        """The objects of a kind.
+        """Return the objects of a kind.
 
         Raises:
-            ClientError: They were refused.
+            ClientError: They could not be read.
         """
         found = self.lists.get((resource.plural, namespace), ())
         if isinstance(found, ClientError):
@@ -175,10 +176,10 @@ def _unknown(check: str, message: str, remedy: str) -> CheckResult:
 
 
 async def read(api: Api) -> Snapshot:
-    """Read all that the checks look at, at the API server's time.
+    """Read the objects that the checks look at.
 
     Raises:
-        ClientError: The API server is away, or refuses everything.
+        ClientError: The API server cannot be reached, or refuses everything.
     """
     lists: dict[tuple[str, str], Sequence[Object] | ClientError] = {}
     version = str((await api.version()).get("gitVersion", ""))
@@ -193,7 +194,7 @@ async def read(api: Api) -> Snapshot:
     lists[CONFIG_MAPS.plural, ""] = await _hamis_config_maps(api)
     refused = [found for found in lists.values() if isinstance(found, Forbidden)]
     if len(refused) == len(lists):
-        raise refused[0]  # findings that know nothing would look like a cluster in order
+        raise refused[0]  # else a cluster that nobody could look at would seem healthy
     secrets: dict[str, Object | ClientError] = {}
     for name in (WEBHOOK_SECRET, EXTENDER_SECRET, SCHEDULER_SECRET):
         try:
@@ -203,13 +204,13 @@ async def read(api: Api) -> Snapshot:
         except Forbidden as error:
             secrets[name] = error
     config = await installed_config(api)
-    # Not this machine's: an hour ahead, it would call every agent silent.
+    # The clock of this machine may be wrong: an hour ahead, every agent would seem silent.
     now = datetime.fromtimestamp(api.unix(), UTC)
     return Snapshot(now, version, config, lists, secrets)
 
 
 async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:
-    """By name: a cluster may have thousands of others, with secrets in them."""
+    """Read them by name: a cluster may have thousands of others, with secrets in them."""
     found: list[Object] = []
     try:
         for name in _HAMIS_CONFIG_MAPS:
@@ -221,13 +222,13 @@ async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:
 
 
 def findings(snapshot: Snapshot) -> list[CheckResult]:
-    """What all checks find."""
+    """Run all checks."""
     found: list[CheckResult] = []
     for name, check in CHECKS:
         try:
             found += check(snapshot)
         except ClientError as error:
-            found.append(_unknown(name, str(error), "ask with the rights of an administrator"))
+            found.append(_unknown(name, str(error), "run it as an administrator"))
     return found
 
 
@@ -239,11 +240,11 @@ def _server(seen: Snapshot) -> Iterator[CheckResult]:
     if number and number < _LEAST_SERVER:
         yield _error(
             "api server",
-            f"{seen.version}: selectable fields and CEL rules of our kinds need 1.31",
+            f"{seen.version}: vgpu needs Kubernetes 1.31 or later",
             "upgrade the control plane",
         )
     else:
-        yield _ok("api server", seen.version or "its version is not known")
+        yield _ok("api server", seen.version or "reports no version")
 
 
 def _kinds(seen: Snapshot) -> Iterator[CheckResult]:
@@ -257,14 +258,12 @@ def _kinds(seen: Snapshot) -> Iterator[CheckResult]:
         crd = ours.get(name)
         served = [v["name"] for v in (crd or {}).get("spec", {}).get("versions", ()) if v["served"]]
         if crd is None:
-            yield _error("kinds", f"{name} is not there", "kubectl apply -k crds")
+            yield _error("kinds", f"{name} is not installed", "kubectl apply -k crds")
         elif names.VERSION not in served:
-            text = f"{name} is served as {', '.join(served)}, and not as {names.VERSION}"
-            yield _error("kinds", text, "use kubectl vgpu of the installed version")
+            text = f"{name} is served as {', '.join(served)}, not as {names.VERSION}"
+            yield _error("kinds", text, "use the kubectl vgpu of the installed version")
         elif not _has(crd, "Established"):
-            yield CheckResult(
-                "error", "kinds", f"{name} is not established", f"kubectl describe crd {name}"
-            )
+            yield _error("kinds", f"{name} is not established", f"kubectl describe crd {name}")
         else:
             yield _ok("kinds", f"{name} {names.VERSION}")
 
@@ -275,25 +274,23 @@ def _nodes(seen: Snapshot) -> Iterator[CheckResult]:
         kubelet = _numbers(str(info.get("kubeletVersion", "")))
         runtime = str(info.get("containerRuntimeVersion", ""))
         if kubelet and kubelet < _LEAST_KUBELET:
-            text = (
-                f"node {name}: kubelet {info['kubeletVersion']}; CDI devices of plugins need 1.29"
-            )
+            text = f"node {name}: kubelet {info['kubeletVersion']}; vgpu needs 1.29 or later"
             yield _error("nodes", text, "upgrade the node")
         if runtime.startswith("containerd://"):
             number = _numbers(runtime)
             if number < _LEAST_CONTAINERD:
-                text = f"node {name}: {runtime} knows no CDI"
-                yield _error("nodes", text, "use containerd 2, or 1.7 with enable_cdi")
+                text = f"node {name}: {runtime} does not support CDI"
+                yield _error(
+                    "nodes", text, "upgrade to containerd 2, or to 1.7 with enable_cdi = true"
+                )
             elif number < (2, 0) and _says(seen, "unresolvable CDI devices", on=name):
-                text = f"node {name}: {runtime}, and CDI devices do not resolve"
+                text = f"node {name}: {runtime} cannot resolve CDI devices"
                 yield _error("nodes", text, "set enable_cdi = true in its config.toml")
         if not _is_ready(node):
-            yield CheckResult(
-                "error", "nodes", f"node {name} is not ready", f"kubectl describe node {name}"
-            )
+            yield _error("nodes", f"node {name} is not ready", f"kubectl describe node {name}")
 
 
-# The project.
+# vgpu.
 
 
 def _workloads(seen: Snapshot) -> Iterator[CheckResult]:
@@ -320,7 +317,7 @@ def _workloads(seen: Snapshot) -> Iterator[CheckResult]:
     if not found:
         yield _warning(
             "programs",
-            "no Deployment and no DaemonSet of the project: it does not run in this cluster's pods",
+            "no Deployment or DaemonSet of vgpu: it does not run in this cluster's pods",
             "kubectl apply -k manifests/overlays/default",
         )
 
@@ -333,41 +330,51 @@ def _leader(seen: Snapshot) -> Iterator[CheckResult]:
         silent = _since(spec.get("renewTime"), seen.now)
         limit = float(spec.get("leaseDurationSeconds") or 15) + _LEASE_SLACK_S
         if spec.get("holderIdentity") and silent < limit:
-            yield _ok("leader", f"{spec['holderIdentity']} leads")
+            yield _ok("leader", f"{spec['holderIdentity']} is the leader")
         else:
-            text = f"no operator has led for {lasting(silent)}: nothing is decided"
-            yield CheckResult(
-                "error", "leader", text, f"kubectl -n {NAMESPACE} logs deploy/vgpu-operator"
-            )
+            text = f"no operator has been the leader for {lasting(silent)}: no GPUs are allocated"
+            yield _error("leader", text, f"kubectl -n {NAMESPACE} logs deploy/vgpu-operator")
         return
-    yield _error("leader", "no operator has ever led", f"kubectl -n {NAMESPACE} get pods")
+    yield _error(
+        "leader", "no operator has ever been the leader", f"kubectl -n {NAMESPACE} get pods"
+    )
 
 
 def _extender(seen: Snapshot) -> Iterator[CheckResult]:
-    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == "vgpu-extender"]
-    ready = [each for s in slices for each in s.get("endpoints") or () if _answers(each)]
-    if not ready:
-        text = "the Service vgpu-extender leads to no operator"
-        yield CheckResult(
-            "error", "extender", text, f"kubectl -n {NAMESPACE} get endpointslices,leases"
-        )
+    ready = _ready_endpoints(seen, "vgpu-extender")
+    if ready:
+        yield _ok("extender", f"the Service vgpu-extender has {ready} ready endpoint")
     else:
-        yield _ok("extender", f"the Service leads to {len(ready)} operator")
+        text = "the Service vgpu-extender has no ready endpoint"
+        yield _error("extender", text, f"kubectl -n {NAMESPACE} get endpointslices,leases")
     for event in seen.of(EVENTS):
-        if event.get("reason") != "FailedScheduling" or not _is_recent(event, seen.now):
-            continue
         text = event.get("message") or ""
-        if "extender" in text and "Post " in text:
+        if _is_failed_call(event, seen.now):
             yield _error(
                 "extender",
-                f"kube-scheduler does not reach it: {text}",
-                "restart vgpu-scheduler if the authority of its certificates was replaced",
+                f"kube-scheduler cannot reach the extender: {text}",
+                "restart vgpu-scheduler if the CA of its certificates was replaced",
             )
             return
 
 
+def _ready_endpoints(seen: Snapshot, service: str) -> int | None:
+    """Return the number of ready endpoints of a Service; None if it has no EndpointSlice."""
+    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == service]
+    if not slices:
+        return None
+    return sum(_answers(each) for s in slices for each in s.get("endpoints") or ())
+
+
+def _is_failed_call(event: Object, now: datetime) -> bool:
+    """Return True for a recent event of kube-scheduler about an extender it cannot reach."""
+    text = event.get("message") or ""
+    is_failure = event.get("reason") == "FailedScheduling" and "extender" in text
+    return is_failure and "Post " in text and _is_recent(event, now)
+
+
 def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
-    """The configuration of our own kube-scheduler, where it runs."""
+    """Check the configuration of vgpu-scheduler, if it runs here."""
     mounted = {
         volume["configMap"]["name"]
         for deployment in seen.of(DEPLOYMENTS)
@@ -381,60 +388,65 @@ def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
         if name not in mounted or "extenders:" not in text:
             continue
         if "preemptVerb:" in text:
-            yield _ok("preemption", "kube-scheduler asks before it ends pods for others")
+            yield _ok("preemption", "kube-scheduler asks the extender before it preempts pods")
         else:
             yield _error(
                 "preemption",
-                f"{name} has no preemptVerb: kube-scheduler ends pods whose devices do not help",
+                f"{name} has no preemptVerb: kube-scheduler preempts pods whose GPUs do not help",
                 "add preemptVerb: preempt below filterVerb, and restart vgpu-scheduler",
             )
 
 
 def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-        mine = [
-            found
-            for found in seen.of(resource)
-            if found["metadata"]["name"] == WEBHOOK_CONFIGURATIONS or _is_ours(found)
+        ours = [
+            each
+            for each in seen.of(resource)
+            if each["metadata"]["name"] == WEBHOOK_CONFIGURATIONS or _is_ours(each)
         ]
-        if not mine:
-            text = f"no {resource.kind} of the project: pods are not prepared"
-            yield _error("webhooks", text, "apply the manifests again")
-            continue
-        untrusted = [
-            hook["name"]
-            for found in mine
-            for hook in found.get("webhooks") or ()
-            if not (hook["clientConfig"].get("caBundle") or hook["clientConfig"].get("url"))
-        ]
-        if untrusted:
-            text = f"{', '.join(untrusted)}: no caBundle, so the API server trusts no answer"
-            yield _error("webhooks", text, "the operator writes it when it leads")
+        if ours:
+            yield from _configured_webhooks(resource, ours, seen.config)
         else:
-            yield _ok("webhooks", f"{resource.kind} {mine[0]['metadata']['name']}")
-        for hook in (hook for found in mine for hook in found.get("webhooks") or ()):
-            yield from _unseen(hook, seen.config)
-    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == "vgpu-webhook"]
-    if slices and not any(_answers(each) for s in slices for each in s.get("endpoints") or ()):
-        text = "the Service vgpu-webhook leads to no ready pod: pods that ask for GPUs are refused"
+            text = f"no {resource.kind} of vgpu: pods get no defaults and no checks"
+            yield _error("webhooks", text, "apply the manifests again")
+    if _ready_endpoints(seen, "vgpu-webhook") == 0:
+        text = "the Service vgpu-webhook has no ready endpoint: pods that ask for GPUs are refused"
         yield _error("webhooks", text, f"kubectl -n {NAMESPACE} get pods")
 
 
+def _configured_webhooks(
+    resource: Resource, configurations: Sequence[Object], config: ClusterConfig
+) -> Iterator[CheckResult]:
+    hooks = [hook for each in configurations for hook in each.get("webhooks") or ()]
+    untrusted = [hook["name"] for hook in hooks if not _is_trusted(hook["clientConfig"])]
+    if untrusted:
+        text = f"{', '.join(untrusted)}: no caBundle, so the API server cannot trust it"
+        yield _error("webhooks", text, "check the operator's log: the leader writes it")
+    else:
+        yield _ok("webhooks", f"{resource.kind} {configurations[0]['metadata']['name']}")
+    for hook in hooks:
+        yield from _unseen(hook, config)
+
+
+def _is_trusted(client_config: Mapping[str, object]) -> bool:
+    return bool(client_config.get("caBundle") or client_config.get("url"))
+
+
 def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
-    """The configured names by which pods can ask without the webhook seeing them."""
+    """Yield the configured resources that pods can ask for without the webhook seeing them."""
     for condition in hook.get("matchConditions") or ():
         if condition["name"] != REQUESTS_DEVICE:
             continue
         requesting = sorted(config.request_resources())
         unseen = [name for name in requesting if f"'{name}'" not in condition["expression"]]
         if unseen:
-            text = f"{hook['name']} does not see pods that ask by {', '.join(unseen)}"
-            remedy = "add them to manifests/base/webhook/expressions.yaml, and apply it"
+            text = f"{hook['name']} does not see pods that ask for {', '.join(unseen)}"
+            remedy = "add them to manifests/base/webhook/expressions.yaml and apply it"
             yield _error("webhooks", text, remedy)
 
 
 def _policies(seen: Snapshot) -> Iterator[CheckResult]:
-    """Without its policy, or a binding that denies, the API server lets everything through."""
+    """Check that each policy is installed and bound: else the API server allows everything."""
     installed = {policy["metadata"]["name"] for policy in seen.of(POLICIES)}
     denying = {
         binding["metadata"]["name"]
@@ -451,7 +463,7 @@ def _policies(seen: Snapshot) -> Iterator[CheckResult]:
     ]
     for found, kind, what in (
         (missing, POLICIES.kind, "not installed"),
-        (unbound, BINDINGS.kind, "not there, or does not deny"),
+        (unbound, BINDINGS.kind, "missing, or does not deny"),
     ):
         if found:
             text = f"{kind} {', '.join(found)}: {what}, so what it forbids is allowed"
@@ -463,20 +475,20 @@ def _policies(seen: Snapshot) -> Iterator[CheckResult]:
 def _certificates(seen: Snapshot) -> Iterator[CheckResult]:
     for name, secret in seen.secrets.items():
         if isinstance(secret, ClientError):
-            yield _unknown("certificates", str(secret), "ask with rights to read Secrets")
+            yield _unknown("certificates", str(secret), "run it with the right to read Secrets")
             continue
         ends = _end_of(secret)
         if ends is None:
             text = f"Secret {name}: no certificate in {CERTIFICATE}"
-            yield _error("certificates", text, "delete it: the operator makes another")
+            yield _error("certificates", text, "delete it: the operator issues another")
         elif ends - seen.now < timedelta(0):
             text = f"Secret {name}: expired {lasting((seen.now - ends).total_seconds())} ago"
-            yield CheckResult(
-                "error", "certificates", text, "is there a leading operator? It renews them"
+            yield _error(
+                "certificates", text, "check that there is a leader: it renews certificates"
             )
         elif ends - seen.now < _EXPIRES:
             text = f"Secret {name}: expires in {lasting((ends - seen.now).total_seconds())}"
-            yield _warning("certificates", text, "renewal fails: read the operator's log")
+            yield _warning("certificates", text, "check the operator's log: renewal is overdue")
         else:
             yield _ok("certificates", f"{name} until {ends:%Y-%m-%d}")
 
@@ -494,11 +506,11 @@ def _agents(seen: Snapshot) -> Iterator[CheckResult]:
             text = f"node {node}: no agent has reported"
             yield _warning("agents", text, logs)
         elif silent > AGENT_LEASE_S + _LEASE_SLACK_S:
-            yield _error("agents", f"node {node}: silent for {lasting(silent)}", logs)
+            yield _error("agents", f"node {node}: no report for {lasting(silent)}", logs)
     alive = sum(
         _since(when, seen.now) <= AGENT_LEASE_S + _LEASE_SLACK_S for when in renewed.values()
     )
-    yield _ok("agents", f"{alive} of {len(nodes)} report")
+    yield _ok("agents", f"{alive} of {len(nodes)} agents report")
     resource = seen.config.nvidia.resource_count_name
     offered = _slots_offered(seen)
     for node in _gpu_nodes(seen):
@@ -507,18 +519,20 @@ def _agents(seen: Snapshot) -> Iterator[CheckResult]:
         number = int(given) if str(given).isdigit() else 0
         if number == 0:
             text = f"node {name}: the kubelet offers no {resource}"
-            yield _error("agents", text, "is the agent's device plugin registered? " + logs)
+            yield _error(
+                "agents", text, "check that the agent's device plugin is registered: " + logs
+            )
         elif number < offered.get(name, 0):
             text = (
-                f"node {name}: the kubelet offers {number} of {offered[name]} {resource} of its "
-                f"healthy GPUs"
+                f"node {name}: the kubelet offers {number} {resource}, its healthy GPUs have "
+                f"{offered[name]}"
             )
-            remedy = "does another device plugin register the name? kubectl describe gpudevice"
+            remedy = "check for another plugin of this resource: kubectl describe gpudevice"
             yield _error("agents", text, remedy)
 
 
 def _slots_offered(seen: Snapshot) -> Mapping[str, int]:
-    """By node, the slots of its healthy GPUs: the kubelet offers at least as many."""
+    """Return the slots of the healthy GPUs of each node; the kubelet offers at least as many."""
     total: Counter[str] = Counter()
     for raw in seen.of(GPU_DEVICES):
         device = GPUDevice.model_validate(raw)
@@ -543,9 +557,7 @@ def _devices(seen: Snapshot) -> Iterator[CheckResult]:
         )
         why = f": {said.reason}: {said.message}" if said is not None else ""
         text = f"{device.metadata.name} on {device.spec.node_name} is {state_of(device)}{why}"
-        yield CheckResult(
-            "error", "devices", text, f"kubectl describe gpudevice {device.metadata.name}"
-        )
+        yield _error("devices", text, f"kubectl describe gpudevice {device.metadata.name}")
     if not devices:
         text = "no GPUDevice: no agent has found a GPU"
         yield _warning("devices", text, f"kubectl -n {AGENT_NAMESPACE} get pods -o wide")
@@ -553,7 +565,7 @@ def _devices(seen: Snapshot) -> Iterator[CheckResult]:
     drivers = sorted({device.status.driver_version for device in devices} - {""})
     yield _ok(
         "devices",
-        f"{len(devices) - len(out)} of {len(devices)} serve; driver {', '.join(drivers)}",
+        f"{len(devices) - len(out)} of {len(devices)} usable; driver {', '.join(drivers)}",
     )
 
 
@@ -568,17 +580,28 @@ def _claims(seen: Snapshot) -> Iterator[CheckResult]:
     ]
     waiting = [c for c in claims if _waits_long(c, seen.now)]
     for kind, found, what, remedy in (
-        ("error", violated, "violate their limits", "kubectl vgpu get slices -A -o wide"),
-        ("error", stuck, "are deleted and not released", "kubectl vgpu audit"),
-        ("warning", waiting, f"have waited for {lasting(_LONG_S)}", "kubectl vgpu explain CLAIM"),
+        ("error", violated, "violating limits", "kubectl vgpu get slices -A -o wide"),
+        (
+            "error",
+            stuck,
+            f"terminating for over {lasting(_LONG_S)}",
+            "kubectl vgpu audit",
+        ),
+        (
+            "warning",
+            waiting,
+            f"waiting for over {lasting(_LONG_S)}",
+            "kubectl vgpu explain CLAIM",
+        ),
     ):
         if found:
-            yield CheckResult(kind, "claims", f"{len(found)} {what}: {_some(found)}", remedy)
+            claims_found = f"{len(found)} claim{'s' if len(found) > 1 else ''}"
+            yield CheckResult(kind, "claims", f"{claims_found} {what}: {_some(found)}", remedy)
     yield _ok("claims", f"{len(claims)} claims")
 
 
 def _unmarked_pods(seen: Snapshot) -> Iterator[CheckResult]:
-    """Pods that wait for GPUs and get none, because admission did not read them."""
+    """Find pods that wait for GPUs and get none, because admission has not seen them."""
     decided = {pod["metadata"]["uid"] for pod in users_of(seen.of(VGPU_CLAIMS), seen.of(PODS)).pods}
     unmarked = [
         raw
@@ -587,15 +610,15 @@ def _unmarked_pods(seen: Snapshot) -> Iterator[CheckResult]:
     ]
     if unmarked:
         text = (
-            f"{len(unmarked)} wait for GPUs and get none without the label "
-            f"{names.LABEL_ADMITTED}: {_some(unmarked)}"
+            f"{len(unmarked)} wait for GPUs without the label {names.LABEL_ADMITTED} and get "
+            f"none: {_some(unmarked)}"
         )
-        yield _warning("pods", text, "create them anew, in a namespace that admission reads")
+        yield _warning("pods", text, "recreate them, in a namespace that the webhook covers")
     else:
-        yield _ok("pods", f"none waits without the label {names.LABEL_ADMITTED}")
+        yield _ok("pods", f"no pod waits without the label {names.LABEL_ADMITTED}")
 
 
-# Others.
+# Other software.
 
 
 def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
@@ -606,29 +629,29 @@ def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
         images = [container.get("image", "") for container in template.get("containers") or ()]
         if "nvidia-device-plugin" in metadata["name"] or any(map(_NVIDIA_PLUGIN.search, images)):
             text = (
-                f"NVIDIA's device plugin {metadata['namespace']}/{metadata['name']} registers "
-                f"{seen.config.nvidia.resource_count_name}, too: the kubelet keeps one of the two"
+                f"NVIDIA's device plugin {metadata['namespace']}/{metadata['name']} also registers "
+                f"{seen.config.nvidia.resource_count_name}: the kubelet keeps one of the two"
             )
-            yield _error("neighbours", text, "take our nodes out of its nodeSelector")
+            yield _error("neighbours", text, "exclude the nodes of vgpu in its nodeSelector")
         if "hami" in metadata["name"] and "device-plugin" in metadata["name"]:
-            text = f"HAMi's device plugin {metadata['namespace']}/{metadata['name']} is still there"
+            text = f"HAMi's device plugin {metadata['namespace']}/{metadata['name']} still runs"
             yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
     for hook in seen.of(MUTATING_WEBHOOKS):
         if "hami" in hook["metadata"]["name"].lower():
-            text = f"HAMi's webhook {hook['metadata']['name']} still changes pods"
+            text = f"HAMi's webhook {hook['metadata']['name']} still mutates pods"
             yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
 
 
 def _unread(seen: Snapshot) -> Iterator[CheckResult]:
-    """HAMi's documents that someone created for HAMi's programs, which are not here."""
+    """Find ConfigMaps that were made for HAMi's programs, which do not run here."""
     for config_map in seen.of(CONFIG_MAPS):
         place = f"{config_map['metadata']['namespace']}/{config_map['metadata']['name']}"
         yield _warning(
             "configuration",
-            f"nobody reads HAMi's ConfigMap {place}: the programs read {_OUR_CONFIG_MAP}",
+            f"HAMi's ConfigMap {place} is not read: vgpu reads {_OUR_CONFIG_MAP}",
             f"kubectl get configmap -n {config_map['metadata']['namespace']} "
-            f"{config_map['metadata']['name']} -o yaml | kubectl vgpu import hami -f -, and put "
-            f"what it prints into {_OUR_CONFIG_MAP}",
+            f"{config_map['metadata']['name']} -o yaml | kubectl vgpu import hami -f -, and copy "
+            f"the output to {_OUR_CONFIG_MAP}",
         )
 
 
@@ -656,7 +679,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 
 def _gpu_nodes(seen: Snapshot) -> list[Object]:
-    """The nodes whose devices an agent of ours publishes."""
+    """Return the nodes whose devices our agents publish."""
     with_devices = {
         device["spec"]["nodeName"]
         for device in seen.of(GPU_DEVICES)
@@ -699,7 +722,7 @@ def _service(endpoint_slice: Object) -> str:
 
 
 def _since(when: object, now: datetime) -> float:
-    """Seconds; without end where it is not known."""
+    """Return the seconds since a time; infinity if the time is not known."""
     if not when:
         return float("inf")
     return (now - datetime.fromisoformat(str(when))).total_seconds()
@@ -712,7 +735,7 @@ def _is_recent(event: Object, now: datetime) -> bool:
 
 
 def _says(seen: Snapshot, text: str, *, on: str) -> bool:
-    """Whether a recent event about a pod of a node has these words."""
+    """Return True if a recent event about a pod on a node contains a text."""
     here = {
         pod["metadata"]["uid"]
         for pod in seen.of(PODS)
@@ -738,7 +761,7 @@ def _waits_long(claim: Object, now: datetime) -> bool:
 
 def _waits_unmarked(raw: Object, config: ClusterConfig) -> bool:
     if (raw.get("spec") or {}).get("nodeName"):
-        return False  # most pods have a node, and are not worth decoding
+        return False  # most pods have a node; decoding them would take long
     pod = gpu_pod_of(Pod.model_validate(raw), config)
     return pod is not None and not pod.is_admitted and (pod.wants_node or pod.is_gated)
 
@@ -756,6 +779,6 @@ def _place(claim: Object) -> str:
 
 
 def _some(objects: Sequence[Object]) -> str:
-    """Name five of them, and how many more there are."""
+    """Return five of the names and the number of the others."""
     more = f" and {len(objects) - 5} more" if len(objects) > 5 else ""
     return ", ".join(map(_place, objects[:5])) + more
