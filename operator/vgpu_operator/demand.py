@@ -49,7 +49,7 @@ class RequestDemand:
     percent of a device's compute: 0 reserves nothing, 100 wants the device alone. Models are in
     lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a
     difference (Fragmentation), else 0. `choice` names what decides which of several devices go
-    together, where the vendor's table has that (`placement.choices`); `group_mutex`: with the
+    together, where the vendor's table has that (`vendors.choices`); `group_mutex`: with the
     policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
     ask for such devices get the same one; `one_size`: no device with parts of another size;
     `numbered_cores`: how many cores of each device are its own, by their numbers. `neighbours` is
@@ -126,7 +126,7 @@ class Demand:
     the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
     configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
     device's score. `by_labels`: of a node's own policies it is those of its labels. `node_rule`
-    names what counts before a node's use, where a vendor's table has that (`placement.node_rules`).
+    names what counts before a node's use, where a vendor's table has that (`vendors.node_ranking`).
     """
 
     requests: tuple[RequestDemand, ...]

@@ -57,6 +57,7 @@ PLANTS = (
     imported("components", f"{_AGENT}/errors.py", "vgpu_operator.errors"),
     imported("operator", f"{_OPERATOR}/config.py", "vgpu_operator.dialects"),
     imported("operator", f"{_OPERATOR}/dialects/hami.py", "vgpu_operator.placement.planning"),
+    imported("operator", f"{_OPERATOR}/vendors/choices.py", "vgpu_operator.placement.columns"),
     imported("operator", f"{_OPERATOR}/ledger/shares.py", "vgpu_operator.admission.rules"),
     imported("operator", f"{_OPERATOR}/admission/quotas.py", "vgpu_operator.engine.state"),
     imported("operator", f"{_OPERATOR}/placement/planning.py", "vgpu_operator.ledger.device_table"),

@@ -1,8 +1,9 @@
-"""What is known of a vendor's devices, as data: one table a vendor, no code.
+"""The model of a vendor's table, which holds all that is known of the vendor's devices as data.
 
-A table has the words in which pods ask and their meaning, where a node registers its devices, and
-which annotations the vendor's device plugin reads back. What a table cannot express it names: a
-rule out of a small registry (`vgpu_operator.vendors`), each pure and described beside its code.
+A table has the resources and annotations by which pods ask, with their meaning, where a node
+registers its devices, and which annotations the vendor's device plugin reads back. For what a table
+cannot express it names a rule: a pure function in a small registry of `vgpu_operator.vendors`.
+`docs/development.md` says how to add a vendor.
 
 Source of the tables that are shipped: HAMi v2.10.0 (names and meanings).
 """
@@ -51,9 +52,9 @@ class _Part(BaseModel):
 ChoiceRule: TypeAlias = Literal[
     "largestGroups", "pairs", "wings", "runs", "smallestGroups", "fewestOnline"
 ]
-"""Which of several devices that fit go together; `vgpu_operator.placement.choices` has them."""
+"""Which of several devices that fit go together; `vgpu_operator.vendors.choices` has them."""
 NodeRule: TypeAlias = Literal["fewestOnline", "linksKept"]
-"""What counts before a node's use; `vgpu_operator.placement.node_rules` has them."""
+"""What counts before a node's use; `vgpu_operator.vendors.node_ranking` has them."""
 
 
 class Size(_Part):

@@ -29,15 +29,15 @@ from vgpu_operator.placement.checks import (
     take,
     take_place,
 )
-from vgpu_operator.placement.choices import CHOICES, OF_ONE_TOO
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
-from vgpu_operator.placement.node_rules import NODE_RULES
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
 from vgpu_operator.placement.parts import on_node
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.score import node_score
 from vgpu_operator.placement.walk import too_few, walk
+from vgpu_operator.vendors.choices import CHOICES, OF_ONE_TOO
+from vgpu_operator.vendors.node_ranking import NODE_RULES
 
 
 class Preferences(NamedTuple):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from vgpu_api.errors import BadInput
-from vgpu_api.vendors import kind_of, kinds, read_table, shipped
+from vgpu_api.vendors import Vendor, kind_of, kinds, read_table, shipped
+from vgpu_api.vendors.model import ChoiceRule, NodeRule, RecordRule
 from vgpu_api.vendors.tables import refuse_shared_words
+from vgpu_operator.vendors.choices import CHOICES
+from vgpu_operator.vendors.node_ranking import NODE_RULES
 from vgpu_operator.vendors.records import RULES
+
+ROOT = Path(__file__).parents[3]
 
 TABLE = yaml.safe_load(
     """
@@ -35,10 +41,20 @@ def test_the_shipped_tables_are_right_and_no_two_share_a_word() -> None:
     assert kind_of("nvidia") is None
 
 
-def test_every_rule_that_a_table_names_is_there() -> None:
-    for kind in kinds():
-        for record in kind.records.more.values():
-            assert record.rule in RULES
+def test_every_rule_that_a_table_may_name_is_there_and_no_other() -> None:
+    assert set(RULES) == set(get_args(RecordRule))
+    assert set(CHOICES) == set(get_args(ChoiceRule))
+    assert set(NODE_RULES) == set(get_args(NodeRule))
+
+
+@pytest.mark.parametrize("vendor", shipped(), ids=lambda vendor: vendor.title)
+def test_every_vendor_is_on_its_page_and_has_an_example(vendor: Vendor) -> None:
+    page = (ROOT / "docs" / "vendors.md").read_text()
+    examples = [path.read_text() for path in (ROOT / "examples" / "vendors").glob("*.yaml")]
+    for kind in vendor.kinds:
+        prefix = kind.count.partition("/")[0]
+        assert f"`{prefix}/" in page
+        assert any(f" {prefix}/" in text for text in examples)
 
 
 def test_a_table_says_units_and_defaults() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import device_facts, some_columns
-from vgpu_operator.placement.choices import (
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.vendors.choices import (
     CHOICES,
     fewest_online,
     largest_groups,
@@ -14,7 +15,6 @@ from vgpu_operator.placement.choices import (
     smallest_groups,
     wings,
 )
-from vgpu_operator.placement.columns import Columns
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, joined
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from builders import device_facts, some_columns
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.node_rules import fewest_online, links_kept
 from vgpu_operator.placement.plan import Grant
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, joined
+from vgpu_operator.vendors.node_ranking import fewest_online, links_kept
 
 
 def a_node(groups: str) -> Columns:
