@@ -59,7 +59,7 @@ class Package:
 
 
 PACKAGES = (
-    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=17),
+    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=13),
     Package(
         "operator",
         "operator/vgpu_operator",

@@ -18,6 +18,6 @@ Everything goes one way, and what goes between two modules is a value:
 * `effects` and `effector`: what is to be written, and the one place that writes
 * `observability`: claims as Prometheus series, and a line for each decision that was carried out
 * `pod_reading`: decodes of a pod that asks for no device only what the engine needs
-* `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
+* `informers` and `leader`: where objects come from, and which replica decides
 * `slices`: what can wait lets calls go before
 """

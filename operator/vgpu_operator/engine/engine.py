@@ -38,8 +38,8 @@ from vgpu_operator.engine.scheduling.schedule_one import (
     offer,
     put_in_queue,
     spec_for,
-    take_back,
     wait,
+    withdraw,
     without_effect,
 )
 from vgpu_operator.engine.scheduling.starvation import earmark_due, review_earmarks
@@ -238,7 +238,7 @@ class Engine:
         self._drain()
         pod = self.state.cache.pod(uid)
         if pod is not None:
-            take_back(self.state, pod)
+            withdraw(self.state, pod)
             self._act(pod)
 
     def begin_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:

@@ -9,7 +9,7 @@ from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_operator.engine.scheduling.places import give_up
+from vgpu_operator.engine.scheduling.places import unreserve
 from vgpu_operator.placement import Columns
 
 FRAGMENTATION = ClusterConfig.model_validate(
@@ -45,7 +45,7 @@ async def test_cpu_counts_from_the_reservation_until_the_pod_is_gone(replica: Re
     columns = replica.ledger.columns
     assert free(columns) == {"node-1": 8000, "node-2": 8000, held.node: 6000}
     replica.news.pod_changed(a_pod_with("2", node=held.node, resource_version=2))
-    give_up(replica.state, held)
+    unreserve(replica.state, held)
     assert free(columns)[held.node] == 6000
     replica.news.pod_gone(pod.metadata.uid)
     replica.news.pod_changed(a_pod_with("2", node=held.node, resource_version=2))  # too late
@@ -62,7 +62,7 @@ async def test_a_reservation_that_moves_takes_its_cpu_with_it(replica: Replica):
 async def test_a_reservation_that_ends_gives_its_cpu_back(replica: Replica):
     consumer = replica.news.pod_changed(a_pod_with("2"))
     held = replica.offer(consumer)
-    give_up(replica.state, held)
+    unreserve(replica.state, held)
     assert free(replica.ledger.columns) == {"node-1": 8000, "node-2": 8000}
 
 

@@ -39,8 +39,8 @@ from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
 from vgpu_operator.engine.nodes.agents import absent_agent
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
 from vgpu_operator.engine.scheduling.kept import Yielding
-from vgpu_operator.engine.scheduling.places import adopt, give_up
-from vgpu_operator.engine.scheduling.requeue import withdraw
+from vgpu_operator.engine.scheduling.places import adopt, unreserve
+from vgpu_operator.engine.scheduling.requeue import clear_nomination
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import InFlight, State
 from vgpu_operator.ledger import ClaimKey
@@ -144,7 +144,7 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     if held is not None and held.is_binding:
         return None
     if held is not None:
-        give_up(state, held)
+        unreserve(state, held)
     desired = DesiredStatus.refused(
         reason=Reason.ALLOCATION_UNUSABLE, message=f"{why}; decided anew"
     )
@@ -160,7 +160,7 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
     if held is not None and held.is_binding and _may_get_its_node(claim, held.pod_uid, state):
         return None
     if held is not None and held.is_written:
-        give_up(state, held)
+        unreserve(state, held)
     if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
     return _say(claim, state, DesiredStatus.released(reason), let_go=True)
@@ -211,7 +211,7 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
         state.pods.ended.add(reserved.pod_uid)
     held = state.reservations.of_claim(key)
     if held is not None and held.is_written:
-        give_up(state, held)
+        unreserve(state, held)
     desired = DesiredStatus.released(f"its pod has ended, and {absent.why}")
     return _say(claim, state, desired, let_go=True)
 
@@ -222,7 +222,7 @@ def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
     if held is None or held.allocation is None or held.is_written:
         return None
     if not _may_write(claim, held, state):
-        give_up(state, held)
+        unreserve(state, held)
         if held.pod_uid:
             state.pods.due[held.pod_uid] = None
         return None
@@ -241,20 +241,20 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
         return None
     if claim.spec.binding_mode == "Immediate":
         del state.claims.expired[key]
-        return _unreserved(claim, state)
+        return _without_pod(claim, state)
     reserved = claim.status.reserved_for
     pod = "" if reserved is None else reserved.pod_name
     return _say(claim, state, DesiredStatus.expired(pod), let_go=True)
 
 
-def unreserve(claim: VGPUClaim, state: State) -> Effect | None:
-    """An Immediate claim whose pod went unbound keeps its devices, for the next pod."""
+def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
+    """Take the pod's name off an Immediate claim whose pod went unbound; its devices stay."""
     if lifecycle.pod_to_forget(claim, state.cache) is None:
         return None
     held = state.reservations.of_claim(key_of(claim))
     if held is not None:
-        give_up(state, held)
-    return _unreserved(claim, state)
+        unreserve(state, held)
+    return _without_pod(claim, state)
 
 
 def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
@@ -268,7 +268,7 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
             state.claims.timers.set(held.key, held.until)
         return None
     if not held.pod_uid or reserved is None:  # an Immediate claim's, which names no pod yet
-        give_up(state, held)
+        unreserve(state, held)
         return None
     held.is_read = True
     return ReadPod(held.key.namespace, reserved.pod_name, held.pod_uid, held.allocation_id)
@@ -391,7 +391,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     release_orphaned,
     write_reservation,
     expire,
-    unreserve,
+    keep_for_next_pod,
     lift_gate,
     replace_stuck,
     read_lapsed,
@@ -418,7 +418,7 @@ def _make(key: ClaimKey, state: State) -> Effect | None:
         return None
     pod = state.cache.pod(held.pod_uid)
     if pod is None or not pod.owned or held.spec is None:
-        give_up(state, held)  # the claim that it names is gone, or the pod is
+        unreserve(state, held)  # the claim that it names is gone, or the pod is
         return None
     desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
     state.claims.writing[key] = InFlight(held.allocation, held.spec, held.assumption)
@@ -449,20 +449,20 @@ def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
 
 
 def _note_lapsed(key: ClaimKey, state: State) -> None:
-    """Gives up a tentative place that no pod took."""
+    """End a tentative place that no Filter came for."""
     held = state.reservations.of_claim(key)
     if held is not None and held.is_tentative and held.has_lapsed(state.now):
-        give_up(state, held)
+        unreserve(state, held)
         pod = state.cache.pod(held.pod_uid)
-        withdrawn = None if pod is None else withdraw(pod, state)
-        if withdrawn is not None:
-            state.outbox.append(withdrawn)
+        cleared = None if pod is None else clear_nomination(pod, state)
+        if cleared is not None:
+            state.outbox.append(cleared)
 
 
 # Writing.
 
 
-def _unreserved(claim: VGPUClaim, state: State) -> Effect:
+def _without_pod(claim: VGPUClaim, state: State) -> Effect:
     assert claim.status.allocation is not None
     return _say(claim, state, DesiredStatus.allocated(claim.status.allocation, None))
 

@@ -7,7 +7,7 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.lifecycle import has_live_pod
 from vgpu_operator.engine.claims.status import RELEASED
-from vgpu_operator.engine.scheduling.places import confirm, give_up, keep_bound, resolve
+from vgpu_operator.engine.scheduling.places import confirm, keep_bound, resolve, unreserve
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_one import put_immediate_in_queue
 from vgpu_operator.engine.state import State
@@ -40,7 +40,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
             if held.is_written and _has_arrived(state, held):
                 state.reservations.drop(held)
         elif held.is_written:
-            give_up(state, held)  # what stood there was released, or replaced
+            unreserve(state, held)  # what stood there was released, or replaced
     if allocation is None or allocation.id != state.claims.expired.get(key):
         state.claims.expired.pop(key, None)
     state.claims.look_at(key)
@@ -86,7 +86,7 @@ def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
     resolve(state, key, _NEVER)
     held = state.reservations.of_claim(key)
     if held is not None and held.is_written:
-        give_up(state, held)
+        unreserve(state, held)
     work = state.claims
     for of_claim in (
         work.reported,

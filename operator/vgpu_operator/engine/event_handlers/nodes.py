@@ -9,7 +9,7 @@ from vgpu_api.v1alpha1 import Metadata
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.describe import node_event
-from vgpu_operator.engine.scheduling.places import give_up
+from vgpu_operator.engine.scheduling.places import unreserve
 from vgpu_operator.engine.state import AgentSeen, State
 from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
 from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
@@ -37,7 +37,7 @@ def node_deleted(event: events.NodeDeleted, state: State) -> None:
     number = state.ledger.columns.node_id(event.name)
     if number is not None:
         for place in list(state.reservations.tentative.get(number, {}).values()):
-            give_up(state, place)
+            unreserve(state, place)
     state.cache.nodes.pop(event.name, None)
     state.ledger.remove_node(event.name)
     _look_at_claims_on(state, event.name)

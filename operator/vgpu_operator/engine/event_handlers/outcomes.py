@@ -13,7 +13,7 @@ from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.event_handlers.claims import note_immediate, observe_claim
 from vgpu_operator.engine.event_handlers.pods import observe_pod, pod_deleted
 from vgpu_operator.engine.hami import pod_events
-from vgpu_operator.engine.scheduling.places import give_up, lapse, leave_unsettled
+from vgpu_operator.engine.scheduling.places import lapse, leave_unsettled, unreserve
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_one import put_in_queue, spec_for
 from vgpu_operator.engine.state import State
@@ -45,7 +45,7 @@ def claim_written(event: events.ClaimWritten, state: State) -> None:
     if assumption is not None and (held is None or held.assumption is not assumption):
         state.ledger.forget(assumption)
     if is_its and held is not None and _came_to_nothing(state, event):
-        give_up(state, held)
+        unreserve(state, held)
         note_immediate(state, key)
         if held.pod_uid:
             state.pods.due[held.pod_uid] = None
@@ -136,7 +136,7 @@ def requeue_ended(event: events.RequeueEnded, state: State) -> None:
         return
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.is_tentative:
-        give_up(state, held)
+        unreserve(state, held)
     spec = spec_for(state, pod)
     if isinstance(spec, VGPUClaimSpec) and (held is None or held.is_tentative):
         put_in_queue(state, pod, spec)

@@ -12,7 +12,8 @@ from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immedi
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
-from vgpu_operator.engine.scheduling.places import give_up
+from vgpu_operator.engine.scheduling.places import unreserve
+from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_one import spec_for
 from vgpu_operator.engine.state import State
 
@@ -84,7 +85,7 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
     _stop_waiting(state, event.uid, known)
     held = state.reservations.of_pod(event.uid)
     if held is not None and held.is_tentative:
-        give_up(state, held)
+        unreserve(state, held)
     if known is not None:
         state.claims.look_at(known.claim)
         note_immediate(state, known.claim)
@@ -115,18 +116,25 @@ def _note_pod(state: State, pod: GPUPod) -> None:
     note_immediate(state, pod.claim)
     if not pod.is_running:
         if held is not None and held.is_tentative:
-            give_up(state, held)
+            unreserve(state, held)
         return
-    if held is not None and held.node == pod.pod.spec.node_name and not held.is_tentative:
+    if held is not None:
+        _note_bound(state, pod, held)
+    state.pods.due[uid] = None
+
+
+def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
+    """Take in that a pod with a reservation has a node: the one that is reserved, or another."""
+    is_there = held.node == pod.pod.spec.node_name
+    if is_there and not held.is_tentative:
         held.begin_bind(pod.reserved_for)
         held.bound()
         if held.is_written:
             state.reservations.drop(held)
-    elif held is not None:
-        if held.node == pod.pod.spec.node_name and not held.is_awaited:
-            state.pods.owed.add(uid)  # it was offered there, and took longer than the offer lasts
-        give_up(state, held)
-    state.pods.due[uid] = None
+        return
+    if is_there and not held.is_awaited:
+        state.pods.owed.add(pod.uid)  # it was offered there, and took longer than the offer lasts
+    unreserve(state, held)
 
 
 def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:

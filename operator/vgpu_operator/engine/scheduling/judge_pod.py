@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.gate import admit
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -20,17 +20,11 @@ def judge_pod(state: State, uid: str) -> None:
         admit(state, pod)
         return
     claim = state.cache.claim(pod.claim)
-    lacks_allocation = pod.is_running and not _has_its_allocation(pod, claim)
-    lacks_allocation = lacks_allocation and uid not in state.pods.ended
-    if not lacks_allocation and not (pod.wants_node and uid in state.pods.blocked):
+    if not _may_be_served(state, pod, claim):
         return
-    spec = spec_for(state, pod)
-    refusal = spec if isinstance(spec, Refusal) else None
-    if refusal is None and claim is not None:
-        refusal = refusal_of(state, claim, pod)
-    if refusal is not None or isinstance(spec, Refusal):
-        if refusal is not None:
-            state.pods.blocked[uid] = refusal
+    spec = _spec_for(state, pod, claim)
+    if isinstance(spec, Refusal):
+        state.pods.blocked[uid] = spec
         state.claims.look_at(pod.claim)
         return
     state.pods.blocked.pop(uid, None)
@@ -38,6 +32,23 @@ def judge_pod(state: State, uid: str) -> None:
         put_in_queue(state, pod, spec)
     else:
         state.outbox.append(requeue(pod, claim.status.allocation.node_name, state))
+
+
+def _may_be_served(state: State, pod: GPUPod, claim: VGPUClaim | None) -> bool:
+    """Return True for a bound pod without an allocation, and for one whose claim blocked it."""
+    if pod.wants_node:
+        return pod.uid in state.pods.blocked
+    return (
+        pod.is_running and not _has_its_allocation(pod, claim) and pod.uid not in state.pods.ended
+    )
+
+
+def _spec_for(state: State, pod: GPUPod, claim: VGPUClaim | None) -> VGPUClaimSpec | Refusal:
+    """Return the spec of the pod's claim, or why that cannot serve the pod, whatever is free."""
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal) or claim is None:
+        return spec
+    return refusal_of(state, claim, pod) or spec
 
 
 def _has_its_allocation(pod: GPUPod, claim: VGPUClaim | None) -> bool:

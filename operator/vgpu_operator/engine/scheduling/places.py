@@ -1,4 +1,4 @@
-"""Takes decisions into the state: reservations made, adopted and given up.
+"""Takes decisions into the state: makes reservations, adopts allocations, ends reservations.
 
 The only code that assumes in the ledger, and that forgets what was assumed.
 """
@@ -118,7 +118,7 @@ def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
     """Keep a place for a pod that is on its way to Bind, as long as no other pod needs it."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
-        give_up(state, held)
+        unreserve(state, held)
     state.queue.take(pod.claim)
     state.pods.blocked.pop(pod.uid, None)
     shares = _shares(state.ledger.columns, plan)
@@ -127,11 +127,12 @@ def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
 
 
 def lapse(state: State, reservation: Reservation) -> None:
-    """An offered place was not bound: its devices are free again, but the place stays tentative.
+    """End a reservation that was not bound in time; its place stays tentative.
 
-    Binding a volume may take minutes. Who needs the devices takes them; who does not, leaves them.
+    Binding a volume may take minutes, so the pod may still come. Until then anybody who needs the
+    devices takes them. The allocation is taken off the claim (the step `expire`).
     """
-    give_up(state, reservation)
+    unreserve(state, reservation)
     allocation = reservation.allocation
     if allocation is None:
         return
@@ -152,8 +153,8 @@ def lapse(state: State, reservation: Reservation) -> None:
     _tentative(state, reservation.key, reservation.pod_uid, reservation.node, shares, LAPSED_S)
 
 
-def give_up(state: State, reservation: Reservation) -> None:
-    """Forget a reservation; the claim's status stays."""
+def unreserve(state: State, reservation: Reservation) -> None:
+    """End a reservation, and forget what is assumed for it; the claim's status stays as it is."""
     if state.reservations.is_current(reservation):
         state.reservations.drop(reservation)
         _let_go(state, reservation)

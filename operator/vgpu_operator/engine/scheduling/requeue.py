@@ -38,8 +38,8 @@ def requeue(pod: GPUPod, node: str, state: State) -> Requeue:
     )
 
 
-def withdraw(pod: GPUPod, state: State) -> Requeue | None:
-    """Take a nomination back whose place is given up: it would keep CPU from other pods."""
+def clear_nomination(pod: GPUPod, state: State) -> Requeue | None:
+    """Clear the nomination of a pod whose place is gone: it would keep CPU from other pods."""
     if pod.uid not in state.pods.nominated:
         return None
     state.pods.nominated.discard(pod.uid)

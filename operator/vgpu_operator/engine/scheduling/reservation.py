@@ -44,7 +44,8 @@ class Reservation:
 
     A tentative place is held in memory only, and yields to any Filter. From Offered on the devices
     are assumed in the ledger and the claim is written; so between these two a new reservation takes
-    the place of the old one. Every other change of phase is one of the methods below.
+    the place of the old one. Every other change of phase is one of the methods below. How one
+    ends, and what is left of it, is a table in docs/design/reservations.md.
 
     Attributes:
         key: The claim.
@@ -110,8 +111,13 @@ class Reservation:
         """The id of its allocation; empty while tentative."""
         return "" if self.allocation is None else self.allocation.id
 
+    def lapse_now(self, now: float) -> None:
+        """End the offer now instead of in time: kube-scheduler has ruled the node out."""
+        if self.phase is Phase.OFFERED:
+            self.until = now
+
     def withdraw(self, now: float) -> None:
-        """Its scheduler takes the place back: it lapses now."""
+        """End the offer now, and keep no tentative place: its scheduler takes the place back."""
         if self.phase is Phase.OFFERED:
             self.until, self.is_withdrawn = now, True
 

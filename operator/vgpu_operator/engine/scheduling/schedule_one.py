@@ -24,7 +24,7 @@ from vgpu_operator.engine.gpu_pod import (
 )
 from vgpu_operator.engine.scheduling.earmarks import explain
 from vgpu_operator.engine.scheduling.kept import Yielding
-from vgpu_operator.engine.scheduling.places import adopt, give_up, reserve, take_softly
+from vgpu_operator.engine.scheduling.places import adopt, reserve, take_softly, unreserve
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -147,13 +147,13 @@ def without_effect(
         )
 
 
-def take_back(state: State, pod: GPUPod) -> None:
-    """The place that is offered to a pod lapses now, unless a Binding to it may come to stand."""
+def withdraw(state: State, pod: GPUPod) -> None:
+    """Let the place that is offered to a pod lapse now, unless a Binding to it may still stand."""
     held = state.reservations.of_pod(pod.uid)
     if held is None:
         return
     if held.is_tentative:
-        give_up(state, held)
+        unreserve(state, held)
     elif not held.is_immediate:
         held.withdraw(state.now)
         state.claims.look_at(held.key)
@@ -170,15 +170,7 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
             a requeue for another node would have no effect: what makes that feasible wakes the pod.
     """
     held = state.reservations.of_pod(pod.uid)
-    missed = 0
-    if held is not None and held.is_tentative:
-        if held.node not in candidates:
-            missed = only(held.number)
-            _count_miss(state, held)
-        give_up(state, held)
-    elif held is not None and held.is_written and not (held.is_binding or held.is_immediate):
-        held.until = state.now  # kube-scheduler rules its node out
-        state.claims.look_at(held.key)
+    missed = 0 if held is None else _rule_out(state, held, candidates)
     spec = spec_for(state, pod)
     claim = state.cache.claim(pod.claim)
     if isinstance(spec, Refusal) or _is_decided(state, claim, pod):
@@ -191,6 +183,23 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
         numbers = state.ledger.columns.node_ids(candidates)
         missed = ~sum({only(number) for number in numbers if number is not None})
     put_in_queue(state, pod, spec, ruled_out=missed)
+
+
+def _rule_out(state: State, held: Reservation, candidates: Collection[str]) -> int:
+    """End the place of a pod that a Filter refused; return the bit of a node it need not wait for.
+
+    An offer that is written already lapses: its pod is read first.
+    """
+    if held.is_tentative:
+        unreserve(state, held)
+        if held.node in candidates:
+            return 0
+        _count_miss(state, held)
+        return only(held.number)
+    if held.is_written and not (held.is_binding or held.is_immediate):
+        held.lapse_now(state.now)
+        state.claims.look_at(held.key)
+    return 0
 
 
 def _is_decided(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
@@ -508,5 +517,5 @@ def _evict_tentative(state: State, reservation: Reservation) -> None:
             for share in place_.shares
         )
         if overlaps:
-            give_up(state, place_)
+            unreserve(state, place_)
             state.pods.due[place_.pod_uid] = None
