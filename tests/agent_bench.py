@@ -22,7 +22,7 @@ from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.backends import Backends, InstanceBackend, LibraryBackend
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
@@ -36,7 +36,6 @@ from vgpu_nodeagent.kubelet.releases import Releases
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
 
@@ -136,6 +135,23 @@ class Said:
         return lambda *args, **named: None
 
 
+class NothingEnds:
+    """Releases nothing."""
+
+    async def sweep(self) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the kubelet, which waits for the answer or does not."""
+
+    waiting: bool = True
+
+    def is_waiting(self) -> bool:
+        return self.waiting
+
+
 @dataclass(slots=True)
 class Bench:
     """PreStart with everything around it in a folder."""
@@ -145,7 +161,6 @@ class Bench:
     view: SyncedView
     prestart: PreStart
     said: Said
-    kubelet_pods: Path
     driver: ObedientDriver
     bound_unseen: set[str] = field(default_factory=set)
     clock: SetClock = field(default_factory=SetClock)
@@ -155,8 +170,16 @@ class Bench:
         """Allocate a slot for a pod and prepare it; returns the lease's name."""
         slot_allocation, _ = self.prestart.allocate([slot])
         self.kubelet.holds(pod, slot, slot_allocation)
-        await self.prestart.prepare([slot], still_needed=lambda: wanted)
+        await self.prestart.prepare([slot], call=Call(wanted))
         return slot_allocation
+
+    async def is_bound(self, namespace: str, name: str, uid: str) -> bool:
+        await asyncio.sleep(0)
+        return uid in self.bound_unseen
+
+    @property
+    def kubelet_pods(self) -> Path:
+        return self.node.kubelet_pods
 
     def nothing_is_granted(self) -> bool:
         pages = [
@@ -177,12 +200,10 @@ async def a_bench(
     view = SyncedView("n1")
     driver = ObedientDriver(devices or [a_driver_device()])
     checkpoint = Checkpoint(folder / "slots.json")
-    inventory = Inventory(
-        driver, NvidiaConfig(), own_places=lambda: places(checkpoint.state.claim_instances)
-    )
+    inventory = Inventory(driver, NvidiaConfig(), checkpoint)
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
-    instances = Instances(driver, checkpoint, is_static=inventory.is_static)
+    instances = Instances(driver, checkpoint, inventory)
     node = LocalNode(
         name="n1",
         resource=SLOT,
@@ -195,36 +216,29 @@ async def a_bench(
             folder / "slots",
             SpecFolder(folder / "cdi"),
             library=Library("build", ()),
-            proc=proc,
+            host=HostFolders(proc=proc),
         ),
         pod_resources=cast("PodResources", kubelet),
         kubelet_checkpoint=kubelet.path,
+        kubelet_pods=folder / "pods",
         host_numa=host or HostNuma(),
     )
-
-    async def sweep() -> None:
-        await asyncio.sleep(0)
 
     said = Said()
     prestart = PreStart(
         node,
         reports=cast("Reports", said),
-        waiting=WaitingPods(view, touch=lambda pod: None),
-        sweep=sweep,
+        waiting=WaitingPods(view, cast("Reports", said)),
+        releases=NothingEnds(),
         patience_s=0,
         clock=SetClock(),
     )
-    bench = Bench(node, kubelet, view, prestart, said, folder / "pods", driver)
-
-    async def is_bound(namespace: str, name: str, uid: str) -> bool:
-        await asyncio.sleep(0)
-        return uid in bench.bound_unseen
+    bench = Bench(node, kubelet, view, prestart, said, driver)
 
     bench.releases = Releases(
         node,
         reports=cast("Reports", said),
-        is_bound=is_bound,
-        kubelet_pods=bench.kubelet_pods,
+        bound=bench,
         freed=lambda: None,
         clock=bench.clock,
     )

@@ -26,7 +26,7 @@ from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.health import Health
 from vgpu_nodeagent.discovery.inventory import Inventory
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import driver_source
@@ -35,7 +35,7 @@ from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.priority_throttle import PriorityThrottle
 from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
-from vgpu_nodeagent.enforcement.watchdog import Watchdog
+from vgpu_nodeagent.enforcement.watchdog import Signals, Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
 from vgpu_nodeagent.kubelet.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
@@ -59,7 +59,6 @@ from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.reporting.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.reporting.violations import Violations
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_pods import NodePods
 from vgpu_nodeagent.state.node_view import NodeView
@@ -88,27 +87,18 @@ class Agent:
         self._api = api
         self._driver = driver
         self._metrics = Metrics()
-        self._liveness = Liveness(unready=self.unready)
+        self._liveness = Liveness(self)
         self._heartbeat = Heartbeat(api, config.node_name)
         self._serving = ServingLock(config.state_dir)
         self._health = Health()
         self._view = NodeView(config.node_name)
         self._pods = NodePods(api, config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
-        self._inventory = Inventory(
-            driver,
-            config.cluster.nvidia,
-            own_places=lambda: places(checkpoint.state.claim_instances),
-        )
+        self._inventory = Inventory(driver, config.cluster.nvidia, checkpoint)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         usage_folders = folders_on(config.usage_regions)
         usage_folders.verify(config.state_dir)
-        instances = Instances(
-            driver,
-            checkpoint,
-            changed=self._inventory.look_soon,
-            is_static=self._inventory.is_static,
-        )
+        instances = Instances(driver, checkpoint, self._inventory)
         self._node = LocalNode(
             name=config.node_name,
             resource=config.resource,
@@ -123,18 +113,17 @@ class Agent:
                 library=stage_library(config.library, config.state_dir / "lib"),
                 driver=driver_source(config.driver_roots, config.host_root, config.driver_files),
                 usage=usage_folders,
-                dev=config.host_root / "dev",
+                host=HostFolders(dev=config.host_root / "dev"),
             ),
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
             kubelet_checkpoint=config.kubelet_checkpoint,
+            kubelet_pods=config.kubelet_pods,
             host_numa=HostNuma(config.sysfs_dir),
         )
-        self._usage = UsageReader(
-            driver, lambda: self._node.checkpoint.state, self._node.allocations
-        )
+        self._usage = UsageReader(driver, checkpoint, self._node.allocations)
         self._exposed = UsageCollector(
             config.node_name,
-            lambda: self._inventory.devices,
+            self._inventory,
             hami=config.cluster.views.hami_metrics,
         )
         self._metrics.registry.register(self._exposed)
@@ -142,34 +131,28 @@ class Agent:
         violations = Violations(config.node_name, self._view, self._reports, self._metrics)
         self._watchdog = Watchdog(
             driver,
-            lambda: self._node.checkpoint.state,
+            checkpoint,
             self._node.allocations,
             violations,
-            on_violation=config.on_violation,
-            on_unclaimed=config.on_unclaimed,
+            signals=Signals(config.on_violation, config.on_unclaimed),
         )
-        self._priority_throttle = PriorityThrottle(
-            driver, lambda: self._node.checkpoint.state, self._node.allocations
-        )
-        self._waiting = WaitingPods(self._view, touch=self._reports.touch)
+        self._priority_throttle = PriorityThrottle(driver, checkpoint, self._node.allocations)
+        self._waiting = WaitingPods(self._view, self._reports)
         self._releases = Releases(
             self._node,
             reports=self._reports,
-            is_bound=self._is_bound,
-            kubelet_pods=config.kubelet_pods,
+            bound=self._pods,
             freed=self._room_was_made,
             unused_allocation_s=config.unused_allocation_s,
         )
-        self._audit = AuditSocket(
-            self._node, config.state_dir / SOCKET, usage=lambda: self._exposed.usage
-        )
+        self._audit = AuditSocket(self._node, config.state_dir / SOCKET, reading=self._exposed)
         self._resizing = Resizing(self._node, reports=self._reports)
         self._plugin = DevicePlugin(
             PreStart(
                 self._node,
                 reports=self._reports,
                 waiting=self._waiting,
-                sweep=self._releases.sweep,
+                releases=self._releases,
             ),
             offer=self._offer,
             metrics=self._metrics,
@@ -400,15 +383,6 @@ class Agent:
             for uuid, reading in usage.devices.items():
                 self._metrics.usage(self._config.node_name, uuid, reading)
             await asyncio.sleep(PERIOD_S)
-
-    async def _is_bound(self, namespace: str, name: str, uid: str) -> bool:
-        """Whether a pod is bound to this node; a doubt counts as yes."""
-        try:
-            found = await self._pods.bound(namespace, name)
-        except ClientError as error:
-            logger.debug("pod %s/%s: %s", namespace, name, error)
-            return True
-        return any(pod["metadata"]["uid"] == uid for pod in found)
 
 
 def _exposure(config: AgentConfig) -> Exposure | None:

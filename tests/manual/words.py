@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 from unittest.mock import Mock, patch
 
@@ -233,7 +233,7 @@ def metrics() -> dict[str, Series]:
         found[_wire(family.name, family.type)] = Series(
             family.type, tuple(metric._labelnames), family.documentation
         )
-    usage = exposition.UsageCollector("", dict, hami=True)
+    usage = exposition.UsageCollector("", SimpleNamespace(devices={}), hami=True)
     config = ClusterConfig()
     state = State(config, Ledger(config=config), lambda: "")
     engine = Engine(state, Mock(spec=Effector), Clock(), lambda: True)

@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_claim, a_request, an_allocated_device, an_allocation
+from vgpu_api.config import NvidiaConfig
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.discovery.drivers.base import MigInstance
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
 from vgpu_nodeagent.state.claim_instances import ClaimInstance, places
@@ -85,14 +87,16 @@ class Cuts(RuleBasedStateMachine):
         """When all claims are over, what is left is the administrator's."""
         self.live.clear()
         self.fate.left = 0
-        self.run(self.instances.remove_all(lambda claim_instance: True))
+        self.run(self.instances.remove_all(self.checkpoint.state.claim_instances.values()))
         assert set(self.there()) == self.foreign
         assert self.checkpoint.state.claim_instances == {}
 
     def restart(self) -> None:
         """An agent that knows nothing but what is on disk."""
         self.checkpoint = MortalCheckpoint(self.disk, self.fate)
-        self.instances = Instances(self.driver, self.checkpoint)
+        self.instances = Instances(
+            self.driver, self.checkpoint, Inventory(self.driver, NvidiaConfig())
+        )
 
     def there(self) -> tuple[MigInstance, ...]:
         (device,) = self.driver.present
@@ -140,7 +144,8 @@ class Cuts(RuleBasedStateMachine):
     def sweep(self, kill: int) -> None:
         """Claims that are gone are found without an event."""
         self.fate.left = kill
-        self.run(self.instances.remove_all(self.is_over))
+        over = filter(self.is_over, self.checkpoint.state.claim_instances.values())
+        self.run(self.instances.remove_all(list(over)))
 
     def is_over(self, claim_instance: ClaimInstance) -> bool:
         _, allocation = self.live.get(claim_instance.claim_uid, (None, None))

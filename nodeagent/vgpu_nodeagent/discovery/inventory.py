@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Protocol
 
 from vgpu_api.config import NodeSettings, NvidiaConfig
 from vgpu_api.effective import Use
@@ -82,24 +83,32 @@ def capacity_of(
     )
 
 
+class OwnInstances(Protocol):
+    """Knows the MIG instances that the agent made."""
+
+    def own_places(self) -> frozenset[tuple[str, int]]:
+        """Return where they may lie now: device and first memory slice.
+
+        Nothing can be made where instances of others lie.
+        """
+
+
 class Inventory:
     """The devices known, which of them are present, and whether the driver answers.
 
     Args:
         driver: Whose devices.
         config: The administrator's settings of all of them.
-        own_places: Where instances of ours may lie now: device and first memory slice. Where others
-            lie, nothing can be made.
+        own: Knows which MIG instances are ours; None: none is.
     """
 
     def __init__(
         self,
         driver: Driver,
         config: NvidiaConfig,
-        *,
-        own_places: Callable[[], frozenset[tuple[str, int]]] = frozenset,
+        own: OwnInstances | None = None,
     ) -> None:
-        self._own_places = own_places
+        self._own = own
         self._look_requested = asyncio.Event()
         self._driver = driver
         self._config = NodeSettings(config)
@@ -203,6 +212,9 @@ class Inventory:
         """Whether a device's instances are an administrator's."""
         device = self._known.get(uuid)
         return device is not None and is_static(device, self._specs.get(uuid), self._config.nvidia)
+
+    def _own_places(self) -> frozenset[tuple[str, int]]:
+        return frozenset() if self._own is None else self._own.own_places()
 
     def _with_places(
         self, device: PhysicalDevice, own: frozenset[tuple[str, int]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgpu_api import names
@@ -41,6 +41,14 @@ displays: no program of a claim needs them, and each is one more way into the ke
 _NOTHING_FROM_THE_RUNTIME = "void"
 
 
+@dataclass(frozen=True, slots=True)
+class HostFolders:
+    """Where this process finds the host's device nodes and processes."""
+
+    dev: Path = Path("/dev")
+    proc: Path = Path("/proc")
+
+
 class Allocations:
     """Creates, opens and closes allocations on disk.
 
@@ -50,7 +58,9 @@ class Allocations:
         library: What an interposed container is given.
         driver: Where the driver's files come from.
         usage: Makes the folders of usage regions.
-        dev: Where this process finds the host's device nodes.
+        host: Where this process finds what the kernel has of the host.
+
+    Attributes:
         proc: The host's processes.
     """
 
@@ -62,16 +72,15 @@ class Allocations:
         library: Library,
         driver: DriverSource = ConfiguredDriver(),  # noqa: B008 - a value, and frozen
         usage: UsageFolders = PlainFolders(),  # noqa: B008 - has no state
-        dev: Path = Path("/dev"),
-        proc: Path = Path("/proc"),
+        host: HostFolders = HostFolders(),
     ) -> None:
         self._root = root
         self._specs = specs
         self._library = library
         self._driver = driver
         self._usage_folders = usage
-        self._dev = dev
-        self._proc = proc
+        self._dev = host.dev
+        self.proc = host.proc
 
     def create(self, allocation: str) -> tuple[Mount, Mount]:
         """Make a denying page and an empty region; returns the mounts for the Allocate answer.
@@ -149,7 +158,7 @@ class Allocations:
             env[names.ENV_VISIBLE_DEVICES] = _NOTHING_FROM_THE_RUNTIME
         control = map(DeviceNode, _CONTROL_NODES)
         own = (node for limit in grant.limits for node in nodes[limit.uuid])
-        desired = numbered(dict.fromkeys((*own, *control)), proc=self._proc)
+        desired = numbered(dict.fromkeys((*own, *control)), proc=self.proc)
         self._specs.write(
             allocation,
             Edits(
@@ -203,11 +212,11 @@ class Allocations:
         """
         folder = self._root / allocation
         files = [folder / "limits", folder / "usage" / "region"]
-        return processes_mapping(files, pod_uid=pod_uid, proc=self._proc)
+        return processes_mapping(files, pod_uid=pod_uid, proc=self.proc)
 
     def pod_processes(self, pod_uid: str) -> frozenset[int]:
         """Processes in the pod's cgroup, whether or not the library is in them."""
-        return processes_of_pod(pod_uid, proc=self._proc)
+        return processes_of_pod(pod_uid, proc=self.proc)
 
     def region_path(self, allocation: str) -> Path:
         """Where the usage region of an allocation lies."""

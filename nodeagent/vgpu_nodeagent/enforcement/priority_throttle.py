@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.discovery.drivers.base import Driver
@@ -20,7 +19,7 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.watchdog import residences
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import SlotState
+from vgpu_nodeagent.state.slots import Record, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -77,26 +76,23 @@ class PriorityThrottle:
 
     Args:
         driver: Reports which processes compute.
-        state: Who was given what, now.
+        record: Who was given what.
         allocations: Their files.
         clock: The time.
-        proc: The host's process list.
     """
 
     def __init__(
         self,
         driver: Driver,
-        state: Callable[[], SlotState],
+        record: Record,
         allocations: Allocations,
         *,
         clock: Clock | None = None,
-        proc: Path = Path("/proc"),
     ) -> None:
         self._driver = driver
-        self._state = state
+        self._record = record
         self._allocations = allocations
         self._clock = clock or Clock()
-        self._proc = proc
         self._marks: dict[str, int] = {}  # see `Driver.compute_since`
         self._seen: dict[tuple[str, str], float] = {}  # (device, allocation): last seen computing
         self._held: dict[str, dict[str, int]] = {}  # by slot allocation
@@ -114,7 +110,7 @@ class PriorityThrottle:
         Where all were of one priority and none was held back, pages are read again only when
         something was granted or has ended since: 150 of them take 4.5 ms of CPU.
         """
-        if self._calm is self._state():
+        if self._calm is self._record.state:
             return
         computing: Mapping[str, Mapping[int, float]] = {}
         limits = self._limits()
@@ -125,7 +121,7 @@ class PriorityThrottle:
                 logger.debug("nobody is held back: %s", error)
         elif not any(limit.ceiling for on in limits.values() for limit in on.values()):
             self._held = {}
-            self._calm = self._state()
+            self._calm = self._record.state
             return
         # Nothing is awaited from here on: what is read of the pages holds until they are written.
         limits = self._limits()
@@ -148,7 +144,7 @@ class PriorityThrottle:
     def _limits(self) -> _On:
         """The pages that grant something."""
         found: _On = {}
-        for allocation in self._state().slot_allocations.values():
+        for allocation in self._record.state.slot_allocations.values():
             if not allocation.is_bound:
                 continue
             try:
@@ -163,10 +159,10 @@ class PriorityThrottle:
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
         """Remember who computes; without a region, a process counts for all that its pod has."""
-        now, state = self._clock.monotonic(), self._state()
+        now, state = self._clock.monotonic(), self._record.state
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
         pids = frozenset().union(*busy.values())
-        homes = residences(pids, state, self._allocations, proc=self._proc)
+        homes = residences(pids, state, self._allocations)
         for uuid, at_work in busy.items():
             for home in (homes[pid] for pid in at_work):
                 if home.claim_allocation is None:

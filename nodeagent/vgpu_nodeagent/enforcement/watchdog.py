@@ -17,10 +17,9 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 from vgpu_api.quantity import MIB
@@ -34,7 +33,7 @@ from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import ClaimAllocation, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, Record, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -124,16 +123,13 @@ class Stranger:
 
 
 def residences(
-    pids: Collection[int],
-    state: SlotState,
-    allocations: Allocations,
-    *,
-    proc: Path = Path("/proc"),
+    pids: Collection[int], state: SlotState, allocations: Allocations
 ) -> Mapping[int, Residence]:
     """Where each of these processes lives.
 
     The cgroup decides: what a process maps is its own to choose.
     """
+    proc = allocations.proc
     regions = {allocations.region_path(name): name for name in state.slot_allocations}
     by_pod = {
         claim_allocation.pod_uid: claim_allocation
@@ -270,6 +266,58 @@ class Consequences(Protocol):
         """The processes of no claim on each device; called when they are others than before."""
 
 
+class Signals:
+    """Ends processes that take more than they may, where the administrator wants that.
+
+    Args:
+        on_violation: What to do to a claim beyond a limit, besides reporting it.
+        on_unclaimed: What to do to processes of pods without a claim, besides reporting them.
+    """
+
+    def __init__(
+        self,
+        on_violation: OnViolation = OnViolation.REPORT,
+        on_unclaimed: OnViolation = OnViolation.REPORT,
+    ) -> None:
+        self.on_violation = on_violation
+        self.on_unclaimed = on_unclaimed
+
+    def end(self, pids: Iterable[int], terminated: set[int]) -> None:
+        """Send SIGTERM to each process, and SIGKILL to one that has had a SIGTERM.
+
+        Args:
+            pids: The processes.
+            terminated: Those that have had a SIGTERM; the others are added.
+        """
+        for pid in pids:
+            number = signal.SIGKILL if pid in terminated else signal.SIGTERM
+            terminated.add(pid)
+            try:
+                self.send(pid, number)
+            except ProcessLookupError:
+                continue
+            except PermissionError as error:
+                logger.warning("process %d: %s", pid, error)
+
+    def send(self, pid: int, number: int) -> None:
+        """Send one signal.
+
+        Raises:
+            ProcessLookupError: The process is gone.
+            PermissionError: It may not be signalled.
+        """
+        os.kill(pid, number)
+
+
+def pause_s(draw: float) -> float:
+    """Return the seconds until the next look.
+
+    Args:
+        draw: From 0 to 1, at random: a program in step with a regular look would never be met.
+    """
+    return PERIOD_S * (_SHORTEST + (_LONGEST - _SHORTEST) * draw)
+
+
 @dataclass(slots=True)
 class _Watched:
     """One claim under watch, since its first look."""
@@ -287,41 +335,29 @@ class Watchdog:
 
     Args:
         driver: Whose word counts.
-        state: Who was given what, now.
+        record: Who was given what.
         allocations: Their files.
         consequences: What follows.
-        on_violation: What to do to a claim besides.
-        on_unclaimed: What to do to processes of pods without a claim besides.
-        kill: Sends a signal; swapped in tests.
+        signals: What is done to processes besides.
         clock: The time.
-        draw: A number from 0 to 1: when the next look comes.
-        proc: The host's process list.
     """
 
     def __init__(
         self,
         driver: Driver,
-        state: Callable[[], SlotState],
+        record: Record,
         allocations: Allocations,
         consequences: Consequences,
         *,
-        on_violation: OnViolation = OnViolation.REPORT,
-        on_unclaimed: OnViolation = OnViolation.REPORT,
-        kill: Callable[[int, int], None] = os.kill,
+        signals: Signals | None = None,
         clock: Clock | None = None,
-        draw: Callable[[], float] = random.random,
-        proc: Path = Path("/proc"),
     ) -> None:
         self._driver = driver
-        self._state = state
+        self._record = record
         self._allocations = allocations
         self._consequences = consequences
-        self._on_violation = on_violation
-        self._on_unclaimed = on_unclaimed
-        self._kill = kill
+        self._signals = signals or Signals()
         self._clock = clock or Clock()
-        self._draw = draw
-        self._proc = proc
         self._samples: dict[str, int] = {}  # see `Driver.compute_since`
         self._watched: dict[str, _Watched] = {}
         self._homes: Mapping[int, Residence] = {}
@@ -330,14 +366,10 @@ class Watchdog:
         self._strangers: dict[str, tuple[Stranger, ...]] = {}
         self._strangers_terminated: set[int] = set()
 
-    def pause(self) -> float:
-        """Seconds until the next look."""
-        return PERIOD_S * (_SHORTEST + (_LONGEST - _SHORTEST) * self._draw())
-
     async def run(self) -> None:
         """Look for ever; a driver that does not answer is asked again later."""
         while True:
-            await asyncio.sleep(self.pause())
+            await asyncio.sleep(pause_s(random.random()))
             try:
                 await self.look()
             except DriverUnavailable as error:
@@ -352,7 +384,7 @@ class Watchdog:
         processes = await self._driver.process_memory()
         computing = await self._driver.compute_since(self._samples)
         peaks = await self._driver.process_peaks()
-        state, now = self._state(), self._clock.monotonic()
+        state, now = self._record.state, self._clock.monotonic()
         homes = self._homes_of(processes, computing, state, now)
         claims = taken_by_claims(state, self._allocations, processes, computing, homes)
         self._watched = {uid: self._watched.get(uid) or _Watched(now) for uid in claims}
@@ -377,7 +409,7 @@ class Watchdog:
         """Where all processes live; those known are not looked for at every look."""
         pids = {pid for found in (processes, computing) for on in found.values() for pid in on}
         if not pids <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
-            self._homes = residences(pids, state, self._allocations, proc=self._proc)
+            self._homes = residences(pids, state, self._allocations)
             self._homes_read = now
             self._write_host_pids(self._homes)
         return self._homes
@@ -448,7 +480,7 @@ class Watchdog:
             if is_read and not watched.is_confirmed and now - watched.since > QUIET_S:
                 watched.is_confirmed = True
                 self._consequences.confirmed(claim_allocation)
-        elif self._on_violation is OnViolation.SIGNAL:
+        elif self._signals.on_violation is OnViolation.SIGNAL:
             uuids = {uuid for _, uuid in violating}
             pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
             self._signal(claim_allocation, watched, pids)
@@ -461,7 +493,7 @@ class Watchdog:
         before: Collection[tuple[Violation, str]],
     ) -> None:
         """Report what began and what ended since the last look."""
-        ledger = _ledger(self._state(), self._allocations, claim_allocation)
+        ledger = _ledger(self._record.state, self._allocations, claim_allocation)
         sentences = {
             found: _sentence(found[0], taken, watched, ledger) for found, taken in violating.items()
         }
@@ -493,37 +525,26 @@ class Watchdog:
 
         Where they live is read anew: a PID may be another process's by now.
         """
-        homes = residences(pids, self._state(), self._allocations, proc=self._proc)
-        self._end(
+        homes = residences(pids, self._record.state, self._allocations)
+        self._signals.end(
             (pid for pid in sorted(pids) if _is_of(homes[pid], claim_allocation)),
             watched.terminated,
         )
-
-    def _end(self, pids: Iterable[int], terminated: set[int]) -> None:
-        """SIGTERM to each, SIGKILL to those that had one before."""
-        for pid in pids:
-            number = signal.SIGKILL if pid in terminated else signal.SIGTERM
-            terminated.add(pid)
-            try:
-                self._kill(pid, number)
-            except ProcessLookupError:
-                continue
-            except PermissionError as error:
-                logger.warning("process %d: %s", pid, error)
 
     def _end_strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """Those of pods alone: what runs on the node itself is its administrator's."""
         pods = {s.pid: s.pod_uid for there in found.values() for s in there if s.pod_uid}
         self._strangers_terminated &= pods.keys()
-        homes = residences(pods, self._state(), self._allocations, proc=self._proc)
+        homes = residences(pods, self._record.state, self._allocations)
         still = (pid for pid, pod in sorted(pods.items())
                  if homes[pid].claim_allocation is None and pod in homes[pid].pods)  # fmt: skip
-        self._end(still, self._strangers_terminated)
+        self._signals.end(still, self._strangers_terminated)
 
     def _find_strangers(
         self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
     ) -> None:
         """Report who belongs to no claim, and stays: a process that ends is not read any more."""
+        proc = self._allocations.proc
         looks: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[Stranger, ...]] = {}
         for uuid, by_pid in processes.items():
@@ -532,7 +553,7 @@ class Watchdog:
                 if homes[pid].claim_allocation is not None or pid == os.getpid():
                     continue
                 looks[uuid, pid] = self._stranger_looks.get((uuid, pid), 0) + 1
-                if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=self._proc)):
+                if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=proc)):
                     there.append(Stranger(pid, name, next(iter(homes[pid].pods), ""), held))
             if there:
                 found[uuid] = tuple(there)
@@ -540,7 +561,7 @@ class Watchdog:
         if _identities(found) != _identities(self._strangers):
             self._strangers = found
             self._consequences.strangers(found)
-        if self._on_unclaimed is OnViolation.SIGNAL:
+        if self._signals.on_unclaimed is OnViolation.SIGNAL:
             self._end_strangers(found)
 
     def _write_host_pids(self, homes: Mapping[int, Residence]) -> None:
@@ -548,7 +569,8 @@ class Watchdog:
         for name in slot_allocations:
             pids = [pid for pid, home in homes.items() if name in home.slot_allocations]
             try:
-                write_host_pids(self._allocations.region_path(name), pids, proc=self._proc)
+                region = self._allocations.region_path(name)
+                write_host_pids(region, pids, proc=self._allocations.proc)
             except PageDamaged as error:
                 logger.warning("host PIDs: %s", error)
 

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -34,13 +34,21 @@ _LIMIT = 16 << 20
 _QUESTION_S = 5.0
 
 
+class Reading(Protocol):
+    """Has what was read last; the metrics' collector."""
+
+    @property
+    def usage(self) -> Usage:
+        """What is in use."""
+
+
 class AuditSocket:
     """Answers audits of one node, and what is in use there.
 
     Args:
         node: Whose records.
         path: The socket's.
-        usage: The last reading of what is in use.
+        reading: Has the last reading of what is in use; None: nothing is read.
         between_s: Between the two looks.
     """
 
@@ -49,12 +57,12 @@ class AuditSocket:
         node: LocalNode,
         path: Path,
         *,
-        usage: Callable[[], Usage] = Usage,
+        reading: Reading | None = None,
         between_s: float = _TWICE_S,
     ) -> None:
         self._node = node
         self._path = path
-        self._usage = usage
+        self._reading = reading
         self._between_s = between_s
         self._answering: set[asyncio.StreamWriter] = set()
 
@@ -105,7 +113,7 @@ class AuditSocket:
 
     def usage(self) -> dict[str, Any]:
         """The node's name, and the last reading of its devices and containers."""
-        usage = self._usage()
+        usage = Usage() if self._reading is None else self._reading.usage
         return {
             "node": self._node.name,
             "devices": {uuid: asdict(used) for uuid, used in usage.devices.items()},

@@ -34,6 +34,7 @@ class LocalNode:
         instances: Parts of devices in MIG mode, in the driver.
         pod_resources: The kubelet's word on who holds slots now.
         kubelet_checkpoint: The kubelet's own record of who was given slots.
+        kubelet_pods: The kubelet's folder of pods, by UID.
         host_numa: The host's NUMA nodes.
     """
 
@@ -47,4 +48,5 @@ class LocalNode:
     instances: Instances
     pod_resources: PodResources
     kubelet_checkpoint: Path
+    kubelet_pods: Path
     host_numa: HostNuma = field(default_factory=HostNuma)

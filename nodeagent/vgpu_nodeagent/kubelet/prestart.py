@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
@@ -75,6 +76,20 @@ class _Found:
     """Whether the container gets any."""
 
 
+class Sweeping(Protocol):
+    """Releases what has ended."""
+
+    async def sweep(self) -> None:
+        """Free now what can be freed now."""
+
+
+class KubeletCall(Protocol):
+    """A call of the kubelet that is under way."""
+
+    def is_waiting(self) -> bool:
+        """Whether the kubelet still waits for the answer."""
+
+
 class PreStart:
     """Answers Allocate and PreStartContainer.
 
@@ -82,9 +97,8 @@ class PreStart:
         node: The node.
         reports: Reports grants and refusals.
         waiting: The pods to wake when what they lack appears.
-        sweep: Releases what has ended, now.
+        releases: Releases what has ended.
         patience_s: How long a refusal that may pass is waited out within one call.
-        nonce: Makes a string never used before.
         clock: The time.
     """
 
@@ -94,22 +108,20 @@ class PreStart:
         *,
         reports: Reports,
         waiting: WaitingPods,
-        sweep: Callable[[], Awaitable[None]],
+        releases: Sweeping,
         patience_s: float = 1.5,
-        nonce: Callable[[], str] = lambda: secrets.token_hex(6),
         clock: Clock | None = None,
     ) -> None:
         self._node = node
         self._reports = reports
         self._waiting = waiting
-        self._sweep = sweep
+        self._releases = releases
         self._patience_s = patience_s
-        self._nonce = nonce
         self._clock = clock or Clock()
         self._init_starts = InitStarts(reports)
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
-        """Slot allocation slots to a container not yet known; on disk when this returns.
+        """Allocate slots to a container that is not known yet; on disk when this returns.
 
         Returns:
             The slot allocation's name, and the mounts of its page and usage folder.
@@ -119,7 +131,7 @@ class PreStart:
         """
         checkpoint = self._node.checkpoint
         state, slot_allocation = slots.allocate(
-            checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._clock.unix()
+            checkpoint.state, slot_ids=slot_ids, nonce=secrets.token_hex(6), now=self._clock.unix()
         )
         try:
             mounts = self._node.allocations.create(slot_allocation.name)
@@ -129,12 +141,12 @@ class PreStart:
             raise Refused(Why.STORAGE_FAILED, f"cannot record the allocation: {error}") from error
         return slot_allocation.name, mounts
 
-    async def prepare(self, slot_ids: Iterable[str], *, still_needed: Callable[[], bool]) -> None:
+    async def prepare(self, slot_ids: Iterable[str], *, call: KubeletCall) -> None:
         """Give the container that the kubelet is about to start its claim's devices.
 
         Args:
             slot_ids: The container's slots.
-            still_needed: Whether the kubelet still waits for the answer.
+            call: The kubelet's call, which may end before the answer.
 
         Raises:
             Refused: The container must not start.
@@ -144,7 +156,7 @@ class PreStart:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            await self._try(ids, still_needed, found)
+            await self._try(ids, call, found)
         except Refused as refused:
             self._report(refused, found)
             raise
@@ -156,27 +168,23 @@ class PreStart:
             self._compare_cpus(found.consumer, found.claim)
         await asyncio.sleep(RETRY_S)
 
-    async def _try(
-        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
-    ) -> None:
+    async def _try(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
         """Attempt until granted, refused permanently, or out of time."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         wait_s = 0.05
         while True:
             try:
-                await self._attempt(ids, still_needed, found)
+                await self._attempt(ids, call, found)
                 return
             except Refused as refused:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if refused.reason not in _MAY_PASS or left_s <= 0:
                     raise
-            await self._sweep()
+            await self._releases.sweep()
             await asyncio.sleep(min(wait_s, left_s))
             wait_s *= 2
 
-    async def _attempt(
-        self, ids: tuple[str, ...], still_needed: Callable[[], bool], found: _Found
-    ) -> None:
+    async def _attempt(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
         node = self._node
         if not node.view.is_synced:
             raise Refused(
@@ -188,7 +196,7 @@ class PreStart:
         # From here on: no await, until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
-        found.has_devices = self._grant(found.consumer, found.claim, allocation, still_needed)
+        found.has_devices = self._grant(found.consumer, found.claim, allocation, call)
 
     async def _limit(self, found: _Found, allocation: Allocation) -> bool:
         """Have what is outside the page put in force; whether that took any waiting.
@@ -227,7 +235,7 @@ class PreStart:
         consumer: Consumer,
         claim: VGPUClaim,
         allocation: Allocation,
-        still_needed: Callable[[], bool],
+        call: KubeletCall,
     ) -> bool:
         """Record and open the grants of all bindings; whether there is a device in any."""
         node = self._node
@@ -259,7 +267,7 @@ class PreStart:
         try:
             for slot_allocation in grants:
                 node.allocations.check(slot_allocation)
-            if not still_needed():
+            if not call.is_waiting():
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
             node.checkpoint.commit(state)
             self._open(grants)

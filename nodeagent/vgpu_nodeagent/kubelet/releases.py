@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
@@ -43,15 +43,21 @@ takes at most 60 s (a Binding without an answer); then the operator takes the al
 """
 
 
+class BoundPods(Protocol):
+    """Asks the API server about pods of the node."""
+
+    async def is_bound(self, namespace: str, name: str, uid: str) -> bool:
+        """Whether a pod is bound to this node (a quorum read); a doubt counts as yes."""
+
+
 class Releases:
     """Finds what has ended and frees it.
 
     Args:
         node: The node.
         reports: Writes to the API server.
-        is_bound: Whether a pod with this namespace, name and UID is bound to this node (a quorum
-            read); asked only about a claim whose pod was never seen here.
-        kubelet_pods: The kubelet's folder of pods, by UID.
+        bound: Asks the API server whether a pod is bound here; only about a claim whose pod was
+            never seen here.
         freed: Called when capacity was freed.
         unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
             record.
@@ -64,8 +70,7 @@ class Releases:
         node: LocalNode,
         *,
         reports: Reports,
-        is_bound: Callable[[str, str, str], Awaitable[bool]],
-        kubelet_pods: Path,
+        bound: BoundPods,
         freed: Callable[[], None],
         unused_allocation_s: float = UNUSED_ALLOCATION_S,
         clock: Clock | None = None,
@@ -74,8 +79,7 @@ class Releases:
         self._reports = reports
         self._init_ends = InitEnds(node, reports=reports)
         self._orphans = OrphanedProcesses(node, reports=reports)
-        self._is_bound = is_bound
-        self._kubelet_pods = kubelet_pods
+        self._bound = bound
         self._freed = freed
         self._unused_allocation_s = unused_allocation_s
         self._clock = clock or Clock()
@@ -147,11 +151,16 @@ class Releases:
                 logger.warning("release must wait: %s", error)
                 left = True
         left |= await self._end_inits()
-        left |= await node.instances.remove_all(self._is_over)
+        left |= await self._remove_instances()
         for slot_allocation in node.checkpoint.state.slot_allocations.values():
             if slot_allocation.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
         return not self._release_ended_claims() or left
+
+    async def _remove_instances(self) -> bool:
+        """Remove the MIG instances that are over; whether one is left."""
+        instances = self._node.checkpoint.state.claim_instances.values()
+        return await self._node.instances.remove_all(list(filter(self._is_over, instances)))
 
     async def _end_inits(self) -> bool:
         """Close what ended init containers had; whether some of it is left."""
@@ -186,7 +195,7 @@ class Releases:
                 if (container.namespace, container.pod) == place and slot_allocation.name in known:
                     return False
         if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
-            if (self._kubelet_pods / claim_allocation.pod_uid).exists():
+            if (self._node.kubelet_pods / claim_allocation.pod_uid).exists():
                 return False
             if await self._orphans.are_there(claim_allocation):
                 return False
@@ -235,7 +244,7 @@ class Releases:
     def _is_here(self, pod_uid: str) -> bool:
         """Whether a pod is known, or the kubelet still has a folder of it."""
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
-        return is_known or (self._kubelet_pods / pod_uid).exists()
+        return is_known or (self._node.kubelet_pods / pod_uid).exists()
 
     def _release_ended_claims(self) -> bool:
         """Report what is released; forget holdings that the API server has recorded.
@@ -320,7 +329,7 @@ class Releases:
             if not (is_deleted or is_old or self._has_left(claim, uid)):
                 continue
             namespace = claim.metadata.namespace or ""
-            if not await self._is_bound(namespace, reserved.pod_name, uid):
+            if not await self._bound.is_bound(namespace, reserved.pod_name, uid):
                 self._gone.add(uid)
         self._missing = missing
 
@@ -332,7 +341,7 @@ class Releases:
         """
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         was_here = prepared is not None and prepared.status == "True"
-        return was_here and not (self._kubelet_pods / pod_uid).exists()
+        return was_here and not (self._node.kubelet_pods / pod_uid).exists()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

@@ -23,6 +23,17 @@ _STOP_S = 0.2
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class _Call:
+    """A call of the kubelet, which has a deadline and can be cancelled."""
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    def is_waiting(self) -> bool:
+        left_s = self._context.time_remaining()
+        return not self._context.done() and (left_s is None or left_s > 0)
+
+
 class DevicePlugin(dp_grpc.DevicePluginServicer):
     """Serves the kubelet.
 
@@ -144,14 +155,9 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self, request: dp.PreStartContainerRequest, context: _Context
     ) -> dp.PreStartContainerResponse:
         """Decide whether the container may start, and with what."""
-
-        def still_needed() -> bool:
-            left_s = context.time_remaining()
-            return not context.done() and (left_s is None or left_s > 0)
-
         with self._metrics.prestart_seconds.time():
             try:
-                await self._prestart.prepare(request.devices_ids, still_needed=still_needed)
+                await self._prestart.prepare(request.devices_ids, call=_Call(context))
             except Refused as refused:
                 self._metrics.prestart_failures.labels(refused.reason.value).inc()
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refused))

@@ -6,7 +6,7 @@ changes. So when the missing thing appears, the pod is touched, once for each re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -16,17 +16,24 @@ from vgpu_nodeagent.state.node_view import NodeView, Place
 _FOR_ROOM = frozenset({Why.OVER_CAPACITY, Why.SLOT_TAKEN, Why.CLAIM_CLOSED})
 
 
+class Touching(Protocol):
+    """Makes the kubelet try a pod again; the agent's reports."""
+
+    def touch(self, pod: Pod) -> None:
+        """Change the pod, so that the kubelet tries its containers again at once."""
+
+
 class WaitingPods:
     """Remembers refused pods and wakes them.
 
     Args:
         view: The pods of this node.
-        touch: Changes a pod.
+        reports: Touches pods.
     """
 
-    def __init__(self, view: NodeView, *, touch: Callable[[Pod], None]) -> None:
+    def __init__(self, view: NodeView, reports: Touching) -> None:
         self._view = view
-        self._touch = touch
+        self._reports = reports
         self._waiting: dict[Place, Why] = {}
         view.on_pod(self._pod_changed)
         view.on_claim(self._claim_changed)
@@ -60,4 +67,4 @@ class WaitingPods:
     def _wake(self, place: Place) -> None:
         pod = self._view.pods.objects.get(place)
         if pod is not None and self._waiting.pop(place, None) is not None:
-            self._touch(pod)
+            self._reports.touch(pod)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -164,6 +165,14 @@ HAMI_DEVICE: Sequence[tuple[tuple[str, ...], _OfDevice]] = (
 )
 
 
+class KnownDevices(Protocol):
+    """Knows the devices; the inventory, but for tests."""
+
+    @property
+    def devices(self) -> Mapping[str, PhysicalDevice]:
+        """Every device ever seen, by UUID."""
+
+
 class UsageCollector(Collector):
     """Renders the last reading.
 
@@ -171,21 +180,19 @@ class UsageCollector(Collector):
 
     Args:
         node: The node's name.
-        devices: The devices known, by UUID.
+        known: Knows the devices.
         hami: Whether HAMi's names are shown too.
     """
 
-    def __init__(
-        self, node: str, devices: Callable[[], Mapping[str, PhysicalDevice]], *, hami: bool
-    ) -> None:
+    def __init__(self, node: str, known: KnownDevices, *, hami: bool) -> None:
         self._node = node
-        self._devices = devices
+        self._known = known
         self._hami = hami
         self.usage = Usage()
 
     def collect(self) -> Iterator[Metric]:
         """The series of the last reading."""
-        usage, devices = self.usage, dict(self._devices())
+        usage, devices = self.usage, dict(self._known.devices)
         for row in OURS:
             yield _containers(row, _CONTAINER, usage.containers, self._our_labels)
         if not self._hami:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol
 
 from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
@@ -21,21 +21,28 @@ STUCK_S = 20.0
 """Longer than any call that the loop makes on purpose; a probe adds its own periods."""
 
 
+class Readiness(Protocol):
+    """Knows whether the agent is ready."""
+
+    def unready(self) -> str:
+        """Why it is not; empty when it is. Called from other threads."""
+
+
 class Liveness:
     """What the probes are answered by.
 
     Args:
-        unready: Why the agent is not ready; empty when it is. Called from other threads.
+        agent: Knows whether it is ready; None: it always is.
         clock: The time.
     """
 
     def __init__(
         self,
+        agent: Readiness | None = None,
         *,
-        unready: Callable[[], str] = lambda: "",
         clock: Clock | None = None,
     ) -> None:
-        self._unready = unready
+        self._agent = agent
         self._clock = clock or Clock()
         self._beat = self._clock.monotonic()
 
@@ -55,7 +62,7 @@ class Liveness:
         if path == "/healthz":
             fault = self.fault()
         elif path == "/readyz":
-            fault = self.fault() or self._unready()
+            fault = self.fault() or (self._agent.unready() if self._agent else "")
         else:
             return 404, "try /healthz or /readyz"
         return (503, fault) if fault else (200, "ok")

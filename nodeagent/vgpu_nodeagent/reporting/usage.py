@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from vgpu_nodeagent.discovery.drivers.base import DeviceUsage, Driver
 from vgpu_nodeagent.enforcement.abi import UNLIMITED
@@ -21,7 +20,7 @@ from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, pods_of_process, start_time
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, Record, SlotAllocation, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -87,24 +86,20 @@ class UsageReader:
 
     Args:
         driver: Whose word counts for compute, and for memory where the library is not.
-        state: Who was given what, now.
+        record: Who was given what.
         allocations: Their pages and regions.
-        proc: The host's process list.
     """
 
     def __init__(
         self,
         driver: Driver,
-        state: Callable[[], SlotState],
+        record: Record,
         allocations: Allocations,
-        *,
-        proc: Path = Path("/proc"),
     ) -> None:
         self._driver = driver
-        self._state = state
+        self._record = record
         self._allocations = allocations
         self._marks: dict[str, int] = {}
-        self._proc = proc
         self._slot_allocations: dict[tuple[int, int], str] = {}  # by PID and start time
 
     async def read(self) -> Usage:
@@ -116,7 +111,7 @@ class UsageReader:
         except DriverUnavailable as error:
             logger.debug("no use by the driver's word: %s", error)
             devices, memory, compute = {}, {}, {}
-        state = self._state()
+        state = self._record.state
         pids = {pid for by_pid in (*memory.values(), *compute.values()) for pid in by_pid}
         slot_allocations = self._slot_allocations_of(pids, state)
         held = _by_slot_allocation(memory, slot_allocations)
@@ -167,7 +162,7 @@ class UsageReader:
 
     def _slot_allocations_of(self, pids: Collection[int], state: SlotState) -> Mapping[int, str]:
         """The slot allocation that each process runs under: it does not change, so it is kept."""
-        keys = {pid: (pid, start_time(pid, proc=self._proc)) for pid in pids}
+        keys = {pid: (pid, start_time(pid, proc=self._allocations.proc)) for pid in pids}
         self._slot_allocations = {
             key: name
             for key, name in self._slot_allocations.items()
@@ -191,13 +186,15 @@ class UsageReader:
 
         Without cgroups of pods the mapped region alone decides.
         """
-        pods = pods_of_process(pid, proc=self._proc)
+        pods = pods_of_process(pid, proc=self._allocations.proc)
         chosen = [uid for uid in by_pod if uid in pods] if pods else list(by_pod)
         names = [name for uid in chosen for name in by_pod[uid]]
         if pods and len(names) == 1:
             return names[0]
         regions = {self._allocations.region_path(name): name for name in names}
-        mapped = [regions[path] for path in mapped_by(pid, index_of(regions), proc=self._proc)]
+        mapped = [
+            regions[path] for path in mapped_by(pid, index_of(regions), proc=self._allocations.proc)
+        ]
         return mapped[0] if len(mapped) == 1 else None
 
 

@@ -19,6 +19,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from vgpu_nodeagent.errors import CheckpointDamaged
+from vgpu_nodeagent.state import claim_instances
+from vgpu_nodeagent.state.claim_instances import InstancePlace
 from vgpu_nodeagent.state.slots import SlotState
 
 FORMAT = 2
@@ -62,6 +64,10 @@ class Checkpoint:
             return
         write_durably(self._path, encode(state))
         self.state = state
+
+    def own_places(self) -> frozenset[InstancePlace]:
+        """Return where MIG instances of claims may lie; see `discovery.inventory.OwnInstances`."""
+        return claim_instances.places(self.state.claim_instances)
 
     def set_aside(self, stamp: str) -> Path:
         """Move a damaged file out of the way; returns where to."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.discovery.drivers.base import Driver, MigInstance
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,
@@ -39,22 +40,18 @@ class Instances:
     Args:
         driver: Who cuts the devices.
         checkpoint: Where it is recorded.
-        changed: Called when something was made or removed.
-        is_static: Whether a device's instances are an administrator's, by UUID.
+        inventory: The devices; looks at them again when something was made or removed.
     """
 
     def __init__(
         self,
         driver: Driver,
         checkpoint: Checkpoint,
-        *,
-        changed: Callable[[], None] = lambda: None,
-        is_static: Callable[[str], bool] = lambda _: False,
+        inventory: Inventory,
     ) -> None:
-        self._is_static = is_static
         self._driver = driver
         self._checkpoint = checkpoint
-        self._changed = changed
+        self._inventory = inventory
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -86,12 +83,10 @@ class Instances:
                     gone &= await self._remove(claim_instance)
         return gone
 
-    async def remove_all(self, is_over: Callable[[ClaimInstance], bool]) -> bool:
-        """Remove those that are over; True if one of them is left."""
-        over = {
-            (c.claim_uid, c.allocation_id) for c in self._claim_instances.values() if is_over(c)
-        }
-        return not all([await self.remove(*allocation) for allocation in sorted(over)])
+    async def remove_all(self, over: Iterable[ClaimInstance]) -> bool:
+        """Remove these and all others of their allocations; True if one is left."""
+        allocations = sorted({(each.claim_uid, each.allocation_id) for each in over})
+        return not all([await self.remove(*allocation) for allocation in allocations])
 
     @property
     def _claim_instances(self) -> ClaimInstances:
@@ -108,7 +103,7 @@ class Instances:
         claim_instance = ClaimInstance(device.uuid, desired, claim.metadata.uid, allocation.id)
         before = self._claim_instances.get(claim_instance.key)
         self._refuse_if_taken(claim_instance)
-        if before.adopted if before is not None else self._is_static(claim_instance.card):
+        if before.adopted if before is not None else self._inventory.is_static(claim_instance.card):
             await self._adopt(replace(claim_instance, adopted=True), before)
             return
         try:
@@ -121,7 +116,7 @@ class Instances:
                 before is None and claim_instance.key in self._claim_instances
             ):  # nothing of ours came to be there
                 self._write(claim_instances.without(self._claim_instances, claim_instance.key))
-            self._changed()
+            self._inventory.look_soon()
             raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error
         except DriverUnavailable as error:
             raise Refused(Why.DRIVER_UNAVAILABLE, f"{desired}: {error}") from error
@@ -134,7 +129,7 @@ class Instances:
             logger.info(
                 "claim %s: made %s on GPU %s", claim.metadata.name, there, claim_instance.card
             )
-            self._changed()
+            self._inventory.look_soon()
 
     async def _adopt(self, claim_instance: ClaimInstance, before: ClaimInstance | None) -> None:
         """Give a claim the administrator's instance at its place.
@@ -147,7 +142,7 @@ class Instances:
         except DriverUnavailable as error:
             raise Refused(Why.DRIVER_UNAVAILABLE, f"{claim_instance.instance}: {error}") from error
         if there is None or not there.uuid:
-            self._changed()
+            self._inventory.look_soon()
             raise Refused(
                 Why.MIG_PLACE_MISSING,
                 f"{claim_instance.instance} on GPU {claim_instance.card} is not there, and the "
@@ -160,7 +155,7 @@ class Instances:
                 )
             )
             logger.info("%s of GPU %s is given as it is", there, claim_instance.card)
-            self._changed()
+            self._inventory.look_soon()
 
     async def _there(
         self, claim_instance: ClaimInstance, before: ClaimInstance | None
@@ -210,7 +205,7 @@ class Instances:
             return False
         done = "gave back" if claim_instance.adopted else "removed"
         logger.info("%s %s of GPU %s", done, claim_instance.instance, claim_instance.card)
-        self._changed()
+        self._inventory.look_soon()
         return True
 
     def _write(self, changed: ClaimInstances) -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 
 from vgpu_api.resources import PODS, Resource
 from vgpu_client.api import Api
-from vgpu_client.errors import Forbidden
+from vgpu_client.errors import ClientError, Forbidden
 from vgpu_client.reads import Each, Listing
 from vgpu_client.transport import Object
 
@@ -103,6 +103,15 @@ class NodePods:
             timeout_s=timeout_s,
             inactivity_s=inactivity_s,
         )
+
+    async def is_bound(self, namespace: str, name: str, uid: str) -> bool:
+        """Whether a pod is bound to this node (a quorum read); a doubt counts as yes."""
+        try:
+            found = await self.bound(namespace, name)
+        except ClientError as error:
+            logger.debug("pod %s/%s: %s", namespace, name, error)
+            return True
+        return any(pod["metadata"]["uid"] == uid for pod in found)
 
     async def bound(self, namespace: str, name: str) -> builtins.list[Object]:
         """The pod of that name, if it is bound to the node now (a quorum read).

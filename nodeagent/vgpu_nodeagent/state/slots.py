@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
@@ -154,6 +155,14 @@ class SlotState:
                 for uuid, use in claim_allocation.use.items():
                     total[uuid] = total.get(uuid, Use()) + use
         return total
+
+
+class Record(Protocol):
+    """Where the newest state is found: the checkpoint, but for tests."""
+
+    @property
+    def state(self) -> SlotState:
+        """The current state; a new value after each transition."""
 
 
 def slot_order(slot_id: str) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,7 +185,7 @@ async def test_an_agent_answers_with_its_last_reading(bench: Bench, tmp_path: Pa
         denied=3, throttled_s=1.5,
     )  # fmt: skip
     reading = Usage(devices={"GPU-0": DeviceUsage(memory_mib=7, cores=40)}, containers=(use,))
-    socket = AuditSocket(bench.node, tmp_path / "s", usage=lambda: reading)
+    socket = AuditSocket(bench.node, tmp_path / "s", reading=SimpleNamespace(usage=reading))
     async with await socket.listen():
         answer = await query(tmp_path / "s", USAGE)
     assert answer["devices"] == {"GPU-0": {"memory_mib": 7, "cores": 40}}

@@ -10,11 +10,13 @@ import pynvml
 import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
+from vgpu_api.config import NvidiaConfig
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.config import LimitBackendName
 from vgpu_nodeagent.discovery.drivers.base import MigInstance
 from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.backends import Backends, backends
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
@@ -60,7 +62,9 @@ class World:
         self.root = root
         self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.driver.memory_limits = {}
-        self.instances = Instances(self.driver, Checkpoint(root / "slots.json"))
+        self.instances = Instances(
+            self.driver, Checkpoint(root / "slots.json"), Inventory(self.driver, NvidiaConfig())
+        )
 
     def backends(self, name: LimitBackendName) -> Backends:
         return backends(name, self.driver, self.instances, self.root)

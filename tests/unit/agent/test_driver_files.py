@@ -16,7 +16,7 @@ from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.discovery.drivers.device_nodes import nodes_of_device
 from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.abi import PageState
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import (
     InstalledDriver,
@@ -196,7 +196,7 @@ def allocations(tmp_path: Path) -> Allocations:
         SpecFolder(tmp_path / "cdi"),
         library=stage_library(tmp_path / "lib/libvgpu.so", tmp_path / "staged"),
         driver=installed(tmp_path / "host"),
-        dev=tmp_path / "dev",
+        host=HostFolders(dev=tmp_path / "dev"),
     )
     made.create("slot-1")
     return made

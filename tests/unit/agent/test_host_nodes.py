@@ -14,7 +14,7 @@ import pytest
 from set_clock import SetClock
 from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode, nodes_of_device
 from vgpu_nodeagent.enforcement import host_nodes
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.host_nodes import UnifiedMemory, copy_device_nodes, numbered
@@ -63,8 +63,7 @@ def test_a_container_gets_nodes_that_are_nowhere_on_the_host(tmp_path: Path) -> 
         tmp_path / "slots",
         SpecFolder(tmp_path / "cdi"),
         library=Library("build", ()),
-        dev=tmp_path / "none",
-        proc=proc,
+        host=HostFolders(dev=tmp_path / "none", proc=proc),
     )
     made.create("slot-1")
     grant = ContainerGrant((DeviceLimit(UUID, 1 << 30, 0),), interposed=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_bench import SLOT, Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import SLOT, Bench, Call, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, T4_MIB
 from builders import (
     a_claim,
@@ -102,7 +102,7 @@ async def started(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
 
 
 async def prepare(bench: Bench, slot: str = "slot-0") -> None:
-    await bench.prestart.prepare([slot], still_needed=lambda: True)
+    await bench.prestart.prepare([slot], call=Call())
 
 
 def state(bench: Bench, slot_allocation: str) -> PageState:

@@ -66,7 +66,11 @@ def test_probes_are_answered_on_ipv6_and_ipv4() -> None:
 
 
 def test_an_agent_that_is_not_ready_says_why_and_is_alive_all_the_same() -> None:
-    liveness = Liveness(unready=lambda: "not registered with the kubelet yet")
+    class Unregistered:
+        def unready(self) -> str:
+            return "not registered with the kubelet yet"
+
+    liveness = Liveness(Unregistered())
     server = ProbeServer(liveness, 0)
     try:
         assert probe(server.port, "/healthz") == (200, "ok")

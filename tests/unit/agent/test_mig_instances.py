@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import Bench, Call, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_pod, allocation_id
 from vgpu_api.config import NvidiaConfig
@@ -103,7 +103,7 @@ async def test_a_container_gets_its_instance_under_the_instances_own_name(bench:
 async def test_a_container_that_starts_again_keeps_its_instance(bench: Bench) -> None:
     await a_started_pod(bench)
     before = there(bench)
-    await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
+    await bench.prestart.prepare([SLOT_0], call=Call())
     assert there(bench) == before
 
 
@@ -111,7 +111,7 @@ async def test_an_instance_that_was_lost_with_a_reboot_is_made_anew(bench: Bench
     await a_started_pod(bench)
     (before,) = there(bench)
     bench.driver.cut(GPU_0, [])
-    await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
+    await bench.prestart.prepare([SLOT_0], call=Call())
     (after,) = there(bench)
     assert after.uuid != before.uuid
     (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
@@ -141,7 +141,7 @@ async def test_what_was_put_in_the_place_of_ours_is_left_alone(bench: Bench) -> 
     foreign = replace(FOREIGN, start=4)
     bench.driver.cut(GPU_0, [foreign])
     with pytest.raises(Refused) as refused:
-        await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
+        await bench.prestart.prepare([SLOT_0], call=Call())
     assert refused.value.reason is Why.MIG_PLACE_TAKEN
     end(bench, pod)
     await bench.releases.sweep()
@@ -210,7 +210,7 @@ async def test_who_follows_in_a_place_waits_until_the_one_before_is_removed(benc
     assert refused.value.reason is Why.MIG_PLACE_TAKEN
     end(bench, old)
     await bench.releases.sweep()
-    await bench.prestart.prepare([SLOT_1], still_needed=lambda: True)
+    await bench.prestart.prepare([SLOT_1], call=Call())
     (second,) = there(bench)
     assert second.uuid != made.uuid
 
@@ -277,9 +277,11 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
             places.symmetric_difference_update({(GPU_0, 4)})
             return answer
 
-    inventory = Inventory(
-        Meanwhile(bench.driver.present), NvidiaConfig(), own_places=lambda: frozenset(places)
-    )
+    class Own:
+        def own_places(self) -> frozenset[tuple[str, int]]:
+            return frozenset(places)
+
+    inventory = Inventory(Meanwhile(bench.driver.present), NvidiaConfig(), Own())
     await inventory.refresh()
     assert inventory.devices[GPU_0].mig_profiles == (HALF, SMALL)
 
@@ -304,7 +306,7 @@ async def test_what_was_made_for_an_earlier_allocation_goes_and_a_later_ones_sta
     later = claim.status.allocation.model_copy(update={"id": allocation_id(2)})
     status = claim.status.model_copy(update={"allocation": later})
     bench.view.claims.modified(claim.model_copy(update={"status": status}))
-    await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
+    await bench.prestart.prepare([SLOT_0], call=Call())
     await bench.releases.sweep()
     assert [made.start for made in there(bench)] == [0]
 

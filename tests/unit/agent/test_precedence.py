@@ -12,7 +12,7 @@ from set_clock import SetClock
 from vgpu_api.effective import Use
 from vgpu_nodeagent.enforcement import page
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
@@ -88,7 +88,10 @@ class World:
         self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.root = root / "slots"
         self.allocations = Allocations(
-            self.root, SpecFolder(root / "cdi"), library=Library("build", ())
+            self.root,
+            SpecFolder(root / "cdi"),
+            library=Library("build", ()),
+            host=HostFolders(proc=self.proc),
         )
         self.state = SlotState(
             {pod: SlotAllocation(pod, (pod,), 0.0, pod, "main", f"claim-{pod}") for pod in PIDS},
@@ -106,10 +109,9 @@ class World:
     def another(self) -> PriorityThrottle:
         return PriorityThrottle(
             self.driver,
-            lambda: self.state,
+            self,
             self.allocations,
             clock=self.clock,
-            proc=self.proc,
         )
 
     def grant(self, slot_allocation: str, *limits: DeviceLimit) -> None:

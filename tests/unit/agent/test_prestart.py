@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_bench import GPU_0, SLOT, Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import GPU_0, SLOT, Bench, Call, a_bench, a_bound_pod, a_claim_for
 from agent_node import T4_MIB
 from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
@@ -57,7 +57,7 @@ async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
     other, _ = bench.prestart.allocate(["slot-1"])
     bench.kubelet.holds(pod, "slot-1", other, "web")
     bench.kubelet.containers["slot-1"] = "web"
-    await bench.prestart.prepare(["slot-1"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-1"], call=Call())
     assert bench.node.allocations.content(other).devices == ()
     spec = bench.kubelet.path.parent / "cdi" / f"vgpu.dev-slot_{other}.json"
     (device,) = json.loads(spec.read_text())["devices"]
@@ -101,7 +101,7 @@ async def test_a_claim_with_a_value_of_a_later_version_starts_no_container_and_e
     assert bench.node.allocations.content(running).state is PageState.GRANT
     assert bench.said.released_claims == []
     with pytest.raises(Refused, match=r'spec.requests\[0\].corePolicy: "Lend"') as refused:
-        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+        await bench.prestart.prepare(["slot-0"], call=Call())
     assert refused.value.reason is Why.LATER_VERSION
 
 
@@ -174,7 +174,7 @@ async def test_a_kubelet_checkpoint_that_is_cut_refuses(bench: Bench) -> None:
     text = bench.kubelet.path.read_text()
     bench.kubelet.path.write_text(text[: len(text) // 2])
     with pytest.raises(Refused, match=r"kubelet checkpoint .* is not JSON") as refused:
-        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+        await bench.prestart.prepare(["slot-0"], call=Call())
     assert refused.value.reason is Why.KUBELET_UNAVAILABLE
     assert bench.nothing_is_granted()
 
@@ -193,7 +193,7 @@ async def test_a_lease_that_this_agent_never_gave_is_refused(bench: Bench) -> No
     bench.view.claims.added(a_claim_for(pod))
     bench.kubelet.holds(pod, "slot-0", "slot-0-unheard")
     with pytest.raises(Refused, match="slot-0-unheard, which this agent does not know"):
-        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+        await bench.prestart.prepare(["slot-0"], call=Call())
     assert not (bench.kubelet.path.parent / "slots").exists()
 
 
@@ -213,6 +213,6 @@ async def test_a_grant_that_cannot_be_recorded_is_not_opened(bench: Bench) -> No
     bench.kubelet.holds(pod, "slot-0", slot_allocation)
     (bench.kubelet.path.parent / ".slots.json.new").mkdir()
     with pytest.raises(Refused) as refused:
-        await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+        await bench.prestart.prepare(["slot-0"], call=Call())
     assert refused.value.reason is Why.STORAGE_FAILED
     assert bench.nothing_is_granted()

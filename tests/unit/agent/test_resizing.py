@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent_bench import Bench, a_bench, a_bound_pod
+from agent_bench import Bench, Call, a_bench, a_bound_pod
 from agent_node import GPU_0, T4_MIB, a_driver_device
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.core.pod import Pod
@@ -312,7 +312,7 @@ async def test_a_container_of_which_nobody_recorded_the_library_waits_for_its_ne
     change(bench, resizing, asked=asked)
     assert page(bench, slot_allocation) == (1024, 0)
     assert "before it was recorded" in spoken.lines[0][2]
-    await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-0"], call=Call())
     resizing.resize_due()
     assert page(bench, slot_allocation) == (512, 0)
     assert spoken.lines[-1][0] == "True"
@@ -372,13 +372,13 @@ async def test_each_container_of_a_claim_has_its_own_limits(
         slot_allocations[container], _ = bench.prestart.allocate([slot_id])
         bench.kubelet.holds(pod, slot_id, slot_allocations[container], container)
     bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
-    await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-0"], call=Call())
     asked = [{"memory": "1Gi"}, {"memory": "1Gi"}]
     change(bench, resizing, held=held, asked=asked)
     assert page(bench, slot_allocations["one"]) == (1024, 0)
     assert counted(bench) == Use(1024 + 2048, 0, 2)
     assert spoken.lines == []  # the other has not started
-    await bench.prestart.prepare(["slot-1"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-1"], call=Call())
     resizing.resize_due()
     assert page(bench, slot_allocations["two"]) == (1024, 0)
     assert counted(bench) == Use(2048, 0, 2)
@@ -399,8 +399,8 @@ async def test_what_is_in_the_way_names_the_container_and_the_others_change(
         slot_allocations[container], _ = bench.prestart.allocate([slot_id])
         bench.kubelet.holds(pod, slot_id, slot_allocations[container], container)
     bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
-    await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
-    await bench.prestart.prepare(["slot-1"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-0"], call=Call())
+    await bench.prestart.prepare(["slot-1"], call=Call())
     use_memory(bench, slot_allocations["one"], 3000)
     change(bench, resizing, held=held, asked=[{"memory": "1Gi"}, {"memory": "1Gi"}])
     assert page(bench, slot_allocations["one"]) == (4096, 0)
@@ -448,7 +448,7 @@ async def preparing(bench: Bench) -> tuple[Pod, str]:
     slot_allocation, _ = bench.prestart.allocate(["slot-0"])
     bench.kubelet.holds(pod, "slot-0", slot_allocation, "prepare")
     bench.kubelet.containers = {"slot-0": "prepare"}
-    await bench.prestart.prepare(["slot-0"], still_needed=lambda: True)
+    await bench.prestart.prepare(["slot-0"], call=Call())
     return pod, slot_allocation
 
 

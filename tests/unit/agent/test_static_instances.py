@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import Bench, Call, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from builders import allocation_id
 from vgpu_api.config import NodeSettings, NvidiaConfig
@@ -156,7 +156,7 @@ async def test_an_instance_that_was_made_anew_serves_the_next_start(tmp_path: Pa
     bench = await a_static_bench(tmp_path, SMALL_5)
     await a_started_pod(bench, SMALL_5)
     bench.driver.cut(GPU_0, [replace(SMALL_5, uuid="MIG-after")])
-    await bench.prestart.prepare([SLOT_0], still_needed=lambda: True)
+    await bench.prestart.prepare([SLOT_0], call=Call())
     (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
     (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert limit.uuid == "MIG-after"

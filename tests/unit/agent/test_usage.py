@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.discovery.drivers.base import DeviceUsage
+from vgpu_nodeagent.discovery.drivers.base import DeviceUsage, PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.enforcement.region import DeviceUse
@@ -62,12 +62,12 @@ class World:
         for name in LIMITS:
             (root / name).mkdir()
             (root / name / "region").touch()
-        (root / "proc").mkdir()
+        self.proc = root / "proc"
+        self.proc.mkdir()
         self.reader = UsageReader(
             self.driver,
-            lambda: self.state,
+            self,
             self,  # type: ignore[arg-type]
-            proc=root / "proc",
         )
 
     def content(self, slot_allocation: str) -> PageContent:
@@ -195,9 +195,14 @@ USE = ContainerUse(
 )
 
 
+@dataclass
+class Known:
+    devices: Mapping[str, PhysicalDevice]
+
+
 def shown(*containers: ContainerUse, hami: bool = True) -> dict[str, list[tuple[Any, float]]]:
     """All samples by name, as Prometheus reads them."""
-    collector = UsageCollector("n1", lambda: {GPU_0: a_driver_device()}, hami=hami)
+    collector = UsageCollector("n1", Known({GPU_0: a_driver_device()}), hami=hami)
     collector.usage = Usage({GPU_0: DeviceUsage(3000, 60), GPU_1: DeviceUsage(1, 1)}, containers)
     registry = CollectorRegistry()
     registry.register(collector)

@@ -24,9 +24,14 @@ def a_granted_claim(*, prepared: str = "", number: int = 0) -> VGPUClaim:
     return a_claim(status=status)
 
 
-def a_view_with_a_refused_pod() -> tuple[NodeView, WaitingPods, list[Pod]]:
-    view, touched = NodeView("n1"), list[Pod]()
-    waiting = WaitingPods(view, touch=touched.append)
+class Touched(list[Pod]):
+    def touch(self, pod: Pod) -> None:
+        self.append(pod)
+
+
+def a_view_with_a_refused_pod() -> tuple[NodeView, WaitingPods, Touched]:
+    view, touched = NodeView("n1"), Touched()
+    waiting = WaitingPods(view, touched)
     view.pods.added(a_pod())
     waiting.add(("default", "pod-1"), Why.NO_CLAIM)
     return view, waiting, touched
@@ -82,8 +87,8 @@ def test_a_change_of_a_waiting_pod_does_not_end_its_waiting() -> None:
 
 
 def test_a_pod_that_is_not_seen_here_is_woken_once_it_is() -> None:
-    view, touched = NodeView("n1"), list[Pod]()
-    waiting = WaitingPods(view, touch=touched.append)
+    view, touched = NodeView("n1"), Touched()
+    waiting = WaitingPods(view, touched)
     waiting.add(("default", "pod-1"), Why.OVER_CAPACITY)
     waiting.room_was_made()
     view.pods.added(a_pod())

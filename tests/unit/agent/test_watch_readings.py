@@ -212,7 +212,7 @@ def test_a_claim_that_is_gone_loses_its_series(metrics: Metrics, violations: Vio
 
 def test_no_name_has_two_meanings_in_one_scrape(metrics: Metrics, violations: Violations) -> None:
     """The registry refuses a name that is taken, but a collector names its own at a scrape."""
-    metrics.registry.register(UsageCollector("n1", dict, hami=True))
+    metrics.registry.register(UsageCollector("n1", SimpleNamespace(devices={}), hami=True))
     violations.accounts({("ns", "one", GPU_0): Account(3.0, 5, 42.0)})
     families = [line.split()[2] for line in shown(metrics, "# TYPE ")]
     assert "vgpu_claim_memory_peak_bytes" in families

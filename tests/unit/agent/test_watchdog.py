@@ -17,12 +17,19 @@ from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.abi import CorePolicy
-from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit, grant
-from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation, Watchdog
+from vgpu_nodeagent.enforcement.watchdog import (
+    Account,
+    Signals,
+    Stranger,
+    Violation,
+    Watchdog,
+    pause_s,
+)
 from vgpu_nodeagent.errors import DriverUnavailable
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
@@ -58,6 +65,17 @@ class ASecondLater(SetClock):
         return self.time
 
 
+class Remembered(Signals):
+    """Signals that reach no process."""
+
+    def __init__(self, world: World, *policies: OnViolation) -> None:
+        super().__init__(*policies)
+        self._world = world
+
+    def send(self, pid: int, number: int) -> None:
+        self._world.kill(pid, number)
+
+
 class World:
     """A machine whose processes, driver and consequences a test sets and sees."""
 
@@ -66,7 +84,13 @@ class World:
         self.proc.mkdir()
         self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         library = Library("build", ())
-        self.allocations = Allocations(root / "slots", SpecFolder(root / "cdi"), library=library)
+        self.state = STATE
+        self.allocations = Allocations(
+            root / "slots",
+            SpecFolder(root / "cdi"),
+            library=library,
+            host=HostFolders(proc=self.proc),
+        )
         for slot_allocation in STATE.slot_allocations:
             self.allocations.create(slot_allocation)
             limits = [DeviceLimit(GPU_0, LIMIT_MIB * MIB, 0)]
@@ -126,19 +150,14 @@ class World:
         self,
         on_violation: OnViolation = OnViolation.REPORT,
         on_unclaimed: OnViolation = OnViolation.REPORT,
-        draw: Callable[[], float] = random.random,
     ) -> Watchdog:
         return Watchdog(
             self.driver,
-            lambda: STATE,
+            self,
             self.allocations,
             self,
-            on_violation=on_violation,
-            on_unclaimed=on_unclaimed,
-            kill=self.kill,
+            signals=Remembered(self, on_violation, on_unclaimed),
             clock=self.clock,
-            draw=draw,
-            proc=self.proc,
         )
 
     async def looks(self, count: int, watchdog: Watchdog | None = None) -> None:
@@ -403,11 +422,11 @@ async def run_pulses(
 ) -> float:
     """Look at irregular times until something is seen; returns when, in virtual seconds."""
     rng = random.Random(seed)
-    watchdog = world.watchdog(draw=rng.random)
+    watchdog = world.watchdog()
     while world.clock.time < limit_s and not world.seen:
         read(world.clock.time)
         await watchdog.look()
-        world.clock.time += watchdog.pause() - 1.0  # a look counts as one second
+        world.clock.time += pause_s(rng.random()) - 1.0  # a look counts as one second
     return world.clock.time
 
 
