@@ -1,7 +1,7 @@
-"""What a server shows of itself, and can change while it serves.
+"""The TLS identity of a server, which can change while the server is running.
 
-An `ssl.SSLContext` that is given another pair uses it for every handshake from then on, so a
-renewed certificate costs no restart and drops no connection.
+When an `ssl.SSLContext` loads another pair, it uses that for every later handshake. So a renewed
+certificate needs no restart and drops no connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """PEM texts: a certificate, its key, and the authorities whose clients are admitted."""
+    """PEM texts: a certificate, its key, and the authorities whose clients are trusted."""
 
     certificate: bytes
     key: bytes
@@ -41,10 +41,10 @@ class Material:
 
 
 class PairSource(Protocol):
-    """Where a pair is kept."""
+    """A place where a certificate and its key are kept."""
 
     async def read(self) -> Material | None:
-        """The pair as it is now; None: there is none yet.
+        """Return the current pair, or None if there is none yet.
 
         Raises:
             ClientError, OSError: It cannot be read.
@@ -52,7 +52,7 @@ class PairSource(Protocol):
 
 
 class InSecret:
-    """A pair that the keeper writes."""
+    """A pair in a Secret that the keeper writes."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self._api = api
@@ -60,7 +60,7 @@ class InSecret:
         self._name = name
 
     async def read(self) -> Material | None:
-        """The Secret's content."""
+        """Return the pair in the Secret, or None if it is not complete."""
         secret = await self._api.get(SECRETS, self._name, namespace=self._namespace)
         data = secret.get("data") or {}
         keys = (names.CERTIFICATE, names.KEY, names.TRUST)
@@ -70,13 +70,13 @@ class InSecret:
 
 
 class InFiles:
-    """A pair that is renewed elsewhere: by cert-manager, or by an administrator."""
+    """A pair in files, renewed by cert-manager or an administrator."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
 
     async def read(self) -> Material | None:
-        """The files' content."""
+        """Return the pair in the files."""
         tls = self._tls
         trust = b"" if tls.client_ca is None else tls.client_ca.read_bytes()
         return Material(tls.certificate.read_bytes(), tls.key.read_bytes(), trust)
@@ -86,15 +86,15 @@ class Identity:
     """A server's TLS context, kept up to date.
 
     Args:
-        name: What it is called in metrics and messages.
-        source: Where its pair is kept.
-        verifies_clients: Whether clients need a certificate of a trusted authority.
-        sleep: Waits between looks.
+        name: The name in metrics and messages.
+        source: Where the pair is kept.
+        verifies_clients: True if clients need a certificate of a trusted authority.
+        sleep: Waits between two reads.
 
     Attributes:
-        context: What the server serves with; of no use before `ready`.
+        context: The context of the server, which has no pair before `ready`.
         anonymous: The same pair, for a server whose clients need no certificate.
-        ready: Set once it has a pair.
+        ready: Set once a pair is loaded.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Identity:
         self._current: Material | None = None
 
     async def run(self) -> NoReturn:
-        """Take what is new, for ever.
+        """Load each new pair, for ever.
 
-        The first pair is read twice before it counts as one that cannot be used: certificate and
-        key are two files, and may be read while they are renewed.
+        The first pair is read twice before it counts as unusable: certificate and key are two
+        files, and may be read in the middle of a renewal.
 
         Raises:
-            OSError: The first pair cannot be used; a later one that cannot is passed over.
+            OSError: The first pair cannot be used. A later one that cannot is logged and skipped.
         """
         refused: Material | None = None
         while True:
@@ -131,36 +131,36 @@ class Identity:
                 if material is not None and material != self._current:
                     self._take(material)
             except ClientError as error:
-                logger.warning("certificate of the %s: %s", self._name, error)
+                logger.warning("cannot read the certificate of the %s: %s", self._name, error)
             except OSError as error:  # ssl.SSLError included
                 if not self.ready.is_set():
                     if material is None or material == refused:
                         raise
                     refused = material
-                logger.error("new certificate of the %s: %s", self._name, error)
+                logger.error("cannot use the new certificate of the %s: %s", self._name, error)
             await self._sleep(LOOK_S if self.ready.is_set() else RETRY_S)
 
     def _take(self, material: Material) -> None:
         with tempfile.TemporaryDirectory(prefix="vgpu-tls-") as folder:
             certificate, key = _write(material, Path(folder))
-            # Half of a pair that does not match would stay in the context: try it elsewhere first.
+            # A pair that does not match would be loaded by half: try it in another context first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             for context in (self.context, self.anonymous):
                 context.load_cert_chain(certificate, key)
         if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
-            # Authorities are only ever added: the expired ones admit no caller.
+            # A context can only add authorities. Expired ones are harmless: they admit no caller.
             self.context.load_verify_locations(cadata=material.trust.decode())
         self._current = material
         self.ready.set()
         ends = x509.load_pem_x509_certificate(material.certificate).not_valid_after_utc
         CERTIFICATE_EXPIRY.labels(name=self._name).set(ends.timestamp())
-        logger.info("the %s shows a certificate that is good until %s", self._name, ends)
+        logger.info("the %s uses a certificate that is valid until %s", self._name, ends)
 
 
 def _context() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No client of ours resumes a session: Go's do only if given a cache, and Kubernetes' are not.
+    # No client of ours resumes sessions: Go clients need a cache for it, and Kubernetes sets none.
     # Two tickets with the client's certificate in them are a third of a handshake
     # (docs/design/loop-and-cost.md).
     context.num_tickets = 0

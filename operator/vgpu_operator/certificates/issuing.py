@@ -1,7 +1,7 @@
-"""Certificates as values: an authority, and pairs that it signs.
+"""Certificates as values: an authority, and the pairs that it signs.
 
-Pure but for the randomness of keys and serial numbers; the time is an argument. All keys are EC
-P-256. A pair never outlives its authority, so that an authority may be forgotten when it expires.
+Apart from random keys and serial numbers all functions are pure; the time is an argument. All keys
+are EC P-256. A pair never outlives its authority, so an expired authority can be forgotten.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vgpu_operator.errors import CertificateUnreadable
 
 BACKDATE = timedelta(hours=1)
-"""Certificates begin this long ago: other machines' clocks may be behind ours."""
+"""Certificates are valid from this long ago, because clocks of other machines may be behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a pair is for.
+    """The owner of a pair.
 
     Attributes:
         name: Its common name.
-        hosts: The DNS names under which it serves; none: it is a client's.
+        hosts: The DNS names of the server. Empty for a client.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Pair:
     key: bytes
 
     def parsed(self) -> x509.Certificate:
-        """The certificate; it was parsed before, so it can be again."""
+        """Return the parsed certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
 
 
 def read_pair(certificate: bytes, key: bytes) -> Pair:
-    """A pair as it was stored.
+    """Read a stored pair.
 
     Raises:
         CertificateUnreadable: One is not PEM, or the key is not the certificate's.
@@ -59,15 +59,15 @@ def read_pair(certificate: bytes, key: bytes) -> Pair:
     except (ValueError, TypeError) as error:
         raise CertificateUnreadable(str(error)) from error
     if private.public_key() != public:
-        raise CertificateUnreadable("the key is not the certificate's")
+        raise CertificateUnreadable("the key does not match the certificate")
     return Pair(certificate, key)
 
 
 def read_bundle(bundle: bytes) -> tuple[x509.Certificate, ...]:
-    """Every certificate of a PEM text; none where it holds none.
+    """Return every certificate in a PEM text.
 
     Raises:
-        CertificateUnreadable: It holds one that cannot be read.
+        CertificateUnreadable: A certificate in it cannot be read.
     """
     if b"-----BEGIN CERTIFICATE-----" not in bundle:
         return ()
@@ -78,14 +78,15 @@ def read_bundle(bundle: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def write_bundle(certificates: Sequence[x509.Certificate]) -> bytes:
-    """The certificates as one PEM text."""
+    """Return the certificates as one PEM text."""
     return b"".join(c.public_bytes(serialization.Encoding.PEM) for c in certificates)
 
 
 def new_authority(*, now: datetime, life: timedelta) -> Pair:
-    """Make an authority that signs pairs and nothing else."""
+    """Create an authority that can only sign pairs."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # A name of its own: verifiers find an issuer by name first, and two are trusted for a while.
+    # Each authority has a name of its own: verifiers look up issuers by name, and for a while
+    # two authorities are trusted.
     serial = x509.random_serial_number()
     name = _name(f"vgpu authority {serial:x}"[:64])
     usage = x509.KeyUsage(
@@ -111,7 +112,7 @@ def new_authority(*, now: datetime, life: timedelta) -> Pair:
 
 
 def issue(authority: Pair, subject: Subject, *, now: datetime, life: timedelta) -> Pair:
-    """Sign a new pair for a subject; it ends with its authority at the latest."""
+    """Sign a new pair for a subject, valid no longer than the authority."""
     issuer = authority.parsed()
     signer = serialization.load_pem_private_key(authority.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities are made here alone"
@@ -142,7 +143,7 @@ def issue(authority: Pair, subject: Subject, *, now: datetime, life: timedelta) 
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the authority's key signed the certificate."""
+    """Return True if the authority's key signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -151,7 +152,7 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def is_for(certificate: x509.Certificate, subject: Subject) -> bool:
-    """Whether a certificate has the names that are wanted now."""
+    """Return True if a certificate has the subject's present names."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -162,7 +163,7 @@ def is_for(certificate: x509.Certificate, subject: Subject) -> bool:
 
 
 def is_worn(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether two thirds of its life are over."""
+    """Return True if two thirds of the certificate's life are over."""
     begins, ends = certificate.not_valid_before_utc + BACKDATE, certificate.not_valid_after_utc
     return now >= begins + (ends - begins) * 2 / 3
 

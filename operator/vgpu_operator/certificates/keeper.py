@@ -1,7 +1,7 @@
-"""Keeps the certificates: the leader's part. Reads what is there, asks `rotation`, writes.
+"""The leader's part of certificates: read what is stored, ask `rotation`, write.
 
-A round writes Secrets first and bundles of trust after, and the plan lets an authority sign only
-when it was found in all of them: so whatever step a leader dies after, its successor goes on.
+A round writes the Secrets first and the trust bundles after them. An authority signs only after it
+was found in all bundles. So whatever step a leader dies after, its successor can go on.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ RETRY_S = 1.0
 
 
 class Keeper:
-    """Issues, renews and publishes for as long as this replica leads.
+    """Issues, renews and publishes certificates while this replica leads.
 
     Args:
         api: Its writes land while this replica leads, or never.
-        namespace: The Secrets'.
-        subjects: By the Secret's name, whose pair it holds.
-        lives: How long what lasts.
+        namespace: The namespace of the Secrets.
+        subjects: By Secret name, the subject whose pair the Secret holds.
+        lives: The lifetimes of pairs and authorities.
         now: The time of day.
         sleep: Waits between rounds.
     """
@@ -63,22 +63,22 @@ class Keeper:
         self._sleep = sleep
 
     async def run(self) -> NoReturn:
-        """Look again and again."""
+        """Do what is due, for ever."""
         while True:
             try:
                 while await self.step():
                     pass
             except ClientError as error:
-                logger.warning("certificates, again soon: %s", error)
+                logger.warning("cannot renew certificates, retrying: %s", error)
                 await self._sleep(RETRY_S)
             else:
                 await self._sleep(AGAIN_S)
 
     async def step(self) -> bool:
-        """Do what is due; returns whether anything was, so that more may be due now.
+        """Do what is due, and return True if anything was: more may be due now.
 
         Raises:
-            ClientError: Something could not be read or written; what was done stays right.
+            ClientError: Something could not be read or written. Earlier writes remain valid.
         """
         now = self._now()
         shelf = Shelf(
@@ -117,7 +117,7 @@ class Keeper:
         return await self._api.get(SECRETS, name, namespace=self._namespace)
 
     async def _webhooks(self) -> list[tuple[Resource, Object]]:
-        """The configurations that are there; admission may not be installed."""
+        """Return the webhook configurations, which are absent where admission is not installed."""
         found = []
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             try:
@@ -132,11 +132,11 @@ def _bundle(webhook: Object) -> tuple[x509.Certificate, ...]:
     try:
         return read_bundle(base64.b64decode(webhook["clientConfig"].get("caBundle", "")))
     except (CertificateUnreadable, binascii.Error):
-        return ()  # written anew below
+        return ()  # the bundle is written again below
 
 
 def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> list[Object]:
-    """The JSON patch that makes each webhook of a configuration trust the bundle."""
+    """Return the JSON patch that makes each webhook of a configuration trust the bundle."""
     desired = base64.b64encode(write_bundle(bundle)).decode()
     operations: list[Object] = []
     for index, webhook in enumerate(configuration["webhooks"]):

@@ -1,4 +1,4 @@
-"""Where certificates lie: the names of Secrets and of what is in them, as manifests/ has them."""
+"""The names of Secrets and their keys, as in manifests/."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ SCHEDULER_SECRET = "vgpu-scheduler-tls"
 WEBHOOK_CONFIGURATIONS = "vgpu"
 """The name of both webhook configurations."""
 
-# In a pair's Secret, as cert-manager names them too.
+# Keys of a pair's Secret, the same as cert-manager's.
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 TRUST = "ca.crt"
 
-# In the authority's Secret, beside TRUST.
+# Further keys of the authority's Secret.
 SIGNING_CERTIFICATE = "signing.crt"
 SIGNING_KEY = "signing.key"
 ANNOUNCED_CERTIFICATE = "announced.crt"
 ANNOUNCED_KEY = "announced.key"
 ANNOUNCED_SINCE = "announced.since"
-"""When the announced authority was first found in every bundle of trust; ISO 8601."""
+"""When the announced authority was first found in every trust bundle, in ISO 8601."""

@@ -1,4 +1,4 @@
-"""Which certificates a process needs, from how it runs."""
+"""The certificates that a process needs for its configuration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SCHEDULER = "vgpu-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What a replica of the operator serves with, and what it issues while it leads.
+    """The certificates of a replica of the operator.
 
     Attributes:
-        extender: None where the extender speaks plain HTTP.
-        keeper: None where certificates come from files.
+        extender: The identity of the extender. None for plain HTTP.
+        keeper: Issues certificates while this replica leads. None if they come from files.
     """
 
     extender: Identity | None
@@ -32,11 +32,11 @@ class Certificates:
 
 
 def certificates(api: Api, config: OperatorConfig) -> Certificates:
-    """Compose the operator's; nothing is read yet.
+    """Return the operator's certificates. Nothing is read yet.
 
     Args:
         api: Its writes land while this replica leads, or never.
-        config: Whether certificates are issued, or where their files are.
+        config: Says whether certificates are issued, or names their files.
     """
     issuing = config.issuing
     if issuing is not None:
@@ -51,7 +51,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
                 namespace=config.namespace,
                 subjects=_subjects(issuing, config.namespace),
                 lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
-                # The API server and kube-scheduler check them, by clocks that are not ours.
+                # The API server and kube-scheduler check validity by their clocks, not by ours.
                 now=lambda: datetime.fromtimestamp(api.unix(), UTC),
             ),
         )
@@ -63,7 +63,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
 
 
 def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
-    """What the webhooks are served with: the pair in files, or in the Secret of the operator's."""
+    """Return the webhooks' identity, from files or from the Secret that the operator writes."""
     source: PairSource = (
         InSecret(api, config.namespace, names.WEBHOOK_SECRET)
         if config.tls is None
@@ -73,7 +73,7 @@ def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
 
 
 def _subjects(issuing: Issuing, namespace: str) -> dict[str, Subject]:
-    """By Secret: whose pair it holds."""
+    """Return the subject of each Secret."""
     return {
         names.WEBHOOK_SECRET: Subject(WEBHOOK, _hosts(issuing.webhook_service, namespace)),
         names.EXTENDER_SECRET: Subject(EXTENDER, _hosts(issuing.extender_service, namespace)),

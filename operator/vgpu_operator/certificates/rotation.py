@@ -1,13 +1,13 @@
-"""The next write, so that no certificate is served before its authority is trusted.
+"""Plans the rotation: no certificate is served before its authority is trusted everywhere.
 
-An authority is announced long before it signs: it stands in every bundle of trust first, and its
-predecessor stays in all of them until it expires. So a client that reads a bundle once, as
+A new authority is announced long before it signs. It is in every trust bundle first, and its
+predecessor stays in all of them until it expires. A client that reads a bundle only once, as
 kube-scheduler does at its start, has the length of the announcement to read it again.
 
     nothing ──► announced ──► signing ──► retired (its key is gone) ──► expired
 
-Pure: from what is stored and published to what should be, one step at a time. Each step is safe
-to be the last one, and a step done twice changes nothing the second time.
+The functions are pure: they go from what is stored and published to what should be, one step at a
+time. It is safe to stop after any step, and repeating a step changes nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from vgpu_operator.certificates.issuing import (
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """How long what lasts.
+    """The lifetimes of certificates.
 
     Attributes:
-        pair: A pair; it is issued anew after two thirds of it.
-        authority: An authority; its successor is announced after two thirds of it.
+        pair: The life of a pair, which is renewed after two thirds of it.
+        authority: The life of an authority. Its successor is announced after two thirds.
     """
 
     pair: timedelta
@@ -43,21 +43,20 @@ class Lives:
 
     @property
     def announcement(self) -> timedelta:
-        """A sixth of an authority's life: half of what its predecessor has left."""
+        """Return a sixth of an authority's life, which is half of what its predecessor has left."""
         return self.authority / 6
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What has been written down.
+    """What is stored in Secrets.
 
     Attributes:
         signing: The authority that signs pairs.
-        announced: The one that will.
-        announced_since: When it was first found in every bundle of trust.
-        trusted: Every authority that was ever seen here and has not been dropped, those two not
-            necessarily among them.
-        pairs: By subject's name.
+        announced: The authority that will sign next.
+        announced_since: When that was first found in every trust bundle.
+        trusted: All authorities found in the bundles, which may lack the other two.
+        pairs: The pairs, by the name of their subject.
     """
 
     signing: Pair | None = None
@@ -67,7 +66,7 @@ class Stored:
     pairs: Mapping[str, Pair] = field(default_factory=dict)
 
     def bundle(self, now: datetime) -> tuple[x509.Certificate, ...]:
-        """Whom everybody must trust: what may sign, and what signed and has not expired."""
+        """Return the trust bundle: all that may sign, or have signed and are not expired."""
         own = [pair.parsed() for pair in (self.signing, self.announced) if pair is not None]
         known = dict.fromkeys((*self.trusted, *own))
         return tuple(found for found in known if found.not_valid_after_utc > now)
@@ -81,16 +80,16 @@ def next_step(
     now: datetime,
     lives: Lives,
 ) -> Stored:
-    """What to write down now; equal to `stored` when there is nothing to do.
+    """Return what to store next, which equals `stored` if there is nothing to do.
 
-    The caller writes it, publishes its bundle, and asks again.
+    The caller stores it, publishes its bundle, and asks again.
 
     Args:
-        stored: What is written down.
-        subjects: Who needs a pair.
-        published: What stands in every bundle of trust that is out there.
+        stored: What is stored now.
+        subjects: The subjects that need a pair.
+        published: The authorities that are in every published trust bundle.
         now: The time.
-        lives: How long what lasts.
+        lives: The lifetimes of pairs and authorities.
     """
     stored = _forget_expired(stored, now)
     signing, announced = stored.signing, stored.announced

@@ -1,4 +1,4 @@
-"""Certificates in Secrets: read into values, and written back where they differ."""
+"""Reads certificates from Secrets, and writes those that differ."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Shelf:
     """The Secrets as they were read.
 
     Attributes:
-        authority: The authorities' Secret.
-        pairs: By the pair's subject, its Secret.
+        authority: The Secret of the authorities.
+        pairs: The Secret of each pair, by its subject.
     """
 
     authority: Object
     pairs: Mapping[Subject, Object]
 
     def stored(self) -> Stored:
-        """Their contents. What cannot be read is taken for missing, and reported."""
+        """Return the contents. Unreadable parts are logged and count as missing."""
         trust = [_content(self.authority, names.TRUST)]
         trust += [_content(secret, names.TRUST) for secret in self.pairs.values()]
         trusted = dict.fromkeys(found for bundle in trust for found in _bundle(bundle))
@@ -56,13 +56,13 @@ class Shelf:
         )
 
     def bundles(self) -> list[tuple[x509.Certificate, ...]]:
-        """Whom the readers of each pair's Secret trust."""
+        """Return the trust bundle in each Secret of a pair."""
         return [_bundle(_content(secret, names.TRUST)) for secret in self.pairs.values()]
 
     def changes(self, desired: Stored, now: datetime) -> Iterable[Object]:
-        """The Secrets that must be written for `desired` to be stored, the authority's first.
+        """Return the Secrets to write for `desired` to be stored, the authority's first.
 
-        In that order a crash in between leaves unused keys, never a pair without its
+        In this order a crash between two writes leaves unused keys, never a pair without its
         authority.
         """
         bundle = write_bundle(desired.bundle(now))
@@ -91,7 +91,7 @@ def _bundle(text: bytes) -> tuple[x509.Certificate, ...]:
     try:
         return read_bundle(text)
     except CertificateUnreadable as error:
-        logger.error("a bundle of authorities is made anew: %s", error)
+        logger.error("replacing an unreadable trust bundle: %s", error)
         return ()
 
 
@@ -103,14 +103,14 @@ def _pair(secret: Object, certificate: str, key: str) -> Pair | None:
         return read_pair(*found)
     except CertificateUnreadable as error:
         name = secret["metadata"]["name"]
-        logger.error("%s in Secret %s is made anew: %s", certificate, name, error)
+        logger.error("replacing the unreadable %s in Secret %s: %s", certificate, name, error)
         return None
 
 
 def _time(text: bytes) -> datetime | None:
     try:
         return datetime.fromisoformat(text.decode())
-    except ValueError:  # none, or damaged: the announcement begins anew
+    except ValueError:  # missing or damaged: the announcement starts again
         return None
 
 
