@@ -1,12 +1,12 @@
-"""Beside which pods a device may serve another, where a vendor's table has rules for that.
+"""The rules about which pods may share a device, for vendors whose tables have such rules.
 
-What a request is to its neighbours is a *mark*: its class and the policy that it needs, one bit
-each. What is on a device is the marks of all that it serves and how many slots of it each class
-has. It follows from claims alone, so a restart finds it, and what a node registers of a device's
-policy is not needed: a device that serves none takes any. Source: HAMi v2.10.0, MetaX sGPU.
+The *marks* of a request are its class and the policy that it needs, one bit each. The marks of a
+device are those of all requests that it serves, with the number of slots of each class. They follow
+from claims alone, so they are known after a restart. The policy that a node registers for a device
+is not needed: an unused device takes any policy. Source: HAMi v2.10.0, MetaX sGPU.
 
-Both lie above the bits of a device's MIG slices, with which they share a column:
-docs/design/vendors.md.
+The marks share a column with the bits of a device's MIG slices and lie above them
+(docs/design/vendors.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vgpu_api.v1alpha1.vgpuclaim import QosPolicy
 from vgpu_api.vendors import kind_of
 
 MARKED_FROM = 1 << 128
-"""The lowest bit: what is less is slices or numbered cores."""
+"""The lowest bit of a mark. Lower bits are MIG slices or numbered cores."""
 ONLINE = MARKED_FROM
 OFFLINE = MARKED_FROM << 1
 _NEITHER = MARKED_FROM << 2
@@ -38,11 +38,11 @@ _ONLINE_AT = MARKED_FROM.bit_length() + 8
 _OFFLINE_AT = _ONLINE_AT + _COUNT_BITS
 _COUNT = (1 << _COUNT_BITS) - 1
 _WHOLE = 100
-"""Percent of compute: the device alone, whatever its policy."""
+"""Percent: all compute of a device. Such a request is alone, so no policy matters."""
 
 
 def marks_of(request: VGPURequest) -> int:
-    """What a request is to others on its device; 0: its vendor's table has no such rules."""
+    """Return the marks of a request, or 0 if its vendor has no such rules."""
     kind = kind_of(request.vendor.lower())
     if kind is None or kind.neighbours is None:
         return 0
@@ -55,21 +55,22 @@ def marks_of(request: VGPURequest) -> int:
 
 
 def joined(on_device: int, marks: int, slots: int) -> int:
-    """What is on a device with so many slots more for a request with these marks."""
+    """Return the marks of a device after it gives slots to a request with these marks."""
     online = slots if marks & ONLINE else 0
     offline = slots if marks & OFFLINE else 0
     return (on_device | marks) + (online << _ONLINE_AT) + (offline << _OFFLINE_AT)
 
 
 def slots_by_class(on_device: int) -> tuple[int, int]:
-    """Slots that serve the class Online, and those that serve the class Offline."""
+    """Return the slots in use by Online pods and those in use by Offline pods."""
     return on_device >> _ONLINE_AT & _COUNT, on_device >> _OFFLINE_AT & _COUNT
 
 
 def refusal_beside(on_device: int, marks: int) -> Reason | None:
-    """Whether a request with these marks may share a device with what is on it.
+    """Return why a request with these marks cannot share a device, or None if it can.
 
-    An Offline pod would be suspended beside an Online one, so it does not start there.
+    An Online pod would suspend the Offline pods on its device, so an Offline pod does not start
+    there.
     """
     if not on_device:
         return None

@@ -1,7 +1,7 @@
-"""Parts that a node registers of its devices: what each is, and which one serves a request.
+"""The parts into which a node divides its devices, and which of them serves a request.
 
-A part's name has its size and its memory: `3g.24gb` is 3 of as many pieces as the largest part has,
-with that share of the device's compute, and has 24 GiB. Source: HAMi v2.10.0, Enflame DRS.
+The name of a part has its size and memory. With a largest part of size 6, `3g.24gb` has half of the
+device's compute and 24 GiB. Source: HAMi v2.10.0, Enflame DRS.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _GIB = 1024
 _ALL = 100
 """Percent of compute."""
 _DIGITS = 10
-"""More of them are no number here."""
+"""The most digits of a number in a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that devices are given in.
+    """A part of a device.
 
     Attributes:
-        name: As the node registers it.
-        size: By which pods ask for it.
+        name: The name that the node registers.
+        size: The size by which pods ask for it.
         memory_mib: Its memory.
-        cores: Its share of the device's compute in percent, rounded up: so parts of a device with
-            as many slots as its largest part is large never take more slots than there are.
-        id: What the plugin knows it by; empty where that is not needed.
+        cores: Its share of the device's compute in percent, rounded up, so that the compute of a
+            device runs out before its slots do.
+        id: The plugin's id of the part. Empty where the plugin needs none.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Part:
 
 
 def sizes_of(name: str) -> tuple[int, int]:
-    """The size and the GiB that the name of a part has; 0 for what it does not have."""
+    """Return the size and the GiB in the name of a part, 0 for each that it lacks."""
     size, *rest = (each.strip() for each in name.lower().split("."))
     if not rest:
         return 0, 0
@@ -47,12 +47,12 @@ def sizes_of(name: str) -> tuple[int, int]:
 
 
 def named_parts(ids: Mapping[str, str]) -> tuple[tuple[Part, ...], int]:
-    """The parts of a register, from the smallest to the largest, and the largest size named in it.
+    """Return the parts in a register, the smallest first, and the largest size that a name has.
 
-    Names without a size or memory are no parts, but a size counts as the largest all the same.
+    A name that lacks size or memory is not a part, but its size still counts for the largest.
 
     Args:
-        ids: By name, what the plugin knows each part by.
+        ids: The plugin's id of each part, by the name of the part.
     """
     found = {name: sizes_of(name) for name in ids}
     largest = max((size for size, _ in found.values()), default=0)
@@ -65,25 +65,25 @@ def named_parts(ids: Mapping[str, str]) -> tuple[tuple[Part, ...], int]:
 
 
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """From the smallest to the largest."""
+    """Return the parts, the smallest first."""
     return tuple(sorted(parts, key=lambda part: (part.size, part.memory_mib, part.name)))
 
 
 def of_size(parts: Sequence[Part], size: int) -> Part | None:
-    """The part of a size, of several the one with the least memory; None: there is none."""
+    """Return the part of this size with the least memory, or None."""
     return next((part for part in parts if part.size == size), None)
 
 
 def smallest(parts: Sequence[Part], memory_mib: int, cores: int) -> Part | None:
-    """The smallest part with that much of both; None: there is none."""
+    """Return the smallest part with at least this memory and compute, or None."""
     fitting = (part for part in parts if part.memory_mib >= memory_mib and part.cores >= cores)
     return next(fitting, None)
 
 
 def mib_of(parts: Sequence[Part], written: int) -> int:
-    """MiB that an amount without a unit means: GiB, if the largest part could nearly have so much.
+    """Return the MiB that an amount without a unit means: GiB, unless it is too large for that.
 
-    What is more than twice its GiB is MiB.
+    An amount above twice the GiB of the largest part is taken for MiB.
     """
     is_gib = bool(parts) and written <= 2 * parts[-1].memory_mib // _GIB
     return written * _GIB if is_gib else written

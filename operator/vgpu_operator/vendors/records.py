@@ -1,8 +1,8 @@
-"""The annotations that vendors' device plugins read back from a pod that was bound.
+"""The annotations of a bound pod that vendors' device plugins read back.
 
-Source: HAMi v2.10.0, whose plugins read them. A plugin finds its pod among those of its node by
-`hami.io/bind-phase`, `bind-time` and `vgpu-node`, and hands out what `…-to-allocate` names for the
-first container that still has something there.
+A plugin finds its pod on its node by `hami.io/bind-phase`, `bind-time` and `vgpu-node`. It hands
+out what `…-to-allocate` lists for the first container that still has an entry there. Source: HAMi
+v2.10.0, whose plugins read these annotations.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from vgpu_operator.vendors.parts import Part
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A part of a device that a container was given.
+    """A device, or a part of it, that a container was given.
 
     Attributes:
-        id: The device, as its plugin knows it.
-        index: Its number on the node.
-        memory_mib: Memory given.
-        cores: Compute given, in the unit in which the plugin reads it; numbered cores are bits.
-        type: What the record calls the device.
-        core_numbers: The cores given, by their numbers on the node, where cores were asked for.
-        minor: The device's number in the driver, where the register has that.
-        part: The part that it is, of a device that is given in parts.
+        id: The plugin's id of the device.
+        index: The number of the device on its node.
+        memory_mib: The memory given.
+        cores: The compute given, in the plugin's unit. Numbered cores are bits.
+        type: The type of the device in the record.
+        core_numbers: The numbers of the cores given, where cores were requested.
+        minor: The driver's number of the device, where the register has it.
+        part: The part given, of a device that is given in parts.
     """
 
     id: str
@@ -45,14 +45,14 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a rule may write of.
+    """The data that a rule may use.
 
     Attributes:
-        kind: The devices' kind.
-        given: By container of the pod, init containers first; empty for those without a device.
-        containers: Their names.
-        node: Where they are.
-        unix_time: The second in which they were given.
+        kind: The kind of the devices.
+        given: The devices of each container, init containers first.
+        containers: The names of the containers.
+        node: The node of the devices.
+        unix_time: The second at which the devices were given.
     """
 
     kind: Kind
@@ -63,7 +63,7 @@ class Decision:
 
 
 Rule: TypeAlias = Callable[[Decision, Record], str | None]
-"""None: the annotation is not written."""
+"""Returns the value of an annotation, or None if it is not written."""
 
 
 def records_of(
@@ -74,14 +74,14 @@ def records_of(
     node: str,
     unix_time: int,
 ) -> dict[str, str]:
-    """What the Binding carries for the plugins of all kinds of which the pod has devices.
+    """Return the annotations that the Binding carries for the plugins of the pod's devices.
 
     Args:
-        given: By kind's name: what each container of the pod got, init containers first.
-        kinds: By name.
-        containers: Names of the pod's containers, in that order.
+        given: By name of the kind, the devices of each container, init containers first.
+        kinds: The kinds, by name.
+        containers: The names of the containers, in the same order.
         node: The node of the pod.
-        unix_time: The second in which the devices were given.
+        unix_time: The second at which the devices were given.
     """
     if not given:
         return {}
@@ -111,7 +111,11 @@ def _of_kind(decision: Decision) -> dict[str, str]:
 
 
 def encode(decision: Decision) -> str:
-    """`id,type,MiB,cores:` for each device, `;` behind each container, also those without one."""
+    """Return the devices of all containers in HAMi's encoding.
+
+    It is `id,type,MiB,cores:` for each device and `;` after each container, also after one without
+    a device.
+    """
     instead = decision.kind.records.memory
     return "".join(
         "".join(
@@ -124,12 +128,12 @@ def encode(decision: Decision) -> str:
 
 
 def _text(decision: Decision, record: Record) -> str:
-    """The text that the table gives."""
+    """Return the text in the table."""
     return record.value
 
 
 def _first(decision: Decision, record: Record) -> str:
-    """Index, compute and memory (in the unit in which it is asked for) of the first device."""
+    """Return index, compute and memory of the first device, in the units of requests."""
     memory = decision.kind.memory
     unit_mib = 1 if memory is None else memory.unit_mib
     first = _first_of(decision)
@@ -141,23 +145,23 @@ def _first_of(decision: Decision) -> Given:
 
 
 def _first_index(decision: Decision, record: Record) -> str:
-    """The number of the first device."""
+    """Return the number of the first device on its node."""
     return str(_first_of(decision).index)
 
 
 def _first_minor(decision: Decision, record: Record) -> str:
-    """The number that the driver has for the first device."""
+    """Return the driver's number of the first device."""
     return _first_of(decision).minor
 
 
 def _first_size(decision: Decision, record: Record) -> str | None:
-    """The size of the first part."""
+    """Return the size of the first part."""
     part = _first_of(decision).part
     return None if part is None else str(part.size)
 
 
 def _parts_by_container(decision: Decision, record: Record) -> str:
-    """The part of each container that has one, as JSON; the plugin marks it when it is made."""
+    """Return the part of each container as JSON. The plugin marks each that it has created."""
     part_of = {
         name: container[0].part
         for name, container in zip(decision.containers, decision.given, strict=True)
@@ -179,12 +183,12 @@ def _parts_by_container(decision: Decision, record: Record) -> str:
 
 
 def _seconds(decision: Decision, record: Record) -> str:
-    """The second in which the devices were given."""
+    """Return the second at which the devices were given."""
     return str(decision.unix_time)
 
 
 def _sizes(decision: Decision, record: Record) -> str:
-    """All devices as JSON: `UUID`, `temp` (the name of the size, if it is a part), `memory`."""
+    """Return all devices as JSON: `UUID`, `memory`, and the name of the size of a part (`temp`)."""
     memory = decision.kind.memory
     sizes = None if memory is None else memory.sizes
     name_of = {} if sizes is None else {part.memory_mib: part.name for part in sizes.parts}
@@ -203,29 +207,29 @@ def _sizes(decision: Decision, record: Record) -> str:
 
 
 def _nanoseconds(decision: Decision, record: Record) -> str:
-    """The second in which the devices were given, in nanoseconds."""
+    """Return the time at which the devices were given, in nanoseconds since 1970."""
     return f"{decision.unix_time}000000000"
 
 
 def _indexes(decision: Decision, record: Record) -> str:
-    """The numbers of the devices of the last container that has any."""
+    """Return the numbers of the devices of the last container that has any."""
     given = [container for container in decision.given if container]
     return ",".join(str(one.index) for one in given[-1])
 
 
 def _node(decision: Decision, record: Record) -> str:
-    """The node."""
+    """Return the name of the node."""
     return decision.node
 
 
 def _numbers(decision: Decision, record: Record) -> str:
-    """The numbers of all devices, or of all cores where cores were asked for."""
+    """Return the numbers of all devices, or of all cores where cores were requested."""
     given = (one for container in decision.given for one in container)
     return ",".join(str(each) for one in given for each in (one.core_numbers or (one.index,)))
 
 
 def _containers(decision: Decision, record: Record) -> str:
-    """A list of devices for each container as JSON: `uuid`, `compute`, `vRam`, if not 0."""
+    """Return a list of devices for each container as JSON: `uuid`, and `compute`, `vRam` if any."""
     return json.dumps(
         [
             [
@@ -243,7 +247,7 @@ def _containers(decision: Decision, record: Record) -> str:
 
 
 def _cores_word(decision: Decision, record: Record) -> str | None:
-    """The word in which numbered cores are asked for, where they were."""
+    """Return the word for a request of numbered cores, or None for one of devices."""
     numbered = decision.kind.numbered_cores
     is_requested = any(one.core_numbers for container in decision.given for one in container)
     return numbered.resource if numbered is not None and is_requested else None
@@ -267,4 +271,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "firstSize": _first_size,
     }
 )
-"""Each makes one annotation from the decision and its table."""
+"""Each rule writes one annotation."""

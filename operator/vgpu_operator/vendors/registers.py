@@ -1,6 +1,6 @@
-"""Which devices a node has, as the vendor's device plugin registers them on the Node.
+"""Reads the register: the devices that a vendor's device plugin announces on its Node.
 
-A register is read whole or not at all: of one that cannot be read nothing is believed. Source of
+A register is read as a whole. If any part of it is wrong, none of its devices are used. Source of
 the forms: HAMi v2.10.0, whose plugins write them.
 """
 
@@ -21,13 +21,13 @@ from vgpu_operator.vendors.parts import Part, named_parts
 from vgpu_operator.vendors.records import Given
 
 MAX_DEVICES = 64
-"""Of one kind on a node."""
+"""The most devices of one kind on a node."""
 _MAX_ID = 128
 _MAX_NUMBER = (1 << 31) - 1
 _MAX_CORES = 64
-"""Of a device whose cores have numbers: a bit each, and trn2 has 8."""
+"""The most numbered cores of a device, which are one bit each. A trn2 has 8."""
 _MAX_SLOTS = 1000
-"""Of a device, and so of a part of it."""
+"""The most slots of a device, and so of a part of it."""
 _MAX_PARTS = 64
 _MAX_PART_NAME = 63
 _PERCENT = 100
@@ -39,17 +39,17 @@ class RegisteredDevice:
     """A device as its node registers it.
 
     Attributes:
-        id: What the plugin knows it by; unique on its node.
+        id: The plugin's id, unique on the node.
         index: Its number on the node.
         type: The model, in the plugin's words.
-        memory_mib: All its memory.
-        cores: All its compute, in the unit in which compute is asked for.
-        slots: Requests that it serves at most.
-        numa: Its NUMA node; None where the register has none.
-        healthy: It may be given away.
-        group: What it shares with the other devices that it belongs with; empty: none.
-        parts: What it is given in, from the smallest to the largest; none: in any amounts.
-        minor: Its number in the driver, where the register has that.
+        memory_mib: Its total memory.
+        cores: Its total compute, in the unit of requests.
+        slots: The most requests that it can serve.
+        numa: Its NUMA node. None if the register has none.
+        healthy: False if it must not be given.
+        group: The group of linked devices to which it belongs. Empty if there is none.
+        parts: The parts in which it is given, the smallest first. Empty if any amount can be given.
+        minor: The driver's number of it, where the register has that.
     """
 
     id: str
@@ -66,7 +66,7 @@ class RegisteredDevice:
 
 
 def field_of(kind: Kind) -> str:
-    """What an error calls the register."""
+    """Return the name of the register in an error."""
     register = kind.register_
     if register.capacity is not None:
         return f"status.capacity[{register.capacity.resource}]"
@@ -74,7 +74,7 @@ def field_of(kind: Kind) -> str:
 
 
 def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
-    """The devices of a kind that the node registers; none where it registers none.
+    """Return the devices of a kind that the node registers.
 
     Raises:
         BadInput: the register cannot be read; names the annotation, the value and what is wrong.
@@ -98,7 +98,7 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
 
 
 def values_of(kind: Kind, node: Node) -> tuple[object, ...]:
-    """All of the node that its register, and whether that is alive, is read from."""
+    """Return everything on the node from which the register and its state are read."""
     register, by = kind.register_, kind.register_.capacity
     offered = node.status.allocatable.get(register.alive or kind.count)
     if by is None:
@@ -119,17 +119,17 @@ def given_of(
     core_ids: Sequence[int] = (),
     part: str = "",
 ) -> Given:
-    """A part of a device as its plugin reads it.
+    """Return what a container was given, in the terms of the plugin.
 
     Args:
-        kind: Of the device.
-        node: Where it is registered, if it is known.
-        device_id: The device, as its plugin knows it.
-        index: Its number on the node.
-        memory_mib: Memory given.
-        cores: Compute given, as it is asked for.
-        core_ids: The cores of the device, where cores were asked for and have numbers.
-        part: The part of the device, by its name, where it is given in parts.
+        kind: The kind of the device.
+        node: The node of the device, if known.
+        device_id: The plugin's id of the device.
+        index: The number of the device on its node.
+        memory_mib: The memory given.
+        cores: The compute given, in the unit of requests.
+        core_ids: The numbers of the cores within the device, where cores were requested.
+        part: The name of the part, where the device is given in parts.
 
     Raises:
         BadInput: the record's values have to be read from the register, which cannot
@@ -177,10 +177,10 @@ def _part_of(kind: Kind, device: RegisteredDevice, name: str) -> Part:
 
 
 def silence_of(kind: Kind, node: Node) -> str:
-    """Why nothing may be given of what the node registers; empty where the plugin serves.
+    """Return why no device of the node may be given, or an empty text if the plugin serves.
 
-    An annotation stays when the plugin that wrote it is gone. The kubelet offers the count only
-    while a plugin is connected, so that shows that it lives.
+    An annotation remains after its plugin has gone. The kubelet offers the count only while a
+    plugin is connected, which tells that it is alive.
     """
     resource = kind.register_.alive or kind.count
     offered = node.status.allocatable.get(resource, 0)
@@ -193,7 +193,7 @@ def silence_of(kind: Kind, node: Node) -> str:
 
 
 def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice, ...]:
-    """As many devices as the capacity of the node makes; the last may be a part of one."""
+    """Return the devices that follow from the node's capacity. The last may be incomplete."""
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
     units = _capacity_of(by.resource, node, most=MAX_DEVICES * by.each)
     count = -(-units // by.each)
@@ -216,7 +216,7 @@ def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice
 
 
 def _ring(by: Capacity, node: Node) -> str:
-    """What the devices of the node share, where they are linked in a ring."""
+    """Return what the devices share if they are linked in a ring, or an empty text."""
     if by.ring is None:
         return ""
     is_ring = by.ring.has in node.metadata.labels.get(by.ring.label, "").lower()
@@ -224,7 +224,7 @@ def _ring(by: Capacity, node: Node) -> str:
 
 
 def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
-    """How much of a resource the node has; 0 of one without a name."""
+    """Return how much of a resource the node has, and 0 if no resource is named."""
     given = 0 if resource is None else node.status.capacity.get(resource, 0)
     try:
         amount = quantity.whole(given)
@@ -237,7 +237,7 @@ def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
 
 
 def _fields(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """`id,count,memory,cores,type,numa,health[,index,mode]`, a colon behind each device."""
+    """Read `id,count,memory,cores,type,numa,health[,index,mode]:` for each device."""
     if ":" not in written:
         raise _bad(kind, written, "a list of devices with a colon behind each")
     found: list[RegisteredDevice] = []
@@ -263,7 +263,10 @@ def _fields(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]
 
 
 def _json(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """A list of objects. What an object lacks is 0, empty or false, as Go writes it."""
+    """Read a list of JSON objects.
+
+    Go leaves out zero values, so a missing key is 0, empty or false.
+    """
     document = _loaded(kind, written, "a JSON list of devices")
     if not isinstance(document, list):
         raise _bad(kind, written, "a JSON list of devices")
@@ -298,9 +301,9 @@ def _loaded(kind: Kind, written: str, expected: str) -> Any:
 
 
 def _in_parts(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """An object with `devices` and `profiles`; all devices have all parts.
+    """Read an object with `devices` and `profiles`, where all devices have all parts.
 
-    A device without an index has its place in the list, one without a minor its index.
+    A device without an index gets its place in the list, and one without a minor gets its index.
     """
     expected = "a JSON object with devices and profiles"
     document = _loaded(kind, written, expected)
@@ -341,7 +344,7 @@ def _in_parts(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ..
 
 
 def _profiles(kind: Kind, written: object) -> tuple[tuple[Part, ...], int]:
-    """The parts, and the largest size that a name has."""
+    """Return the parts, and the largest size that a name has."""
     expected = "a part with its size and memory, such as 3g.24gb, and its id, as profiles"
     if not isinstance(written, dict):
         raise _bad(kind, written, expected)
@@ -360,7 +363,7 @@ def _profiles(kind: Kind, written: object) -> tuple[tuple[Part, ...], int]:
 
 
 def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An entry of a register under the keys that others have."""
+    """Return an entry of a register with the usual keys."""
     keys = kind.register_.keys
     if not keys:
         return entry
@@ -369,12 +372,12 @@ def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_no(kind: Kind, key: JsonKey) -> bool:
-    """Whether entries of the register have no such thing."""
+    """Return True if entries of the register never have this key."""
     return kind.register_.keys.get(key) == ""
 
 
 def _group(kind: Kind, said: Mapping[str, Any]) -> str:
-    """What devices which belong together share; empty where it has none."""
+    """Return the group of linked devices to which a device belongs, or an empty text."""
     custom = said.get("custominfo")
     register = kind.register_
     if register.zone is not None:
@@ -390,7 +393,7 @@ def _group(kind: Kind, said: Mapping[str, Any]) -> str:
 _FORMS: Mapping[str, Callable[[Kind, str, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(
     {"fields": _fields, "json": _json, "parts": _in_parts}
 )
-"""Each reads what is written on the node of that name."""
+"""Each form reads the text of the annotation; the last argument is the name of the node."""
 
 
 def _number(kind: Kind, said: Mapping[str, Any], key: str, default: int = 0) -> int:
