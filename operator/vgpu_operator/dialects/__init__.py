@@ -1,6 +1,6 @@
-"""What a pod asks for, in every dialect, as one value. Pure: values in, values out.
+"""Reads what a pod asks for, in any dialect, as one value. Pure: values in, values out.
 
-One module a dialect; `reading` holds the table of them. A new dialect is a module and a row.
+Each dialect is a module, and `reading` has a table of them. A new dialect is a module and a row.
 """
 
 from vgpu_operator.dialects.ack import bind_records as ack_bind_records

@@ -1,8 +1,7 @@
-"""Alibaba ACK's dialect: memory in GiB for the whole container, compute in percent, or devices.
+"""Alibaba ACK's dialect: memory in GiB, compute in percent, or a number of devices.
 
-The words are of Alibaba's container service; the label of a node selects the kind that it takes.
-Memory and compute are for all devices of the container together, so several devices share them
-evenly.
+The names come from Alibaba's container service. A label of a node tells which kinds of requests it
+takes. Memory and compute are totals of the container, so several devices share them evenly.
 """
 
 from __future__ import annotations
@@ -29,15 +28,17 @@ SHARED = frozenset({"cgpu", "share", "mig", "mps"})
 ISOLATED = frozenset({"core_mem", "mig", "mps"})
 WHOLE = frozenset({"default", "topology"})
 KINDS = SHARED | ISOLATED | WHOLE
-"""Values of `ack.node.gpu.schedule`, by what a container asks for. A node labelled `mig` gives
-MIG instances where its devices are divided into them. `mps` needs no MPS daemon
-(docs/design/memory-accounting.md): the library keeps both limits."""
+"""The values of `ack.node.gpu.schedule`.
+
+A node labelled `mig` gives MIG instances where its devices are divided into them. `mps` needs no
+MPS daemon, because the library keeps both limits (docs/design/memory-accounting.md).
+"""
 
 _COUNT = re.compile(r"[0-9]{1,3}")
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
-    """The resources of this dialect, memory first."""
+    """Return the resources of this dialect, memory first."""
     aliyun = config.aliyun
     return (
         aliyun.resource_memory_name,
@@ -47,18 +48,18 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for anything in these words; an amount of 0 asks for nothing."""
+    """Return True if the container uses this dialect. An amount of 0 asks for nothing."""
     return any(is_given(container, name) for name in resource_names(config))
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
-    """What one container asks for.
+    """Return the request of one container.
 
-    The pod's label `aliyun.com/gpu-count` spreads the memory over several devices: the form that
-    Alibaba documents for it.
+    The pod's label `aliyun.com/gpu-count` spreads the memory over several devices, as Alibaba
+    documents.
 
     Raises:
-        BadInput: an amount cannot be read, or they contradict each other.
+        BadInput: An amount cannot be read, or amounts contradict each other.
     """
     memory_name, core_name, count_name = resource_names(config)
     if place.container.requested(count_name) is not None and not is_given(
@@ -106,10 +107,10 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def placement(pod: Pod) -> Placement | None:
-    """Devices are filled one after the other, as ACK does, unless the pod has a policy.
+    """Return the placement: devices are filled one by one, as in ACK, unless the pod has a policy.
 
     Raises:
-        BadInput: a policy cannot be understood.
+        BadInput: A policy is unknown.
     """
     written = hami_annotations.placement(pod) or Placement()
     return Placement(
@@ -123,17 +124,17 @@ def placement(pod: Pod) -> Placement | None:
 def bind_records(
     pod: Pod, allocation: Allocation, config: ClusterConfig, *, device_mib: int, unix_time: int
 ) -> dict[str, str]:
-    """ACK's records of a pod that asks for memory of one device; empty for any other pod.
+    """Return ACK's records of a pod that asks for memory of one device, and none for other pods.
 
-    Source: AliyunContainerService/gpushare-scheduler-extender, which knows no form for several
+    Source: AliyunContainerService/gpushare-scheduler-extender, which has no form for several
     devices.
 
     Args:
-        pod: As it is bound.
+        pod: The pod that is being bound.
         allocation: Its devices.
-        config: The names of resources.
-        device_mib: Memory that the allocation's first device has.
-        unix_time: The second in which the devices were given.
+        config: Has the names of resources.
+        device_mib: The memory of the first device, in MiB.
+        unix_time: The second at which the devices were given.
     """
     memory_name = config.aliyun.resource_memory_name
     requested = [
@@ -154,10 +155,10 @@ def bind_records(
 
 
 def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
-    """The values of `ack.node.gpu.schedule` with which a labelled node takes this pod.
+    """Return the values of the node label `ack.node.gpu.schedule` that fit this pod.
 
-    None where the label means nothing to it: it does not ask in these words. A node without the
-    label takes every pod.
+    None means that the pod does not use this dialect, so the label does not matter. A node without
+    the label takes every pod.
     """
     memory_name, core_name, count_name = resource_names(config)
     kinds: frozenset[str] | None = None
@@ -178,7 +179,7 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
 
 
 def _labelled_count(pod: Pod) -> int | None:
-    """Over how many devices the pod's label spreads memory; None without the label."""
+    """Return the number of devices in the pod's label, or None without the label."""
     written = pod.metadata.labels.get(names.ACK_GPU_COUNT_LABEL)
     if written is None:
         return None
@@ -192,9 +193,9 @@ def _labelled_count(pod: Pod) -> int | None:
 
 
 def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | None:
-    """A whole number up to `most`; None when not given, and 0 counts as not given.
+    """Return a whole number up to `most`, or None if it is absent or 0.
 
-    Memory may carry a binary suffix, which the API server makes of a larger one: then it is bytes.
+    The API server rewrites large memory amounts with a binary suffix. Such an amount is in bytes.
     """
     given, number = place.container.requested(name), place.number(name, expected)
     if given is None or number is None:

@@ -1,7 +1,6 @@
-"""Pods of one template ask alike, so what they ask for is read once.
+"""A cache of demands: pods of one template ask alike, so their request is read once.
 
-A workload makes its pods from one template, and reading what one of them asks for takes longer than
-placing it.
+Reading the request of a pod takes longer than placing it, and workloads create many equal pods.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _KUBERNETES = "kubernetes.io/"
 
 
 def question_of(pod: Pod) -> Question:
-    """What its demand is read from: pods of which this is equal ask alike.
+    """Return everything that the demand of a pod depends on. Equal pods have equal demands.
 
-    Not in it is what no dialect reads and what differs from pod to pod: annotations of Kubernetes
-    itself (`batch.kubernetes.io/job-completion-index`), and the records of an allocation.
+    Left out is what no dialect reads and what differs from pod to pod: Kubernetes' own annotations
+    (`batch.kubernetes.io/job-completion-index`) and the records of an allocation.
     """
     metadata, spec = pod.metadata, pod.spec
     return (
@@ -51,10 +50,10 @@ def _container(container: Container) -> Question:
 
 
 class Alike:
-    """The demands that were read last, by question, for one configuration.
+    """The demands that were read last, for one configuration.
 
     Args:
-        kept: So many are remembered.
+        kept: The most demands that are remembered.
     """
 
     def __init__(self, *, kept: int = _KEPT) -> None:
@@ -63,14 +62,14 @@ class Alike:
         self._known: dict[Question, PodDemand] = {}
 
     def known(self, question: Question, config: ClusterConfig) -> PodDemand | None:
-        """What pods with this question ask for; None: none is known."""
+        """Return the demand of pods with this question, or None if it is not known."""
         if config is not self._config:
             self._known.clear()
             self._config = config
         return self._known.get(question)
 
     def remember(self, question: Question, demand: PodDemand) -> None:
-        """It was read, for the configuration of the last `known`."""
+        """Remember a demand that was read with the configuration of the last `known`."""
         if len(self._known) >= self._kept:
             self._known.clear()
         self._known[question] = demand

@@ -1,7 +1,7 @@
 """The containers of a pod that can hold devices, each with its place in the pod.
 
-The place is what an error names, and the phase is what the claim's request needs: an ordinary
-init container runs alone and before (Init), a restartable one runs beside the others (App).
+Errors name the place. The phase is that of the claim's request: an ordinary init container runs
+before the others (Init), and a restartable one runs beside them (App).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Section = Literal["initContainers", "containers"]
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """A container, its path in the pod's spec, and when it runs."""
+    """A container, its path in the spec of the pod, and the phase in which it runs."""
 
     container: Container
     section: Section
@@ -32,29 +32,29 @@ class PodContainer:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the name of the container."""
         return self.container.name
 
     @property
     def path(self) -> str:
-        """Where it stands, as an error calls it: `spec.containers[0]`."""
+        """Return its path as errors show it, such as `spec.containers[0]`."""
         return f"spec.{self.section}[{self.index}]"
 
     def resource_path(self, resource: str) -> str:
-        """The field that gives a resource: the limit, or the request that stands in for it."""
+        """Return the field with a resource: the limit, or the request if there is no limit."""
         resources = self.container.resources
         in_requests = resource not in resources.limits and resource in resources.requests
         return f"{self.path}.resources.{'requests' if in_requests else 'limits'}[{resource}]"
 
     def env_path(self, variable: str) -> str:
-        """The field of an environment variable."""
+        """Return the field of an environment variable."""
         return f"{self.path}.env[{variable}]"
 
     def number(self, resource: str, expected: str) -> Fraction | None:
-        """The exact number given for a resource, whatever it means; None: not given.
+        """Return the exact number for a resource, or None if it is not given.
 
         Raises:
-            BadInput: it cannot be read.
+            BadInput: The amount cannot be read.
         """
         given = self.container.requested(resource)
         if given is None:
@@ -65,17 +65,17 @@ class PodContainer:
             raise self.bad(resource, expected) from error
 
     def whole(self, resource: str, number: Fraction, low: int, high: int, expected: str) -> int:
-        """The number as an integer.
+        """Return the number as an integer.
 
         Raises:
-            BadInput: it is none, or out of its range; `expected` has the rule.
+            BadInput: It is not whole or out of range. `expected` is the rule in the message.
         """
         if number.denominator != 1 or not low <= number <= high:
             raise self.bad(resource, expected)
         return number.numerator
 
     def bad(self, resource: str, expected: str) -> BadInput:
-        """What is given for a resource is wrong."""
+        """Return an error about the amount of a resource."""
         return BadInput(
             field=self.resource_path(resource),
             value=self.container.requested(resource),
@@ -84,7 +84,7 @@ class PodContainer:
 
 
 def is_given(container: Container, resource: str) -> bool:
-    """Given and not 0; what cannot be read is given, so that it is refused and not overlooked."""
+    """Return True if a resource is given and not 0. An unreadable amount counts, to be refused."""
     number = container.requested(resource)
     if number is None:
         return False
@@ -95,7 +95,7 @@ def is_given(container: Container, resource: str) -> bool:
 
 
 def each_container(pod: Pod) -> Iterator[PodContainer]:
-    """All containers in HAMi's positional order: init containers first."""
+    """Yield all containers in HAMi's order: init containers first."""
     for index, container in enumerate(pod.spec.init_containers):
         phase: Phase = "App" if container.is_sidecar else "Init"
         yield PodContainer(container, "initContainers", index, phase)
@@ -107,11 +107,11 @@ def each_container(pod: Pod) -> Iterator[PodContainer]:
 class ResourceDialect:
     """A dialect in which containers ask by extended resources.
 
-    `applies` is True if a container asks for a device in this dialect, `request` what it asks for,
-    and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
-    the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
-    containers of other dialects are given a slot at admission. `vendor` is whose devices it asks
-    for; the device plugins of others than NVIDIA count and hand out their own.
+    `applies` is True if a container uses this dialect. `request` reads its request and `placement`
+    the wishes of the pod about where to go; both raise `BadInput`. `resource_names` lists the
+    resources. `in_slots` is True if the kubelet counts slots by the count of this dialect;
+    containers of other dialects get a slot at admission. `vendor` names the vendor of the devices.
+    Device plugins of vendors other than NVIDIA count and hand out their devices themselves.
     """
 
     applies: Callable[[Container, ClusterConfig], bool]

@@ -1,8 +1,8 @@
-"""HAMi's dialect: a container asks by extended resources, and by two variables of its own.
+"""HAMi's dialect: a container asks by extended resources and two environment variables.
 
-Behaviour of HAMi v2.10, except where it ignores what it cannot read: that is refused here.
-Memory comes as a plain number of MiB, but the API server canonicalises what was written (`4000`
-becomes `4k`, `16384Mi` becomes `16Gi`), so a binary suffix means bytes and anything else a number.
+It behaves as HAMi v2.10, but what HAMi ignores because it cannot read it is refused here. Memory is
+a plain number of MiB. The API server rewrites numbers (`4000` becomes `4k`, `16384Mi` becomes
+`16Gi`), so an amount with a binary suffix is in bytes and any other is in MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_
 MAX_COUNT = 64
 MAX_PRIORITY = 10
 MAX_MEMORY_MIB = 1 << 30
-"""1 Pi for one device: a larger number was meant in another unit."""
+"""1 PiB for one device. A larger number was meant in another unit."""
 
 CORE_POLICIES: dict[str, CorePolicy] = {
     "default": "Default",
@@ -35,7 +35,7 @@ MEMORY_EXPECTED = (
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
-    """The resources of this dialect, the count first."""
+    """Return the resources of this dialect, the count first."""
     nvidia = config.nvidia
     return (
         nvidia.resource_count_name,
@@ -47,10 +47,10 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for a device: by a count, or by memory or cores without one.
+    """Return True if the container asks for a device by a count, or by memory or cores alone.
 
-    A count of 0 asks for nothing, whatever else is given; a count that cannot be read does ask,
-    so that it is refused and not overlooked.
+    A count of 0 asks for nothing, whatever else is given. An unreadable count does ask, so that it
+    is refused and not overlooked.
     """
     count, memory, percentage, cores, _ = resource_names(config)
     if container.requested(count) is None:
@@ -59,10 +59,10 @@ def applies(container: Container, config: ClusterConfig) -> bool:
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
-    """What one container asks for.
+    """Return the request of one container.
 
     Raises:
-        BadInput: an amount, a variable or a selecting annotation cannot be read.
+        BadInput: An amount, a variable or a selecting annotation cannot be read.
     """
     nvidia = config.nvidia
     if _requests_any_instance(pod, place, config):
@@ -96,9 +96,9 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def _requests_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
-    """Whether the count alone asks: under `migStrategy: single` for MIG instances as they are.
+    """Return True if a bare count asks for MIG instances of any size (`migStrategy: single`).
 
-    For an undivided GPU a pod asks for 100 % of its memory.
+    A pod asks for an undivided GPU by 100 % of its memory.
     """
     count, memory, percentage, cores, _ = resource_names(config)
     return (
@@ -110,11 +110,12 @@ def _requests_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig)
 
 
 def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
-    """Whether a container without a share of compute wants its devices alone.
+    """Return True if a container that names no share of compute gets its devices alone.
 
-    A percentage of 100, or no word on memory at all. An amount of 0 is a word: it means all of the
-    memory, shared. `defaultMem` is none: the container still gets the device alone, with that much
-    memory. Source: HAMi v2.10, whose admission adds the cores before defaults are filled in.
+    It does if it asks for 100 % of the memory, or for no memory at all. An amount of 0 means all of
+    the memory, but shared. `defaultMem` does not count as asking: the container then gets the
+    device alone with that much memory. Source: HAMi v2.10, whose admission adds the cores before it
+    fills in defaults.
     """
     nvidia = config.nvidia
     if place.container.requested(nvidia.resource_memory_percentage_name) is not None:
@@ -123,7 +124,7 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
 
 
 def count(place: PodContainer, config: ClusterConfig) -> int:
-    """The number of distinct devices; the configured one where only memory or cores are given."""
+    """Return the number of devices, by default that of the configuration."""
     name = config.nvidia.resource_count_name
     given = place.number(name, f"a number of GPUs, 1 to {MAX_COUNT}")
     if given is None:
@@ -132,7 +133,7 @@ def count(place: PodContainer, config: ClusterConfig) -> int:
 
 
 def memory(place: PodContainer, config: ClusterConfig) -> int | None:
-    """MiB per device; `None` when not given, and 0 counts as not given."""
+    """Return the MiB per device, or None if it is absent or 0."""
     name = config.nvidia.resource_memory_name
     given = place.container.requested(name)
     if given is None:
@@ -146,7 +147,7 @@ def memory(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
-    """Percent of each device's memory, at most 100; 0 or less counts as not given."""
+    """Return the percentage of each device's memory, at most 100, or None if absent or below 1."""
     name = config.nvidia.resource_memory_percentage_name
     expected = "a whole percentage, 0 to 100"
     given = place.number(name, expected)
@@ -156,7 +157,7 @@ def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
-    """Percent of each device's compute, at most 100; `None` when not given."""
+    """Return the percentage of each device's compute, at most 100, or None."""
     name = config.nvidia.resource_core_name
     expected = "a whole percentage, 0 to 100"
     given = place.number(name, expected)
@@ -166,7 +167,7 @@ def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def priority(place: PodContainer, config: ClusterConfig) -> int | None:
-    """The throttling priority, 0 the highest; `None` when not given."""
+    """Return the throttling priority, 0 being the highest, or None."""
     name = config.nvidia.resource_priority_name
     expected = f"a priority, 0 (highest) to {MAX_PRIORITY}"
     given = place.number(name, expected)
@@ -174,7 +175,7 @@ def priority(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
-    """When the compute share is enforced: from the container's own environment, or configured."""
+    """Return when the share of compute is enforced, by the container or the configuration."""
     written = place.container.env_value(names.ENV_CORE_POLICY) or ""
     if not written.strip():
         return config.nvidia.core_policy

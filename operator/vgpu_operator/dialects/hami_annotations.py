@@ -1,7 +1,7 @@
-"""HAMi's pod annotations: which devices may serve, and which of them are preferred.
+"""HAMi's pod annotations: which devices may serve the pod, and which it prefers.
 
-They hold for the whole pod. HAMi overlooks a policy word that it does not know; here it is
-refused, because the pod would land where its author did not want it.
+They hold for the whole pod. HAMi ignores an unknown policy. It is refused here, because the pod
+would land where its author did not want it.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ _WEIGHT = re.compile(r"(slot|core|memory)\s*=\s*([0-9]{1,9})")
 
 
 def annotation_field(key: str) -> str:
-    """How an error calls an annotation."""
+    """Return the name of an annotation in an error."""
     return f"metadata.annotations[{key}]"
 
 
 def is_true(text: str) -> bool:
-    """A switch as HAMi reads it (Go's words for true); what cannot be read is off."""
+    """Return True for Go's words for true, as HAMi does. Any other text is false."""
     return text in names.TRUE
 
 
 def mode(pod: Pod) -> RequestMode:
-    """How the devices must be divided; Any where the pod has none."""
+    """Return the mode that the devices must have, Any by default."""
     return mode_of(pod, names.NVIDIA_MODE) or "Any"
 
 
 def mode_of(pod: Pod, key: str) -> RequestMode | None:
-    """The mode in one annotation; None without the annotation.
+    """Return the mode in one annotation, or None without the annotation.
 
-    Several words allow each of them, as in HAMi: `hami-core,mig` takes either. `mps` is refused
-    where it is the only one.
+    As in HAMi, several words allow each of them: `hami-core,mig` takes either. `mps` alone is
+    refused.
     """
     written = pod.metadata.annotations.get(key, "")
     words = [word.strip() for word in written.split(",") if word.strip()]
@@ -85,7 +85,7 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
 
 
 def selector(pod: Pod) -> DeviceSelector | None:
-    """Which devices may serve; `None` when any may."""
+    """Return which devices may serve, or None if any may."""
     chosen = DeviceSelector(
         models=comma_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
         exclude_models=comma_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
@@ -96,10 +96,10 @@ def selector(pod: Pod) -> DeviceSelector | None:
 
 
 def placement(pod: Pod) -> Placement | None:
-    """What the pod prefers; `None` when it leaves everything to the configuration.
+    """Return the placement that the pod prefers, or None to leave it to the configuration.
 
     Raises:
-        BadInput: an unknown policy, or weights that are no weights.
+        BadInput: A policy is unknown, or the weights cannot be read.
     """
     annotations = pod.metadata.annotations
     desired = Placement(
@@ -116,14 +116,17 @@ def _node_policy(written: str) -> NodePolicy | None:
 
 
 def _device_policies(written: str) -> list[DevicePolicy]:
-    """One policy, or a chain in its written order; a word that comes twice adds nothing."""
+    """Return one policy, or several in their order without repetitions."""
     words = [word.strip() for word in written.split(",") if word.strip()]
     chain = [_word(names.HAMI_DEVICE_POLICY, word, DEVICE_POLICIES) for word in words]
     return list(dict.fromkeys(chain))
 
 
 def _numa(written: str) -> NumaPolicy | None:
-    """HAMi reads a word that is no switch as off; the pod would get GPUs of several NUMA nodes."""
+    """Return the NUMA policy of a switch.
+
+    HAMi reads an unknown word as off, and the pod would get GPUs of several NUMA nodes.
+    """
     if written and not is_true(written) and written not in names.FALSE:
         switches = ("true", "false")
         raise BadInput.unsupported(annotation_field(names.NVIDIA_NUMA_BIND), written, switches)
@@ -131,7 +134,7 @@ def _numa(written: str) -> NumaPolicy | None:
 
 
 def _weights(written: str | None) -> Weights | None:
-    """`slot=1,core=1,memory=3`: all three, whole numbers, each once, not all 0."""
+    """Read `slot=1,core=1,memory=3`: all three, each once, whole numbers that are not all 0."""
     if written is None:
         return None
     found = [_WEIGHT.fullmatch(part.strip()) for part in written.split(",")]
@@ -155,10 +158,10 @@ def _word(key: str, written: str, table: Mapping[str, _T]) -> _T:
 
 
 def comma_list(pod: Pod, key: str, most: int) -> list[str]:
-    """The items of an annotation, trimmed, empty ones overlooked.
+    """Return the trimmed items of an annotation without empty ones.
 
     Raises:
-        BadInput: there are none but empty ones, or more than `most`, or one is too long.
+        BadInput: There is no item, there are more than `most`, or one is too long.
     """
     written = pod.metadata.annotations.get(key, "")
     items = [item.strip() for item in written.split(",") if item.strip()]

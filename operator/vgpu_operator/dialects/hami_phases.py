@@ -1,8 +1,8 @@
-"""HAMi's records of how far the binding of a pod is, for tools that wait for them; never read back.
+"""HAMi's records of the progress of a binding, for tools that wait for them. We never read them.
 
-HAMi's Bind writes `allocating`, its device plugin `success` and takes from
-`hami.io/vgpu-devices-to-allocate` what it has given. Here a pod is bound once its devices stand in
-its claim: there is one phase to write, with the Binding itself, and nothing left to allocate.
+HAMi's Bind writes `allocating`. Its device plugin writes `success`, and removes from
+`hami.io/vgpu-devices-to-allocate` what it has given. Here a pod is bound after its devices are in
+its claim, so the Binding carries the only phase, and nothing is left to allocate.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vgpu_operator.dialects.native import containers_of_claim
 def bind_records(
     pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, unix_time: int
 ) -> dict[str, str]:
-    """The annotations, in HAMi's final state of an allocation that succeeded.
+    """Return the annotations in HAMi's final state of an allocation that succeeded.
 
-    `hami.io/vgpu-mig-allocations` has each MIG instance of the allocation by the position of its
-    container (init containers first) and of the device in it, without the identity that the driver
-    gives an instance when it is made.
+    `hami.io/vgpu-mig-allocations` lists the MIG instances by the position of the container (init
+    containers first) and of the device in it. It lacks the identity of an instance, which the
+    driver assigns on creation.
 
     Raises:
-        BadInput: the claim's requests do not match the pod's containers.
+        BadInput: The claim's requests do not match the pod's containers.
     """
     places = [place.name for place in each_container(pod)]
     records = {

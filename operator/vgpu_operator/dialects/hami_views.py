@@ -1,7 +1,7 @@
-"""HAMi's records of an allocation, for the people and tools that read them; we never do.
+"""HAMi's records of an allocation, for people and tools that read them. We never read them.
 
-Source: HAMi v2.10 encodes per container, init containers first, `UUID,Vendor,MiB,cores:` for each
-device and `;` at the container's end; a container without a device is a bare `;`.
+HAMi v2.10 encodes each container, init containers first, as `UUID,Vendor,MiB,cores:` for each
+device and a final `;`. A container without a device is a bare `;`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vgpu_operator.vendors import given_of, records_of
 def binding_annotations(
     pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, node: Node | None, unix_time: int
 ) -> dict[str, str]:
-    """The annotations that the Binding carries onto the pod.
+    """Return the annotations that the Binding carries onto the pod.
 
-    `spec` is the claim's, `node` the allocation's if it is known, `unix_time` the second in which
-    the devices were given.
+    `spec` is that of the claim, `node` the node of the allocation if it is known, and `unix_time`
+    the second at which the devices were given.
 
     Raises:
-        BadInput: the claim's requests do not match the pod's containers, or what a vendor's plugin
-            is to read of a device is not in its node's register any more.
+        BadInput: The claim's requests do not match the pod's containers, or the node's register
+            no longer has what a vendor's plugin must read about a device.
     """
     vendor_of = {request.name: request.vendor for request in spec.requests}
     others = [d for d in allocation.devices if kind_of(vendor_of.get(d.request, "")) is not None]
@@ -68,7 +68,7 @@ def _of_other_vendors(
     node: Node | None,
     unix_time: int,
 ) -> dict[str, str]:
-    """What other vendors' device plugins read back, of their devices."""
+    """Return what other vendors' device plugins read back of their devices."""
     kind_by_request = {
         request.name: kind
         for request in spec.requests

@@ -1,9 +1,9 @@
-"""NVIDIA's words for MIG instances that there are: `nvidia.com/mig-1g.10gb: 1`.
+"""NVIDIA's resources for existing MIG instances, such as `nvidia.com/mig-1g.10gb: 1`.
 
-They are ours where the configuration's `migStrategy` is `mixed`, and another plugin's where it is
-not. A container names one profile; how many instances of it, on one GPU or several, is the number.
-Under `single` no word is added: the count alone asks for instances (`hami.py`). Source: NVIDIA's
-k8s-device-plugin, MIG strategies.
+They are ours if the configuration has `migStrategy: mixed`, and otherwise another plugin's. A
+container names one profile and how many instances of it, on one or several GPUs. `migStrategy:
+single` adds no resource: the plain count asks for instances (`hami.py`). Source: MIG strategies of
+NVIDIA's k8s-device-plugin.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _EXPECTED = f"a number of instances, 1 to {MAX_COUNT}"
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
-    """The resources of this dialect; none where they are not ours."""
+    """Return the resources of this dialect. There are none if they are not ours."""
     return tuple(config.nvidia.mig_resources)
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for instances; 0 of them are none."""
+    """Return True if the container asks for at least one instance."""
     return any(is_given(container, name) for name in config.nvidia.mig_resources)
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
-    """What one container asks for.
+    """Return the request of one container.
 
     Raises:
-        BadInput: the number cannot be read, or a second profile stands beside the first.
+        BadInput: The number cannot be read, or the container names two profiles.
     """
     profiles = config.nvidia.mig_resources
     first, *others = [name for name in profiles if is_given(place.container, name)]

@@ -1,8 +1,8 @@
 """Amounts that a pod carries in an annotation, because no node counts them.
 
-kube-scheduler leaves a resource that no node has to an extender, where one is configured. Where
-none can be (`scheduling.mode: Gate`) it would find no node for the pod, so admission moves such
-amounts into `vgpu.dev/resources`. They are read from there as if the container still had them.
+If an extender is configured, kube-scheduler leaves resources that no node has to it. Where none can
+be configured (`scheduling.mode: Gate`), it would find no node for the pod. So admission moves such
+amounts into `vgpu.dev/resources`, and they are read as if the container still had them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Amounts = Mapping[str, str | int]
 
 
 def movable(config: ClusterConfig) -> frozenset[str]:
-    """The resources that no node counts: all of ours but what a device plugin hands out."""
+    """Return the resources that no node counts: all of ours that no device plugin hands out."""
     counted = {name for kind in kinds() for name in kind.requested_by}
     ignored = (name for name, is_ignored in config.managed_resources().items() if is_ignored)
     return frozenset(ignored) - counted
 
 
 def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
-    """By container: its annotation's value.
+    """Return the amounts in the annotation, by container.
 
     Raises:
-        BadInput: It is no JSON of that form, or is about a container or resource that there is not.
+        BadInput: It is not JSON of that form, or names an unknown container or resource.
     """
     text = pod.metadata.annotations.get(names.ANNOTATION_RESOURCES)
     if text is None:
@@ -57,7 +57,7 @@ def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
 
 
 def restored(pod: Pod, config: ClusterConfig) -> Pod:
-    """The pod with those amounts back in its containers' limits.
+    """Return the pod with the moved amounts back in its containers' limits.
 
     Raises:
         BadInput: See `moved`; or a container has another amount of the same resource.

@@ -1,8 +1,7 @@
-"""The native dialect: a pod names a claim, or a template that each pod gets a copy of.
+"""The native dialect: a pod names a claim, or a template that is copied for each pod.
 
-Admission gives each container of the claim one slot (the count resource, so that the kubelet
-calls our plugin) and records which containers those are; a recorded container is read in no
-other dialect.
+Admission gives each container of the claim a slot (the count resource), so that the kubelet calls
+our plugin, and records these containers. A recorded container is read in no other dialect.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ _OBJECT_NAME_LENGTH = 253
 
 
 def claim_field(named: NamedClaim) -> str:
-    """The annotation that names the claim, as an error calls it."""
+    """Return the name of the annotation that names the claim, as errors show it."""
     key = names.ANNOTATION_CLAIM_TEMPLATE if named.is_template else names.ANNOTATION_CLAIM
     return f"metadata.annotations[{key}]"
 
 
 def named_claim(pod: Pod) -> NamedClaim | None:
-    """The claim or template that the pod names, if it names one.
+    """Return the claim or template that the pod names, or None.
 
     Raises:
-        BadInput: it names both, or something that is no name of a claim in its own namespace.
+        BadInput: It names both, or the value is not the name of a claim in its namespace.
     """
     annotations = pod.metadata.annotations
     claim = annotations.get(names.ANNOTATION_CLAIM)
@@ -60,19 +59,20 @@ def named_claim(pod: Pod) -> NamedClaim | None:
 
 
 def slots_added(pod: Pod) -> tuple[str, ...]:
-    """The containers to which admission added a slot, as it recorded them."""
+    """Return the containers to which admission added a slot."""
     text = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
 def containers_of_claim(pod: Pod, spec: VGPUClaimSpec) -> tuple[str, ...]:
-    """Which container each request of the claim means, in the order of the requests.
+    """Return the container of each request of the claim, in the order of the requests.
 
-    A sole request without a name means the first recorded container of its phase, else the first
-    of its phase: a sidecar injected in front after admission does not take the claim's place.
+    A single request without a name means the first recorded container of its phase, or else the
+    first container of its phase. So a sidecar that is injected in front after admission does not
+    get the devices.
 
     Raises:
-        BadInput: a request means no container of the pod, or one that runs at another time.
+        BadInput: A request names no container of the pod, or one of another phase.
     """
     by_name = {place.name: place for place in each_container(pod)}
     containers = tuple(_container_of(pod, by_name, request) for request in spec.requests)
@@ -108,7 +108,7 @@ def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPUReque
 
 
 def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
-    """The container that a sole request without a name means."""
+    """Return the container of a single request without a name."""
     candidates = [place for place in by_name.values() if place.phase == request.phase]
     names_recorded = slots_added(pod)
     recorded = [place for place in candidates if place.name in names_recorded]

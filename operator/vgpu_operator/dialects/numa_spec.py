@@ -1,6 +1,6 @@
-"""Alibaba's annotation for NUMA nodes, which holds whatever words the pod asks in.
+"""Alibaba's annotation about NUMA nodes, which acts in every dialect.
 
-`scheduling.alibabacloud.com/numa-topology-spec` is a JSON object; ACK's own example ends with a
+`scheduling.alibabacloud.com/numa-topology-spec` is a JSON object. ACK's own example ends with a
 comma, so trailing commas are accepted.
 """
 
@@ -22,7 +22,7 @@ NUMA_POLICIES: dict[str, NumaPolicy] = {
     "Restricted": "Prefer",
     "BestEffort": "Prefer",
 }
-"""Restricted means the smallest set of NUMA nodes; where one does, Prefer takes one."""
+"""Restricted asks for the smallest set of NUMA nodes. Where one is enough, Prefer takes one."""
 EXPECTED = (
     "a JSON object with numaTopologyPolicy: one of "
     f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
@@ -36,7 +36,8 @@ _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 class NumaSpec:
     """The annotation of one pod.
 
-    `exclusive`: no other pod may have the NUMA node. `unknown`: keys that mean nothing.
+    `exclusive` is True if no other pod may use the NUMA node. `unknown` lists keys without a
+    meaning.
     """
 
     policy: NumaPolicy
@@ -45,10 +46,10 @@ class NumaSpec:
 
 
 def numa_spec(pod: Pod) -> NumaSpec | None:
-    """The pod's annotation; None where it has none.
+    """Return the pod's annotation, or None.
 
     Raises:
-        BadInput: it is no such object.
+        BadInput: It is not such an object.
     """
     written = pod.metadata.annotations.get(names.ACK_NUMA_SPEC, "").strip()
     if not written:

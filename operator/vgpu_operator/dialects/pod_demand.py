@@ -1,4 +1,4 @@
-"""What a pod asks for: a claim that it names, or the spec of the claim to make for it."""
+"""The demand of a pod: a claim that it names, or the spec of a claim to create for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class NamedClaim:
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """One pod's demand: exactly one of `native` and `spec` is there.
+    """The demand of one pod, with either `native` or `spec`.
 
-    `containers` are the requesting containers: for a dialect those of `spec.requests`, in that
-    order; for a named claim those that admission recorded (empty before admission). `slotless` are
-    those of them that ask in words of which the kubelet counts nothing: admission gives each a
-    slot. `kinds` are those of `ack.node_kinds`, and `by_labels` is True if a node's labels select
-    its preferred devices (`follows_labels`).
+    `containers` are those that ask: in the order of `spec.requests`, or for a named claim those
+    that admission recorded (none before admission). `slotless` are those whose resources the
+    kubelet does not count as slots, so admission gives each a slot. `kinds` is the result of
+    `ack.node_kinds`. `by_labels` is True if labels of a node select its preferred devices
+    (`follows_labels`).
     """
 
     native: NamedClaim | None = None

@@ -1,7 +1,7 @@
-"""From a pod to its ask: which dialect each container speaks, and one claim for all of them.
+"""Reads the demand of a pod: the dialect of each container, and one claim for all of them.
 
-A pod has one claim. So it either names one (native), or its containers ask by resources and get
-one made for them; it cannot do both.
+A pod has one claim. Either it names one, or its containers ask by resources and a claim is created
+for them. It cannot do both.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.pod_demand import PodDemand
 
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALECT, hami.DIALECT)
-"""NVIDIA's, in the order in which a container is tried; the first that knows it reads it."""
+"""The dialects for NVIDIA's devices. The first that applies to a container reads it."""
 
 _ALIKE = Alike()
 _MAX_NAME = 63
 _MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
-"""Bytes of selectors in a claim; the rest of a request fits into what is left."""
+"""The most bytes of selectors in a claim. The rest of a request fits into what is left."""
 
 
 @lru_cache(maxsize=1)
 def dialects() -> tuple[ResourceDialect, ...]:
-    """All of them: NVIDIA's, and one for each kind of other vendors' devices."""
+    """Return all dialects: those for NVIDIA's devices, and one for each kind of other vendors."""
     return (*DIALECTS, *vendors.dialects())
 
 
 def is_left_alone(pod: Pod) -> bool:
-    """The pod wears HAMi's opt-out label: the operator leaves it alone, and it gets no GPU."""
+    """Return True if the pod has HAMi's label for opting out. It is left alone and gets no GPU."""
     return pod.metadata.labels.get(names.HAMI_WEBHOOK_LABEL) == "ignore"
 
 
 def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
-    """What the pod asks for; `None` when it asks for no GPU. Total: any pod gives an answer.
+    """Return the demand of a pod, or None if it asks for no GPU.
+
+    There is an answer for every pod.
 
     Raises:
-        BadInput: it asks, but not in a way that can be understood; names field and value.
+        BadInput: It asks in a way that cannot be understood. Names field and value.
     """
     if is_left_alone(pod):
         return None
@@ -82,9 +84,9 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
-    """Whether the labels of a node select its preferred devices: to pods in ACK's words.
+    """Return True if labels of a node select the preferred devices, as for pods in ACK's dialect.
 
-    A pod that names a policy itself follows that.
+    A policy that the pod names takes precedence.
     """
     if pod.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "").strip(" ,"):
         return False
@@ -97,7 +99,7 @@ def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
 def _made_for(
     pod: Pod, requesting: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
 ) -> PodDemand:
-    """The ask of a pod whose containers ask by resources."""
+    """Return the demand of a pod whose containers ask by resources."""
     _refuse_bad_names([place for place, _ in requesting], pod)
     for place, dialect in requesting:
         _refuse_two_vendors(place, dialect, config)
@@ -116,7 +118,7 @@ def _made_for(
 
 
 def _with_numa(pod: Pod, placement: Placement | None) -> Placement | None:
-    """The placement with Alibaba's NUMA annotation; HAMi's `numa-bind`, the stricter, wins."""
+    """Add Alibaba's NUMA annotation to the placement. HAMi's `numa-bind` is stricter and wins."""
     spec = numa_spec(pod)
     if spec is None or (placement is not None and placement.numa == "Require"):
         return placement
@@ -124,7 +126,7 @@ def _with_numa(pod: Pod, placement: Placement | None) -> Placement | None:
 
 
 def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
-    """The selectors of a pod hold for each request, and stand in each."""
+    """Refuse selectors that are too long, since each request of the claim repeats them."""
     size = 0
     for request in spec.requests:
         if (found := request.selector) is not None:
@@ -149,7 +151,7 @@ def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect |
 def _refuse_two_vendors(
     place: PodContainer, dialect: ResourceDialect, config: ClusterConfig
 ) -> None:
-    """A claim has one request for each container, and a request is for devices of one kind."""
+    """Refuse a container with two kinds of devices, since it has one request of one kind."""
     for other in dialects():
         if other.vendor != dialect.vendor and other.applies(place.container, config):
             count = other.resource_names(config)[0]
@@ -161,7 +163,7 @@ def _refuse_two_vendors(
 
 
 def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
-    """Requests are distinguished by their containers' names, so no other container may have one."""
+    """Refuse names that two containers share, since requests are told apart by them."""
     if len(places) > MAX_REQUESTS:
         raise BadInput.too_many(
             "spec.containers", len(places), MAX_REQUESTS, "containers that ask for a GPU"

@@ -1,8 +1,8 @@
-"""Containers that switch their devices off: a count of 0 beside amounts.
+"""Containers that ask for no device: a count of 0 beside amounts.
 
-Charts write `nvidia.com/gpu: 0` and leave the other amounts as they are. Such a container asks for
-nothing, but kube-scheduler would look for a node with its memory and find none. HAMi names its own
-scheduler in the pod, which leaves those amounts out; so it runs, without a device.
+Charts write `nvidia.com/gpu: 0` and leave the other amounts in place. Such a container asks for
+nothing, but kube-scheduler would look for a node with its memory and find none. Under HAMi it runs
+without a device, because HAMi's scheduler ignores those amounts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from vgpu_operator.dialects.containers import is_given
 def amounts_without_devices(
     container: Container, config: ClusterConfig
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return the count that is 0 and the amounts beside it, or None if no count switches them off.
+    """Return the count that is 0 and the amounts beside it, or None if there is no such count.
 
-    Alibaba's words have no such count: their memory or compute without the other is refused.
+    Alibaba's dialect has no such count. There, memory or compute without the other is refused.
     """
     resources = container.resources
     extended = (name for name in (*resources.limits, *resources.requests) if "/" in name)

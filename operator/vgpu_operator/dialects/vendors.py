@@ -1,7 +1,7 @@
-"""Other vendors' words: a container asks for a number of devices, for memory and compute of each.
+"""The dialects of other vendors: a number of devices, with memory and compute of each.
 
-Every word and its meaning is in the vendor's table (`vgpu_api.vendors`). There is one dialect
-for each kind of device; a container speaks one of them.
+All names and their meaning are in the vendors' tables (`vgpu_api.vendors`). Each kind of device is
+a dialect, and a container uses one of them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vgpu_operator.dialects.containers import (
 MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
 _WHOLE = 100
-"""Percent of compute: the device alone."""
+"""Percent: all compute of a device."""
 COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
 
 
 def dialects() -> tuple[ResourceDialect, ...]:
-    """A dialect for each kind of device that is served."""
+    """Return a dialect for each kind of device that is served."""
     return tuple(
         ResourceDialect(
             applies=partial(_applies, kind),
@@ -52,16 +52,16 @@ def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
 
 
 def _applies(kind: Kind, container: Container, config: ClusterConfig) -> bool:
-    """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
+    """Return True if the container asks by a count that is not 0. An unreadable count asks, too."""
     is_served = kind.name not in config.vendors.leave_alone
     return is_served and any(is_given(container, name) for name in kind.requested_by)
 
 
 def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
-    """What one container asks for.
+    """Return the request of one container.
 
     Raises:
-        BadInput: an amount or a selecting annotation cannot be read.
+        BadInput: An amount or a selecting annotation cannot be read.
     """
     _refuse_unsupported(kind, pod, place)
     _refuse_two_numberings(kind, pod, place)
@@ -87,9 +87,10 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
 
 
 def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
-    """The part of a size, whatever stands beside it, or the smallest that has what is asked for.
+    """Return a request for a part of this size, or for the smallest part with the amounts.
 
-    An amount of memory without a unit is kept as it is: what it means depends on the node.
+    If a size is given, amounts beside it are not read. Memory without a unit is kept as it is,
+    because its meaning depends on the node.
     """
     size = memory_mib = written = cores = None
     selector = _selector(kind, pod)
@@ -104,7 +105,7 @@ def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
         if place.container.requested(kind.cores.resource) is not None:
             cores = _whole(place, kind.cores.resource, 1, _WHOLE, "a whole percentage, 1 to 100")
         if given is None:
-            written = 1  # every part has as much
+            written = 1  # every part has at least that
         elif quantity.has_binary_suffix(given):
             memory_mib = _requested_mib(kind.memory, place, given)
             if not memory_mib:
@@ -125,7 +126,7 @@ def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
 
 
 def _app_class(kind: Kind, pod: Pod, place: PodContainer, count: int) -> AppClass | None:
-    """The class of the pod, of which each container may have one device."""
+    """Return the pod's class, with which each container may have only one device."""
     of = kind.neighbours
     written = None if of is None else pod.metadata.annotations.get(of.app_class)
     if of is None or written is None:
@@ -161,7 +162,7 @@ def _is_links_first(kind: Kind, pod: Pod) -> bool:
 
 
 def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:
-    """The annotation that admission writes where a pod that asks has none, if it must."""
+    """Return the annotation that admission adds to a pod without it, or None."""
     of = kind.neighbours
     if of is None or of.qos_policy in pod.metadata.annotations:
         return None
@@ -170,9 +171,10 @@ def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:
 
 
 def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int | None:
-    """MiB of each device; None: all of it. 0 counts as not given, but among named sizes.
+    """Return the MiB of each device, or None for all of it.
 
-    Several devices are never divided. One that was rounded up to a module's two may have been.
+    0 means absent, except with named sizes. Several devices are never divided unless the table
+    allows it. A single device that was rounded up to a module of two may be a part.
     """
     given = place.container.requested(memory.resource)
     sizes = memory.sizes
@@ -194,7 +196,7 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
 
 
 def _rounded(memory: Memory, sizes: Sizes, place: PodContainer, requested_mib: int) -> int:
-    """The smallest named size that holds it, or a whole device."""
+    """Return the smallest named size that is large enough, or else a whole device."""
     if requested_mib > sizes.most_mib:
         raise place.bad(memory.resource, f"at most {sizes.most_mib} MiB, which a device has")
     steps = (part.memory_mib for part in sizes.parts)
@@ -220,10 +222,10 @@ def _requested_mib(memory: Memory, place: PodContainer, given: str | int) -> int
 
 
 def written(kind: Kind, place: PodContainer) -> dict[str, int]:
-    """The amounts that admission writes into an asking container, by resource.
+    """Return the amounts that admission writes into an asking container, by resource.
 
     Raises:
-        BadInput: its count cannot be read.
+        BadInput: Its count cannot be read.
     """
     count, amounts = _count(kind, place), {}
     if kind.whole_modules:
@@ -244,13 +246,13 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
 
 
 def counted(kind: Kind, place: PodContainer) -> tuple[str, int] | None:
-    """The annotation with how many devices a container asks for, if it must."""
+    """Return the annotation with the number of devices that a container asks for, or None."""
     count = _count(kind, place)
     return (kind.counted_in, count) if kind.counted_in is not None and count > 1 else None
 
 
 def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
-    """Whether the devices are whole ones, although amounts are asked of such devices."""
+    """Return True if the request takes whole devices, although the kind can be divided."""
     return (
         count > 1 or kind.memory is None or place.container.requested(kind.memory.resource) is None
     )
@@ -271,7 +273,7 @@ def _count(kind: Kind, place: PodContainer) -> int:
 
 
 def requested_numbering(kind: Kind, place: PodContainer) -> NumberedCores | None:
-    """How cores are numbered, where a container asks for cores and not for devices."""
+    """Return how cores are numbered if the container asks for cores and not for devices."""
     numbered = kind.numbered_cores
     is_requested = numbered is not None and is_given(place.container, numbered.resource)
     return numbered if is_requested else None
@@ -290,7 +292,7 @@ def _requested_cores(numbered: NumberedCores, place: PodContainer) -> int:
 
 
 def _refuse_two_numberings(kind: Kind, pod: Pod, place: PodContainer) -> None:
-    """The plugin reads one list for the pod: of devices, or of cores."""
+    """Refuse cores and whole devices in one pod: the plugin reads a single list of numbers."""
     numbered = requested_numbering(kind, place)
     if numbered is None:
         return
@@ -304,7 +306,7 @@ def _refuse_two_numberings(kind: Kind, pod: Pod, place: PodContainer) -> None:
 
 
 def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
-    """Words that HAMi honours and this project does not are never overlooked."""
+    """Refuse what HAMi honours and this project does not, so that it is not ignored silently."""
     for name in kind.unsupported.resources:
         given = place.container.requested(name)
         if given not in (None, 0, "0"):
@@ -321,7 +323,7 @@ def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
 
 
 def _cores(kind: Kind, place: PodContainer, count: int) -> int:
-    """Percent of the compute of each device, at most 100."""
+    """Return the percentage of the compute of each device, at most 100."""
     if kind.memory is not None and kind.memory.sizes is not None and kind.memory.sizes.cores:
         part = _memory(kind, kind.memory, place, count) or 0
         return part * _WHOLE // kind.memory.sizes.whole_mib
@@ -345,7 +347,7 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
 
 
 def _share_of_numbered(kind: Kind, place: PodContainer) -> int:
-    """Percent of each device that its cores are; of several devices, and of whole ones, all."""
+    """Return the percentage of each device that its cores are. For whole devices it is 100."""
     numbered = requested_numbering(kind, place)
     if numbered is None:
         return _WHOLE
@@ -367,7 +369,7 @@ def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
 
 
 def _used_ids(pod: Pod, chosen: Selection) -> list[str]:
-    """The only devices that may serve; those that both annotations name, where a pod has both."""
+    """Return the only devices that may serve: those in both annotations if the pod has both."""
     own = _words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS)
     other = _words(pod, chosen.use_ids_too, hami_annotations.MAX_UUIDS)
     if not own or not other:

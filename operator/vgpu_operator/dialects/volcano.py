@@ -1,9 +1,8 @@
-"""Volcano's dialect: HAMi's meaning under Volcano's names.
+"""Volcano's dialect: HAMi's resources under Volcano's names.
 
-`volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` are read exactly as
-HAMi's resources are, annotations included; `volcano.sh/vgpu-mode` is `nvidia.com/vgpu-mode`. The
-container gets a slot of ours at admission, because no plugin registers a resource of Volcano's
-name.
+`volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` mean the same as HAMi's
+resources, annotations included. `volcano.sh/vgpu-mode` is `nvidia.com/vgpu-mode`. The container
+gets a slot at admission, because no plugin registers a resource with Volcano's name.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
-    """The resources of this dialect, the count first."""
+    """Return the resources of this dialect, the count first."""
     volcano = config.volcano
     return (
         volcano.resource_count_name,
@@ -30,24 +29,24 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for a device in Volcano's words."""
+    """Return True if the container asks for a device by Volcano's resources."""
     if not any(container.requested(name) is not None for name in resource_names(config)):
         return False
     return hami.applies(container, in_hamis_place(config))
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
-    """What one container asks for.
+    """Return the request of one container.
 
     Raises:
-        BadInput: an amount, a variable or a selecting annotation cannot be read.
+        BadInput: An amount, a variable or a selecting annotation cannot be read.
     """
     requested = hami.request(pod, place, in_hamis_place(config))
     return requested.model_copy(update={"mode": _mode(pod)})
 
 
 def _mode(pod: Pod) -> RequestMode:
-    """Volcano's own annotation, or HAMi's; both only where they agree."""
+    """Return the mode of Volcano's or HAMi's annotation. They must not differ."""
     own = hami_annotations.mode_of(pod, names.VOLCANO_MODE)
     hamis = hami_annotations.mode_of(pod, names.NVIDIA_MODE)
     if own is not None and hamis is not None and own != hamis:
@@ -61,7 +60,7 @@ def _mode(pod: Pod) -> RequestMode:
 
 
 def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
-    """The configuration with Volcano's resource names where HAMi's are."""
+    """Return the configuration with Volcano's resource names in place of HAMi's."""
     count, memory, percentage, cores = resource_names(config)
     words = {
         "resource_count_name": count,
@@ -69,7 +68,7 @@ def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
         "resource_memory_percentage_name": percentage,
         "resource_core_name": cores,
         "memory_factor": config.volcano.memory_factor,
-        "mig_strategy": "none",  # NVIDIA's strategies are about its own words
+        "mig_strategy": "none",  # NVIDIA's strategies only concern its own resources
     }
     return config.model_copy(update={"nvidia": config.nvidia.model_copy(update=words)})
 
