@@ -557,11 +557,11 @@ def node_filters(nodes: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for distinct in (60, 600, 6_000):
         rules = [a_rule(number) for number in range(distinct)]
-        place(ledger.columns, demand, nodes=ledger.node_filters.of(rules[0]))
+        place(ledger.columns, demand, nodes=ledger.filters.rules.of(rules[0]))
         turns = max(6_000, 2 * distinct)
         start = time.thread_time()
         for turn in range(turns):
-            nodes = ledger.node_filters.of(rules[turn % distinct])
+            nodes = ledger.filters.rules.of(rules[turn % distinct])
             plan = place(ledger.columns, demand, nodes=nodes)
             assert not plan.refused
         found[str(distinct)] = round((time.thread_time() - start) / turns * 1e6, 1)

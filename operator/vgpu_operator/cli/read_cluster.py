@@ -65,7 +65,7 @@ async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) 
 async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
     """All of these kinds, or none."""
     for event in await current_events(api, kinds):
-        if isinstance(event, NodeObserved) and state.ledger.room is None:
+        if isinstance(event, NodeObserved) and state.ledger.filters.room is None:
             event = NodeObserved(_of_unknown_room(event.node))
         apply(event, state)
 

@@ -152,7 +152,7 @@ class LiveCluster:
             ledger.columns,
             kind.request,
             None,
-            nodes=ledger.nodes_for(kind.rules, kind.host_demand),
+            nodes=ledger.filters.of(kind.rules, kind.host_demand),
             budget=ledger.budget(kind.namespace, kind.scopes),
         )
         if not plan.refused:
@@ -170,7 +170,7 @@ class LiveCluster:
             ledger.columns,
             kind.request,
             self.nodes,
-            nodes=ledger.nodes_for(kind.rules, kind.host_demand),
+            nodes=ledger.filters.of(kind.rules, kind.host_demand),
             budget=ledger.budget(kind.namespace, kind.scopes),
         )
 
@@ -220,8 +220,8 @@ class LiveCluster:
             return
         ledger.count_as(key, pod.scopes)
         uid = pod.uid
-        ledger.hosts.expect(uid, node=node, cpu_milli=pod.cpu_milli)
-        self._held.callback(ledger.hosts.remove_pod, uid)
+        ledger.filters.hosts.expect(uid, node=node, cpu_milli=pod.cpu_milli)
+        self._held.callback(ledger.filters.hosts.remove_pod, uid)
         if self._is_gated(pod):
             ledger.expect_pod(pod.pod, node)
             self._held.callback(ledger.forget_pod, uid)

@@ -98,7 +98,7 @@ def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dic
         state.ledger.columns,
         kind.request,
         names,
-        nodes=state.ledger.nodes_for(kind.rules, kind.host_demand),
+        nodes=state.ledger.filters.of(kind.rules, kind.host_demand),
         budget=state.ledger.budget(kind.namespace, kind.scopes),
     )
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, PodScopes, ResourceQuota
 from vgpu_api.effective import Use
-from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.device_table import DeviceTable
@@ -32,11 +31,8 @@ from vgpu_operator.ledger.shares import (
     shares_of,
     shares_of_unreadable,
 )
-from vgpu_operator.node_filter.node_rules import Hosts, NodeFilters, NodeRules
-from vgpu_operator.node_filter.pod_affinity import Peers
-from vgpu_operator.node_filter.resources_fit import HostDemand, Room
-from vgpu_operator.node_filter.volume_binding import Volumes
-from vgpu_operator.placement.bounds import ALL, Budget, NodeFilter
+from vgpu_operator.node_filter.host_filters import HostFilters
+from vgpu_operator.placement.bounds import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +59,14 @@ class Ledger:
 
     Attributes:
         columns: The state of all devices, for `placement.place`. Only the ledger writes it.
-        hosts: What is free of the nodes' CPU; fed with pods.
-        node_filters: Which nodes take which pods.
-        room: What is free on nodes besides devices, in mode Gate; fed with pods.
-        volumes: Where pods' volumes are or can be, in mode Gate; fed with pods and with volumes.
+        filters: Which nodes take which pods, devices apart.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
         self._table = DeviceTable(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._table.columns
-        self.hosts = Hosts(self.columns)
-        self.node_filters = NodeFilters()
-        self.room = Room(self.columns) if config.scheduling.mode == "Gate" else None
-        self._peers = Peers(self.columns, self.node_filters.domains)
-        self.volumes = Volumes(self.columns, self.node_filters)
+        self.filters = HostFilters(self.columns, is_exact=config.scheduling.mode == "Gate")
         self._config = config
         self._records = ClaimRecords()
         self._numbers = 0
@@ -97,76 +86,26 @@ class Ledger:
         name = node.metadata.name
         if not self._table.apply_node(node):
             return
-        self.hosts.apply_node(node)
-        has_more = self.room is not None and self.room.apply_node(node)
-        number = self.columns.node_id(name)
-        if number is not None and (self.node_filters.put(number, node) or has_more):
+        if self.filters.apply_node(node):
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Devices that still name it are not given."""
         number = self.columns.node_id(name)
-        if number is not None:
-            self.node_filters.remove(number)
         self._table.remove_node(name)
-        self.hosts.remove_node(name)
-        if self.room is not None:
-            self.room.remove_node(name)
+        self.filters.remove_node(name, number)
 
     # Pods, in mode Gate.
 
     def expect_pod(self, pod: Pod, node: str) -> None:
-        """A pod is on a node, or is to come to it: what it asks besides devices is taken there."""
-        if self.room is not None:
-            self._has_grown(self.room.put(pod, node))
-            self._peers.put(pod, node)
-            self.volumes.put(pod, node)
+        """Count what a pod takes of a node besides devices, once it is there or is to come."""
+        self._note_room(self.filters.expect_pod(pod, node))
 
     def forget_pod(self, uid: str) -> None:
-        """A pod takes nothing of any node any more."""
-        if self.room is not None:
-            self._has_grown(self.room.remove(uid))
-            self._peers.remove(uid)
-            self.volumes.remove_pod(uid)
+        """Let a pod take nothing of any node any more."""
+        self._note_room(self.filters.forget_pod(uid))
 
-    def nodes_for(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
-        """The nodes that a pod may use and, where its needs are given, that have room for them."""
-        found = self.node_filters.of(rules)
-        if host_demand is None or self.room is None:
-            return found
-        volumes = self.volumes.of(host_demand.volumes)
-        return replace(
-            found,
-            room=self.room.of(host_demand),
-            peers=self._beside(found, host_demand),
-            volumes=volumes.reached,
-            attachable=volumes.attachable,
-        )
-
-    def why_not_on(
-        self, number: int, rules: NodeRules, host_demand: HostDemand, uid: str
-    ) -> Reason | None:
-        """What keeps a pod, which may be counted there already, from a node, its devices apart."""
-        found = self.node_filters.of(rules)
-        if self.room is not None:
-            room = ALL if self.room.has(uid, host_demand, number) else 0
-            volumes = self.volumes.of(host_demand.volumes, without=uid)
-            found = replace(
-                found,
-                room=room,
-                peers=self._beside(found, host_demand, without=uid),
-                volumes=volumes.reached,
-                attachable=volumes.attachable,
-            )
-        return found.refusal(number) if number not in found else self.columns.closed(number, found)
-
-    def _beside(self, found: NodeFilter, host_demand: HostDemand, *, without: str = "") -> int:
-        selected = found.selector & found.affinity
-        return self._peers.of(
-            host_demand.peers, selected=selected, tolerated=found.taints, without=without
-        )
-
-    def _has_grown(self, node: str) -> None:
+    def _note_room(self, node: str) -> None:
         number = self.columns.node_id(node)
         if number is not None and self.columns.node_devices[number]:
             self._table.touch(node)  # who waits may have a place there

@@ -7,6 +7,7 @@ pod's node is decided before kube-scheduler sees the pod.
 
 | Module | What it judges, in kube-scheduler's words |
 |---|---|
+| `host_filters` | all of them together |
 | `node_rules` | NodeAffinity, TaintToleration, NodeUnschedulable; it also keeps what CPU is free |
 | `pod_affinity` | InterPodAffinity, PodTopologySpread |
 | `resources_fit` | NodeResourcesFit, NodePorts |

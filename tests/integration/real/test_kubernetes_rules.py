@@ -328,7 +328,7 @@ def refused_by_us(pod: Pod, nodes: list[Raw], pods: list[Raw], mode: str) -> set
         assert cpu_milli_of(placed) == dict(HostDemand.of(placed).amounts).get("cpu", 0)
         ledger.expect_pod(placed, placed.spec.node_name)
     host_demand = HostDemand.of(pod) if mode == "Gate" else None
-    allowed = ledger.nodes_for(NodeRules.of(pod), host_demand)
+    allowed = ledger.filters.of(NodeRules.of(pod), host_demand)
     names = [raw["metadata"]["name"] for raw in nodes]
     return set(refusals_on(ledger.columns, an_ask(a_request(memory="1Gi")), names, nodes=allowed))
 

@@ -229,8 +229,8 @@ async def test_pods_with_volumes_are_judged_again_only_when_a_volume_changes() -
     pod = gated(world, "pod-1", "data")
     await world.settle()
     seen = []
-    judged = world.ledger.volumes.refusal
-    world.ledger.volumes.refusal = lambda pod: seen.append(pod) or judged(pod)  # type: ignore
+    judged = world.ledger.filters.volumes.refusal
+    world.ledger.filters.volumes.refusal = lambda pod: seen.append(pod) or judged(pod)  # type: ignore
     for _ in range(3):
         world.time += 1.0
         world.submit()

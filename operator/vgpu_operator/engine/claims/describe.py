@@ -229,7 +229,7 @@ def _explained(waiter: Waiter, state: State) -> Refusal | None:
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
     """Why no node serves a claim of this kind, in full; None if one does."""
     columns, request = state.ledger.columns, kind.request
-    nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
+    nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:
         nodes = replace(nodes, welcoming=~kind.avoided)
     with state.deciding(key, Yielding.MORE_IMPORTANT, kind=kind) as kept:
@@ -256,7 +256,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         within = nodes if node is None else replace(nodes, selector=nodes.selector & only(node))
         texts += amounts(columns, request, text, within=within)
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
-            texts += state.ledger.volumes.explain(kind.host_demand.volumes)
+            texts += state.ledger.filters.volumes.explain(kind.host_demand.volumes)
     earmarked = kept_devices(columns, state.earmarks, key, request)
     texts += [kept_text(node, count) for node, count in earmarked.items()]
     return Refusal(reason, "; ".join(texts), kept=earmarked)

@@ -125,17 +125,17 @@ def quota_deleted(event: events.QuotaDeleted, state: State) -> None:
 
 def storage_observed(event: events.StorageObserved, state: State) -> None:
     """Take a version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
-    state.ledger.volumes.observe(event.obj)
+    state.ledger.filters.volumes.observe(event.obj)
 
 
 def storage_deleted(event: events.StorageDeleted, state: State) -> None:
     """Forget such an object; its claims count as missing."""
-    state.ledger.volumes.remove(event.kind, event.namespace, event.name)
+    state.ledger.filters.volumes.remove(event.kind, event.namespace, event.name)
 
 
 def storage_unreadable(event: events.StorageUnreadable, state: State) -> None:
     """Note why such an object cannot be read; what depends on it is refused with the reason."""
-    state.ledger.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
+    state.ledger.filters.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
 
 
 def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> None:

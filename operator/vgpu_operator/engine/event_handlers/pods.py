@@ -34,8 +34,8 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
         return known
     if cache.is_deleted(metadata.uid):
         return None
-    is_new_there = state.ledger.hosts.apply_pod(pod)
-    if state.ledger.room is not None:
+    is_new_there = state.ledger.filters.hosts.apply_pod(pod)
+    if state.ledger.filters.room is not None:
         _note_room(state, pod)
     if known is not None and not isinstance(known.demand, BadInput):
         found: GPUPod | None = known.seen_again(pod)
@@ -80,7 +80,7 @@ def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
     """Forget a pod, with its tentative place and its turns, and look at its claim."""
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
-    state.ledger.hosts.remove_pod(event.uid)
+    state.ledger.filters.hosts.remove_pod(event.uid)
     state.ledger.forget_pod(event.uid)
     _stop_waiting(state, event.uid, known)
     held = state.reservations.of_pod(event.uid)

@@ -124,7 +124,7 @@ def refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> 
         claim: The one that serves it, if it exists.
     """
     # What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
-    found = None if _is_allocated(claim) else state.ledger.volumes.refusal(pod.pod)
+    found = None if _is_allocated(claim) else state.ledger.filters.volumes.refusal(pod.pod)
     if found is not None:
         return Refusal(*found)
     return None if claim is None else _of_immediate(state, claim, pod)
@@ -165,7 +165,7 @@ def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
         return Reason.NODE_NOT_READY
     if avoided_by(state, pod) >> number & 1:
         return Reason.NODE_AVOIDED
-    return state.ledger.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
+    return state.ledger.filters.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 
 def review_gates(state: State) -> None:
@@ -175,8 +175,8 @@ def review_gates(state: State) -> None:
         return
     work.review_at = state.now + _REVIEW_EVERY_S
     state.pods.due.update(work.waiting)
-    if work.volumes_version != state.ledger.volumes.version:
-        work.volumes_version = state.ledger.volumes.version
+    if work.volumes_version != state.ledger.filters.volumes.version:
+        work.volumes_version = state.ledger.filters.volumes.version
         state.pods.due.update(work.with_volumes)
     if is_on(state):
         for waiter in state.queue:  # a pod that comes or goes elsewhere may be what one waits for

@@ -232,8 +232,8 @@ def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
         state.ledger.touch(earmark.node)
     if pod is not None:
         state.pods.blocked.pop(pod.uid, None)
-        state.ledger.hosts.expect(pod.uid, node=reservation.node, cpu_milli=pod.cpu_milli)
-        if state.ledger.room is not None:
+        state.ledger.filters.hosts.expect(pod.uid, node=reservation.node, cpu_milli=pod.cpu_milli)
+        if state.ledger.filters.room is not None:
             state.ledger.expect_pod(pod.pod, reservation.node)
     state.claims.look_at(key)
 
@@ -251,8 +251,8 @@ def _no_longer_expected(state: State, uid: str) -> None:
     """A pod without a node takes no CPU."""
     pod = state.cache.pod(uid)
     if pod is None or not pod.pod.is_bound:
-        state.ledger.hosts.remove_pod(uid)
-        if state.ledger.room is not None:
+        state.ledger.filters.hosts.remove_pod(uid)
+        if state.ledger.filters.room is not None:
             state.ledger.forget_pod(uid)
 
 

@@ -24,7 +24,7 @@ def was_just_requeued(uid: str, state: State) -> bool:
 def requeue(pod: GPUPod, node: str, state: State) -> Requeue:
     """Wake a pod, for room on a node."""
     state.pods.requeued[pod.uid] = state.now
-    allowed = state.ledger.node_filters.of(pod.rules).allowed
+    allowed = state.ledger.filters.rules.of(pod.rules).allowed
     nodes = len(state.cache.nodes) if allowed < 0 else allowed.bit_count()
     if nodes >= SAMPLED_FROM:
         state.pods.nominated.add(pod.uid)

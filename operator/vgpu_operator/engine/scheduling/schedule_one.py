@@ -302,7 +302,7 @@ def yielding_of(state: State, pod: GPUPod) -> Yielding:
 
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
-    nodes = state.ledger.nodes_for(kind.rules, kind.host_demand)
+    nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if not kind.ruled_out and not kind.avoided:
         return nodes
     selector = nodes.selector & ~kind.ruled_out
@@ -468,8 +468,8 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
 def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
     """Return the nodes that the pod may use, devices and what kube-scheduler checks apart."""
     if pod.pod.spec.node_name:
-        return state.ledger.node_filters.of(_ITS_NODE)
-    nodes = state.ledger.node_filters.of(pod.rules)
+        return state.ledger.filters.rules.of(_ITS_NODE)
+    nodes = state.ledger.filters.rules.of(pod.rules)
     avoided = avoided_by(state, pod)
     return replace(nodes, welcoming=~avoided) if avoided else nodes
 
