@@ -51,7 +51,7 @@ def test_classes_are_looked_at_in_the_turn_of_their_first():
     queue.put(a_waiter("a", KINDS[0], second=1))
     queue.put(a_waiter("b", KINDS[1], second=2))
     queue.put(a_waiter("c", KINDS[1], priority=1))
-    assert [each.kind for each in queue.by_rank()] == [KINDS[1], KINDS[0]]
+    assert [each.kind for _, each in queue.by_rank()] == [KINDS[1], KINDS[0]]
 
 
 def test_who_waits_again_keeps_its_time_and_who_asks_for_something_else_too():
@@ -120,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def is_passed_over(self):
         """A pass takes the head out and puts it back."""
-        for of_kind in self.queue.by_rank():
+        for _, of_kind in self.queue.by_rank():
             of_kind.push(of_kind.pop())
 
     @invariant()

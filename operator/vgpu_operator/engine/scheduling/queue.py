@@ -201,8 +201,8 @@ class WaitQueue:
             del self._classes[waiter.kind]
         return waiter
 
-    def by_rank(self) -> list[WaitClass]:
-        """The classes, those with the most important head first."""
+    def by_rank(self) -> list[tuple[Rank, WaitClass]]:
+        """The classes with the ranks of their heads, those with the most important first."""
         ranked = [(head.rank, of_kind) for of_kind in self._classes.values()
                   if (head := of_kind.head()) is not None]  # fmt: skip
-        return [of_kind for _, of_kind in sorted(ranked, key=lambda pair: pair[0])]
+        return sorted(ranked, key=lambda pair: pair[0])

@@ -34,10 +34,12 @@ class _Look:
     """A look at one class, left while it is the turn of somebody else.
 
     Attributes:
+        of_kind: The class.
         changed: The numbers of the nodes that may serve the class by now; None: any may.
         passed: Of those that cannot be served now, though others of the class may be.
     """
 
+    of_kind: WaitClass
     changed: frozenset[int] | None
     passed: list[Waiter] = field(default_factory=list)
 
@@ -50,19 +52,23 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
     Between two lists anything may happen to the state: the caller decides how long to go on.
     """
-    freed, looks = _Freed(state), dict[int, _Look]()
-    line = [(head.rank, number, of_kind) for number, of_kind in enumerate(state.queue.by_rank())
-            if (head := of_kind.head()) is not None]  # fmt: skip
-    while line:  # sorted, which is a heap
-        _, number, of_kind = heappop(line)
-        if number not in looks and not is_due(of_kind, state):
-            yield []
-            continue
-        look = looks.setdefault(number, _Look(freed.nodes_for(of_kind)))
-        until = line[0][0] if line else None
-        head = yield from _schedule_class(of_kind, look, until, freed, state)
+    freed, line, at = _Freed(state), state.queue.by_rank(), 0
+    left: list[tuple[Rank, int, _Look]] = []
+    while at < len(line) or left:
+        if left and (at == len(line) or left[0][0] < line[at][0]):
+            look = heappop(left)[2]
+        else:
+            of_kind = line[at][1]
+            at += 1
+            if not is_due(of_kind, state):
+                yield []
+                continue
+            look = _Look(of_kind, freed.nodes_for(of_kind))
+        others = [line[at][0]] if at < len(line) else []
+        others += [rank for rank, _, _ in left[:1]]
+        head = yield from _schedule_class(look, min(others, default=None), freed, state)
         if head is not None:
-            heappush(line, (head.rank, number, of_kind))
+            heappush(left, (head.rank, id(look), look))
 
 
 class _Freed:
@@ -95,9 +101,10 @@ def is_due(of_kind: WaitClass, state: State) -> bool:
 
 
 def _schedule_class(
-    of_kind: WaitClass, look: _Look, until: Rank | None, freed: _Freed, state: State
+    look: _Look, until: Rank | None, freed: _Freed, state: State
 ) -> Generator[list[Effect], None, Waiter | None]:
     """Serve those of a class that come before a rank; returns who is behind, if anybody is left."""
+    of_kind = look.of_kind
     if look.changed is not None:
         look.changed = freed.nodes_for(of_kind)
     while (waiter := of_kind.head()) is not None:
