@@ -25,8 +25,7 @@ from vgpu_api.init_part import ENDED, InitRound, init_round
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import InitReleased, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_operator.engine.claims.lifecycle import init_devices_are_free
-from vgpu_operator.engine.claims.reconcile import REFIT_S
+from vgpu_operator.engine.claims.lifecycle import REFIT_S, init_devices_are_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
 
 DEVICE_MIB = 16_384

@@ -13,7 +13,7 @@ from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.engine.claims.reconcile import REFIT_S
+from vgpu_operator.engine.claims.lifecycle import REFIT_S
 
 DEVICE_MIB = 16_384
 

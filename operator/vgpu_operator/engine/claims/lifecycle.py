@@ -21,6 +21,8 @@ from vgpu_operator.ledger.device_facts import is_healthy
 
 DEVICES_BACK_S = 60.0
 """For so long a node that was registered anew may take to publish the devices it had."""
+REFIT_S = 1.0
+"""Devices that are not there yet, or found no room, are looked for again this often."""
 UNUSABLE_S = 300.0
 """For so long an Immediate claim keeps devices that serve no pod."""
 

@@ -1,4 +1,4 @@
-"""Reconciles one claim, placement excepted: names the one write that brings it up to date.
+"""Reconciles one claim: names the one write that brings it up to date.
 
 Each step looks at the claim as it was last observed and at the state, and names the write that it
 wants, or none; the first that wants one wins. The claim is reconciled again when that write has
@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from vgpu_api.init_part import (
-    has_init_part,
-    init_part_rerun,
-    init_requests,
-    without_init_part,
-)
 from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
-from vgpu_api.reasons import Reason, Tally
-from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
-from vgpu_operator.demand import Demand
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
-from vgpu_operator.engine.claims.announce import announce_violation, is_news
+from vgpu_operator.engine.claims.announce import announce_violation
 from vgpu_operator.engine.claims.describe import describe, describe_missing
+from vgpu_operator.engine.claims.init_containers import refit_init_devices, return_init_devices
 from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
     RELEASED,
@@ -34,22 +28,16 @@ from vgpu_operator.engine.claims.status import (
     with_devices,
 )
 from vgpu_operator.engine.claims.violators import evict_violator
+from vgpu_operator.engine.claims.writes import write, write_desired
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
 from vgpu_operator.engine.nodes.agents import absent_agent
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
-from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import adopt, unreserve
 from vgpu_operator.engine.scheduling.requeue import clear_nomination
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import InFlight, State
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import Plan
-from vgpu_operator.placement.checks import give_back, lay
-from vgpu_operator.placement.planning import plan_alone_on
-
-REFIT_S = 1.0
-"""What found no room, init containers or a larger amount, is fitted again this often."""
 
 Step: TypeAlias = Callable[[VGPUClaim, State], Effect | None]
 
@@ -87,7 +75,7 @@ def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
     """A deleted claim that holds nothing goes."""
     if not lifecycle.is_stranded(claim):
         return None
-    return _write(claim, claim.status, let_go=True)
+    return write(claim, claim.status, let_go=True)
 
 
 def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
@@ -105,13 +93,13 @@ def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
     there = {device.status.uuid for device in state.ledger.devices(allocation.node_name)}
     if all(device.uuid in there for device in allocation.devices):
         moved = allocation.model_copy(update={"node_uid": node.metadata.uid})
-        return _write(claim, with_devices(claim, moved))
+        return write(claim, with_devices(claim, moved))
     since = state.claims.without_devices.setdefault(key, state.now)
     if state.now - since < lifecycle.DEVICES_BACK_S:
-        state.claims.timers.set(key, state.now + REFIT_S)
+        state.claims.timers.set(key, state.now + lifecycle.REFIT_S)
         return None
     why = f"node {allocation.node_name} was registered anew without the GPUs of its pod"
-    return _say(claim, state, DesiredStatus.released(why), let_go=True)
+    return write_desired(claim, state, DesiredStatus.released(why), let_go=True)
 
 
 def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
@@ -148,7 +136,7 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     desired = DesiredStatus.refused(
         reason=Reason.ALLOCATION_UNUSABLE, message=f"{why}; decided anew"
     )
-    return _say(claim, state, desired, let_go=True)
+    return write_desired(claim, state, desired, let_go=True)
 
 
 def release(claim: VGPUClaim, state: State) -> Effect | None:
@@ -163,7 +151,7 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
         unreserve(state, held)
     if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
-    return _say(claim, state, DesiredStatus.released(reason), let_go=True)
+    return write_desired(claim, state, DesiredStatus.released(reason), let_go=True)
 
 
 def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
@@ -213,7 +201,7 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
     if held is not None and held.is_written:
         unreserve(state, held)
     desired = DesiredStatus.released(f"its pod has ended, and {absent.why}")
-    return _say(claim, state, desired, let_go=True)
+    return write_desired(claim, state, desired, let_go=True)
 
 
 def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
@@ -227,7 +215,7 @@ def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
             state.pods.due[held.pod_uid] = None
         return None
     desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
-    write = _say(
+    write = write_desired(
         claim, state, desired, add_finalizer=FINALIZER_IN_USE not in claim.metadata.finalizers
     )
     state.claims.writing[key_of(claim)] = InFlight(held.allocation, claim.spec, held.assumption)
@@ -244,7 +232,7 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
         return _without_pod(claim, state)
     reserved = claim.status.reserved_for
     pod = "" if reserved is None else reserved.pod_name
-    return _say(claim, state, DesiredStatus.expired(pod), let_go=True)
+    return write_desired(claim, state, DesiredStatus.expired(pod), let_go=True)
 
 
 def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
@@ -274,57 +262,17 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
     return ReadPod(held.key.namespace, reserved.pod_name, held.pod_uid, held.allocation_id)
 
 
-def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
-    """Devices of init containers that have ended are taken out of the allocation."""
-    if claim.metadata.deletion_timestamp is not None or not lifecycle.init_devices_are_free(claim):
-        return None
-    assert claim.status.allocation is not None
-    rest = without_init_part(claim.spec, claim.status.allocation)
-    return _write(claim, with_devices(claim, rest))
-
-
-def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
-    """Init containers that must run again get devices anew, on their pod's node.
-
-    The kubelet runs them when it makes a pod's sandbox anew. The agent refuses that until there is
-    room beside what the app containers keep.
-    """
-    allocation, key = claim.status.allocation, key_of(claim)
-    if allocation is None or claim.metadata.deletion_timestamp is not None:
-        return None
-    if not init_part_rerun(claim):
-        state.claims.init_refused.pop(key, None)
-        return None
-    again = allocation.model_copy(update={"init_round": allocation.init_round + 1})
-    if has_init_part(claim.spec, allocation):  # not given back yet: only the round is new
-        return _write(claim, with_devices(claim, again))
-    plan = _plan_init(claim, allocation, state)
-    if plan.refused:
-        state.claims.init_refused[key] = plan
-        state.claims.timers.set(key, state.now + REFIT_S)
-        return None
-    planned = plan.allocation().devices
-    init = init_requests(claim.spec)
-    order = {request.name: number for number, request in enumerate(claim.spec.requests)}
-    devices = [device for device in planned if device.request in init] + allocation.devices
-    devices.sort(key=lambda device: order.get(device.request, len(order)))
-    refitted = again.model_copy(update={"devices": devices})
-    assumption = state.ledger.assume(key, claim.spec, refitted)
-    state.claims.writing[key] = InFlight(refitted, claim.spec, assumption)
-    return _write(claim, with_devices(claim, refitted))
-
-
 def resize(claim: VGPUClaim, state: State) -> Effect | None:
     """A changed request gets its amounts on the devices that the claim has, the ledger first."""
     new, key = resized(claim, state), key_of(claim)
     if new is None:
         return None
     if not fits(claim, new, state):
-        state.claims.timers.set(key, state.now + REFIT_S)
+        state.claims.timers.set(key, state.now + lifecycle.REFIT_S)
         return None
     assumption = state.ledger.assume(key, claim.spec, new)
     state.claims.writing[key] = InFlight(new, claim.spec, assumption)
-    return _write(claim, with_devices(claim, new))
+    return write(claim, with_devices(claim, new))
 
 
 def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
@@ -373,14 +321,14 @@ def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
         return None
     if resized(claim, state) is not None:
         return None
-    return _write(claim, observed(claim))
+    return write(claim, observed(claim))
 
 
 def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
     """A write without an answer may land as long as the claim is at the version that it tests."""
     if key_of(claim) not in state.claims.unsettled:
         return None
-    return _write(claim, claim.status.model_copy(update={"decider": state.new_id()}))
+    return write(claim, claim.status.model_copy(update={"decider": state.new_id()}))
 
 
 CLAIM_STEPS: tuple[Step, ...] = (
@@ -459,81 +407,6 @@ def _note_lapsed(key: ClaimKey, state: State) -> None:
             state.outbox.append(cleared)
 
 
-# Writing.
-
-
 def _without_pod(claim: VGPUClaim, state: State) -> Effect:
     assert claim.status.allocation is not None
-    return _say(claim, state, DesiredStatus.allocated(claim.status.allocation, None))
-
-
-def _say(
-    claim: VGPUClaim,
-    state: State,
-    desired: DesiredStatus,
-    *,
-    add_finalizer: bool = False,
-    let_go: bool = False,
-) -> WriteClaim:
-    status = status_with(claim, claim.spec, desired, unix=state.unix)
-    return _write(
-        claim, status, add_finalizer=add_finalizer, let_go=let_go, is_news=is_news(claim, desired)
-    )
-
-
-def _write(
-    claim: VGPUClaim,
-    status: VGPUClaimStatus,
-    *,
-    add_finalizer: bool = False,
-    let_go: bool = False,
-    is_news: bool = False,
-) -> WriteClaim:
-    return WriteClaim(
-        key=key_of(claim),
-        version=claim.metadata.resource_version,
-        before=claim.status,
-        status=status,
-        finalizers=tuple(claim.metadata.finalizers),
-        add_finalizer=add_finalizer,
-        let_go=let_go and FINALIZER_IN_USE in claim.metadata.finalizers,
-        allocation_id="" if status.allocation is None else status.allocation.id,
-        is_news=is_news,
-    )
-
-
-# Init containers that run again.
-
-
-def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
-    """The whole claim on its node, the app containers on the devices they have.
-
-    Whether the node takes new pods does not matter: this one is there.
-    """
-    columns, name, key = state.ledger.columns, allocation.node_name, key_of(claim)
-    node = columns.node_id(name)
-    if node is None:
-        return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
-    request = Demand.of(_pinned(claim.spec, allocation), state.config)
-    with state.deciding(key, Yielding.MORE_IMPORTANT) as kept:
-        laid = lay(columns, kept.on(node))
-        outcome = plan_alone_on(columns, node, request, request.numa, state.ledger.budget_of(key))
-        give_back(columns, laid)
-    if isinstance(outcome, Tally):
-        return Plan(None, (), {name: outcome})
-    return Plan(name, outcome)
-
-
-def _pinned(spec: VGPUClaimSpec, allocation: Allocation) -> VGPUClaimSpec:
-    """The spec with the app containers' requests tied to the devices that they have."""
-    devices: dict[str, list[str]] = {}
-    for device in allocation.devices:
-        devices.setdefault(device.request, []).append(device.uuid)
-    requests = []
-    for request in spec.requests:
-        if request.name in devices:
-            selector = request.selector or DeviceSelector()
-            selector = selector.model_copy(update={"uuids": devices[request.name]})
-            request = request.model_copy(update={"selector": selector})
-        requests.append(request)
-    return spec.model_copy(update={"requests": requests})
+    return write_desired(claim, state, DesiredStatus.allocated(claim.status.allocation, None))

@@ -1,0 +1,92 @@
+"""Devices of init containers: given back when these have ended, and fitted again for a rerun."""
+
+from __future__ import annotations
+
+from vgpu_api.init_part import has_init_part, init_part_rerun, init_requests, without_init_part
+from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.demand import Demand
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims import lifecycle
+from vgpu_operator.engine.claims.status import with_devices
+from vgpu_operator.engine.claims.writes import write
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.scheduling.kept import Yielding
+from vgpu_operator.engine.state import InFlight, State
+from vgpu_operator.placement import Plan
+from vgpu_operator.placement.checks import give_back, lay
+from vgpu_operator.placement.planning import plan_alone_on
+
+
+def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
+    """Devices of init containers that have ended are taken out of the allocation."""
+    if claim.metadata.deletion_timestamp is not None or not lifecycle.init_devices_are_free(claim):
+        return None
+    assert claim.status.allocation is not None
+    rest = without_init_part(claim.spec, claim.status.allocation)
+    return write(claim, with_devices(claim, rest))
+
+
+def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
+    """Init containers that must run again get devices anew, on their pod's node.
+
+    The kubelet runs them when it makes a pod's sandbox anew. The agent refuses that until there is
+    room beside what the app containers keep.
+    """
+    allocation, key = claim.status.allocation, key_of(claim)
+    if allocation is None or claim.metadata.deletion_timestamp is not None:
+        return None
+    if not init_part_rerun(claim):
+        state.claims.init_refused.pop(key, None)
+        return None
+    again = allocation.model_copy(update={"init_round": allocation.init_round + 1})
+    if has_init_part(claim.spec, allocation):  # not given back yet: only the round is new
+        return write(claim, with_devices(claim, again))
+    plan = _plan_init(claim, allocation, state)
+    if plan.refused:
+        state.claims.init_refused[key] = plan
+        state.claims.timers.set(key, state.now + lifecycle.REFIT_S)
+        return None
+    planned = plan.allocation().devices
+    init = init_requests(claim.spec)
+    order = {request.name: number for number, request in enumerate(claim.spec.requests)}
+    devices = [device for device in planned if device.request in init] + allocation.devices
+    devices.sort(key=lambda device: order.get(device.request, len(order)))
+    refitted = again.model_copy(update={"devices": devices})
+    assumption = state.ledger.assume(key, claim.spec, refitted)
+    state.claims.writing[key] = InFlight(refitted, claim.spec, assumption)
+    return write(claim, with_devices(claim, refitted))
+
+
+def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
+    """The whole claim on its node, the app containers on the devices they have.
+
+    Whether the node takes new pods does not matter: this one is there.
+    """
+    columns, name, key = state.ledger.columns, allocation.node_name, key_of(claim)
+    node = columns.node_id(name)
+    if node is None:
+        return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
+    request = Demand.of(_pinned(claim.spec, allocation), state.config)
+    with state.deciding(key, Yielding.MORE_IMPORTANT) as kept:
+        laid = lay(columns, kept.on(node))
+        outcome = plan_alone_on(columns, node, request, request.numa, state.ledger.budget_of(key))
+        give_back(columns, laid)
+    if isinstance(outcome, Tally):
+        return Plan(None, (), {name: outcome})
+    return Plan(name, outcome)
+
+
+def _pinned(spec: VGPUClaimSpec, allocation: Allocation) -> VGPUClaimSpec:
+    """The spec with the app containers' requests tied to the devices that they have."""
+    devices: dict[str, list[str]] = {}
+    for device in allocation.devices:
+        devices.setdefault(device.request, []).append(device.uuid)
+    requests = []
+    for request in spec.requests:
+        if request.name in devices:
+            selector = request.selector or DeviceSelector()
+            selector = selector.model_copy(update={"uuids": devices[request.name]})
+            request = request.model_copy(update={"selector": selector})
+        requests.append(request)
+    return spec.model_copy(update={"requests": requests})
