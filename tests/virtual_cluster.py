@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -29,6 +30,7 @@ from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.names import ANNOTATION_REQUEUE
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import Metadata, VGPUClaim
+from vgpu_operator.engine.slices import SLICE_S, Slices
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
 from virtual_time import VirtualLoop
@@ -83,6 +85,19 @@ class TimedReplica(Replica):
         pass
 
 
+class DrawnSlices(Slices):
+    """Slices that end when chance has it, and not when the machine is busy."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._chance = random.Random(seed)
+        self._now = 0.0
+
+    def now(self) -> float:
+        self._now += self._chance.choice((0, 0, SLICE_S / 10, SLICE_S * 3))
+        return self._now
+
+
 class VirtualCluster(World):
     """Everything, in a loop of its own.
 
@@ -92,8 +107,11 @@ class VirtualCluster(World):
         served_after: Seconds from a pod's coming to its binding.
     """
 
-    def __init__(self, devices: Mapping[str, tuple[str, int]], *, starvation_after_s: int) -> None:
+    def __init__(
+        self, devices: Mapping[str, tuple[str, int]], *, starvation_after_s: int, seed: int
+    ) -> None:
         self.virtual = VirtualLoop()
+        self.seed = seed  # of where the engine's slices end
         self.config = ClusterConfig.model_validate(
             {"scheduling": {"starvationAfterSeconds": starvation_after_s}}
         )
@@ -123,7 +141,9 @@ class VirtualCluster(World):
         return api
 
     def new_operator(self) -> Replica:
-        return TimedReplica(self.api, config=self.config)
+        replica = TimedReplica(self.api, config=self.config)
+        replica.engine.slices = DrawnSlices(self.seed)
+        return replica
 
     # Users and nodes.
 
@@ -281,9 +301,10 @@ def played(
     play: Callable[[VirtualCluster], Awaitable[None]],
     *,
     starvation_after_s: int = 60,
+    seed: int = 0,
 ) -> tuple[VirtualCluster, WaitObserver]:
     """A cluster after `play`, everything else running beside it."""
-    cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s)
+    cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s, seed=seed)
     wait_observer = WaitObserver(cluster)
 
     async def run() -> None:

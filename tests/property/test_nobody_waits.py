@@ -61,6 +61,9 @@ STEPS = st.lists(
     max_size=40,
 )
 
+SEEDS = st.integers(0, 1000)
+"""Of where the engine's slices end: what comes between them differs from run to run."""
+
 
 async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
     if what == "pod":
@@ -88,9 +91,9 @@ PASSED_OVER = [
 other."""
 
 
-@example(steps=PASSED_OVER)
-@given(steps=STEPS)
-def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps):
+@example(steps=PASSED_OVER, seed=0)
+@given(steps=STEPS, seed=SEEDS)
+def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps, seed):
     """Though kube-scheduler sees nothing of what makes room, and backs off as it does."""
 
     async def play(cluster: VirtualCluster) -> None:
@@ -98,7 +101,7 @@ def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_roo
             await step(cluster, what, how)
         await asyncio.sleep(70)
 
-    _, wait_observer = played(DEVICES, play, starvation_after_s=10)
+    _, wait_observer = played(DEVICES, play, starvation_after_s=10, seed=seed)
     assert wait_observer.longest_s <= 5.0
     assert wait_observer.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
 
@@ -108,7 +111,12 @@ WAITS_FOR_S, DRAINS_IN_S = 10, 8.0
 
 
 def beside_a_stream(
-    large: list[tuple[int, int]], lives: list[float], *, starvation_after_s: int, for_s: float
+    large: list[tuple[int, int]],
+    lives: list[float],
+    *,
+    starvation_after_s: int,
+    for_s: float,
+    seed: int = 0,
 ) -> list[float | None]:
     """When each large request was served (devices, MiB; all cores), while small ones come without
     end: wherever one goes, another waits already."""
@@ -127,7 +135,7 @@ def beside_a_stream(
         names.extend(cluster.create(devices, mib, 100, 1.0) for devices, mib in large)
         await asyncio.sleep(for_s)
 
-    cluster, _ = played(DEVICES, play, starvation_after_s=starvation_after_s)
+    cluster, _ = played(DEVICES, play, starvation_after_s=starvation_after_s, seed=seed)
     return [cluster.served_after.get(name) for name in names]
 
 
@@ -135,17 +143,23 @@ LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=
 
 
 @settings(max_examples=fewer_examples(20))
+@example(large=[(1, 8192)], lives=[3.0], seed=1)  # another's place taken while it backed off
 @given(
     large=st.lists(
         st.tuples(st.integers(1, 2), st.sampled_from([8192, MIB])), min_size=1, max_size=3
     ),
     lives=LIVES,
+    seed=SEEDS,
 )
-def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives):
+def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives, seed):
     """Each within the time that it takes to be noticed and for its devices to become free."""
     turn_s = WAITS_FOR_S + DRAINS_IN_S + 5.0
     served = beside_a_stream(
-        large, lives, starvation_after_s=WAITS_FOR_S, for_s=turn_s * len(large) + LAST_BACKOFF_S
+        large,
+        lives,
+        starvation_after_s=WAITS_FOR_S,
+        for_s=turn_s * len(large) + LAST_BACKOFF_S,
+        seed=seed,
     )
     assert None not in served
 

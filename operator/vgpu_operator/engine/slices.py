@@ -26,6 +26,10 @@ class Slices:
     def __init__(self) -> None:
         self._queue = asyncio.Lock()
 
+    def now(self) -> float:
+        """Return the seconds by which slices are measured; in virtual time chance has them."""
+        return time.perf_counter()
+
     async def next(self) -> float:
         """Return when calls have been answered, and no other task began a slice after they were.
 
@@ -33,10 +37,10 @@ class Slices:
             How long the slice may last, in seconds.
         """
         async with self._queue:
-            began = time.perf_counter()
+            began = self.now()
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-            return max(SLICE_S, _PART * (time.perf_counter() - began))
+            return max(SLICE_S, _PART * (self.now() - began))
 
 
 class Slice:
@@ -55,14 +59,14 @@ class Slice:
         """Whether the task has held the loop for as long as it may."""
         if self._had_turn:  # the task has waited for something
             self._begin()
-        return time.perf_counter() > self._ends
+        return self._slices.now() > self._ends
 
     async def next(self) -> None:
         """Give the loop up to calls; returns when the task may go on."""
         self._begin(await self._slices.next())
 
     def _begin(self, lasts_s: float = SLICE_S) -> None:
-        self._ends = time.perf_counter() + lasts_s
+        self._ends = self._slices.now() + lasts_s
         self._had_turn = False
         self._loop.call_soon(self._note_turn)
 

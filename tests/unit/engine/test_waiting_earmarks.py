@@ -410,3 +410,24 @@ async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(
     assert filtered(replica, large).node_names == []
     await replica.scheduled()
     assert len(replica.state.earmarks) == 0
+
+
+async def test_who_loses_another_place_that_became_free_keeps_its_earmark(replica: Replica) -> None:
+    """It is requeued for that place, and is not tried before kube-scheduler's back-off is over."""
+    for number in range(2):
+        replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    small = [replica.offered(f"small-{number}", limits=asking(16384)) for number in range(2)]
+    await replica.bound()
+    large = await a_starving_pod(replica)
+    earmark = replica.state.earmarks.get(replica.cache.pod(large.metadata.uid).claim)
+    on = {replica.claim_of(pod).status.allocation.node_name: pod for pod in small}
+    (other,) = on.keys() - {earmark.node}
+    end(replica, on[other])
+    replica.submit()  # a place on the other node is kept for it
+    late = replica.offered("another", limits=asking(16384))
+    assert replica.reservation(late).node == other
+    replica.submit()
+    assert replica.state.earmarks.get(earmark.key) == earmark
+    end(replica, on[earmark.node])
+    assert filtered(replica, replica.pod("third", limits=asking(4096))).node_names == []
+    assert filtered(replica, large).node_names == [earmark.node]

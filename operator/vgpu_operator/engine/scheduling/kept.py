@@ -33,12 +33,16 @@ class Earmark:
         node: The node's name.
         number: The number that the columns give the node.
         devices: Names of the GPUDevices.
+        pod_uid: The pod that waits for them; empty for an Immediate claim.
+        kind: The class in which the claim waited when it got the earmark.
     """
 
     key: ClaimKey
     node: str
     number: int
     devices: tuple[str, ...]
+    pod_uid: str = ""
+    kind: EquivalenceClass | None = None
 
 
 @dataclass(slots=True)

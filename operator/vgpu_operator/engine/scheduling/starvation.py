@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vgpu_operator.engine.claims.describe import explain_waiter
 from vgpu_operator.engine.gpu_pod import Standing
 from vgpu_operator.engine.scheduling.earmarks import choose, is_sound
 from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
+from vgpu_operator.engine.scheduling.reservation import TENTATIVE_S
 from vgpu_operator.engine.scheduling.schedule_one import nodes_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
@@ -20,7 +22,7 @@ _WEIGHED_AT_ONCE = 8
 def review_earmarks(state: State) -> None:
     """Take back the earmarks that are moot."""
     for earmark in state.earmarks:
-        kind = _kind_of(earmark.key, state)
+        kind = _kind_of(earmark, state)
         if kind is None or not _can_use(kind, earmark, state):
             state.earmarks.remove(earmark.key)
             state.ledger.touch(earmark.node)
@@ -48,7 +50,7 @@ def earmark_due(state: State) -> Iterator[None]:
             _promised(waiter, state),
         )
         if earmark is not None:
-            state.earmarks.put(earmark)
+            state.earmarks.put(replace(earmark, pod_uid=waiter.pod_uid, kind=waiter.kind))
 
 
 def _promised(waiter: Waiter, state: State) -> set[int]:
@@ -76,12 +78,22 @@ def _may_have_one(waiter: Waiter, state: State) -> bool:
     return refusal is not None and refusal.is_of_room
 
 
-def _kind_of(key: ClaimKey, state: State) -> EquivalenceClass | None:
-    """Of a claim that waits, or whose pod is asked to come; None of any other."""
-    waiter, held = state.queue.get(key), state.reservations.of_claim(key)
+def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
+    """The class of a claim that waits, or whose pod is asked to come; None for any other."""
+    waiter = state.queue.get(earmark.key)
     if waiter is not None:
         return waiter.kind
-    return held.kind if held is not None and held.is_awaited else None
+    held = state.reservations.of_claim(earmark.key)
+    if held is not None:
+        return held.kind if held.is_awaited else None
+    # The pod was requeued for another place, and others took that before kube-scheduler's back-off
+    # was over. It comes for its earmark; without one it would starve again and again.
+    pod = state.cache.pod(earmark.pod_uid)
+    if pod is None or not pod.wants_node or pod.uid in state.pods.blocked:
+        return None
+    requeued = state.pods.requeued.get(pod.uid)
+    is_to_come = requeued is not None and state.now < requeued + TENTATIVE_S
+    return earmark.kind if is_to_come else None
 
 
 def _can_use(kind: EquivalenceClass, earmark: Earmark, state: State) -> bool:
