@@ -1,10 +1,10 @@
-"""Reviews of what programs make, pods, Jobs and claims, without kopf's part of a review.
+"""Reviews of objects that programs create, pods, Jobs and claims, without Kopf's part.
 
-They come as fast as a rollout makes pods, and each object waits for two of them. Kopf copies and
-compares an object, and starts a handler with a log and a state of its own, which costs more CPU
-than the rules themselves (docs/design/admission-and-kopf.md); and it reviews only kinds that it has
-found at its start, which Volcano's need not be. What people write by hand stays with kopf's
-handlers (`admission`).
+They come as fast as a rollout creates pods, and each object waits for two reviews. Kopf would copy
+and compare the object and start a handler with a logger and state of its own, which costs more CPU
+than the rules (docs/design/admission-and-kopf.md). It also reviews only kinds that existed at its
+start, and Volcano's may come later. Objects that people write by hand are reviewed in
+`kopf_handlers`.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ PATHS = (
     "mutate-claims",
     "validate-claims",
 )
-"""Where the webhook configurations send these reviews."""
+"""The paths to which the webhook configurations send these reviews."""
 
 Verdict = tuple[list[Operation], list[str]]
-"""What changes in an object that is admitted, and the warnings that its author gets."""
+"""The operations that change an admitted object, and the warnings for its author."""
 
 
 class ReviewRequest(NamedTuple):
-    """What a review has beside its object.
+    """The parts of a review other than its object.
 
     Attributes:
-        namespace: Where that is to be.
-        old: As it is stored; None: it is created.
-        user: The account that writes it.
+        namespace: The namespace of the object.
+        old: The stored object. None if the object is being created.
+        user: The account that writes the object.
     """
 
     namespace: str
@@ -74,14 +74,14 @@ class ReviewRequest(NamedTuple):
 
 
 Rule = Callable[[RawPod, ReviewRequest], Awaitable[Verdict]]
-"""The verdict on an object; of a Job and of a claim the JSON alone is read."""
+"""Returns the verdict on an object. A Job or a claim is passed as JSON, too."""
 
 
 class Reviews:
-    """Answers reviews by the configuration that is in force when each comes.
+    """Answers reviews, each by the configuration that is in force when it comes.
 
     Attributes:
-        answers: By the path of the webhook, what makes the answer to a review.
+        answers: By path of the webhook, the function that answers its reviews.
     """
 
     def __init__(self, api: Api, source: ConfigFile) -> None:
@@ -137,7 +137,10 @@ class Reviews:
         return [], claim_without_effect(claim, request.old)
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
-        """Whether the namespace allows it; only a pod that does it costs a read."""
+        """Return True if the namespace allows it.
+
+        The namespace is read only for a pod that disables control.
+        """
         if not disables_control(pod):
             return False
         try:
@@ -148,7 +151,7 @@ class Reviews:
         return bool(labels.get(LABEL_DISABLE_CONTROL) == DISABLE_CONTROL_ALLOWED)
 
     async def _read_claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """The claim as it stands now: a cache could be behind the user's last command."""
+        """Read the claim, since a cache could be behind the user's last command."""
         try:
             return VGPUClaim.read(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
         except NotFound:
@@ -162,11 +165,11 @@ def _refuse_many_containers(pod: RawPod) -> None:
 
 
 def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:
-    """Answers reviews in the API server's form, by `rule`; a refusal is an answer too.
+    """Return a function that answers reviews in the API server's form by a rule.
 
     Args:
-        rule: The verdict.
-        kind: What logs call the object.
+        rule: Decides about the object.
+        kind: The kind of the object, for the log.
     """
 
     async def answer(review: Any) -> Any:

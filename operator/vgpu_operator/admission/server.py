@@ -1,9 +1,9 @@
-"""The HTTPS server of the admission webhooks, under kopf's handlers and beside them.
+"""The HTTPS server of the admission webhooks, with and without Kopf's handlers behind it.
 
-Kopf's own server ends with kopf's tasks at SIGTERM, runs no handler (and admits) for an
-unregistered path, and reads reviews of 1 MiB at most, while an update carries two objects of up to
-1.5 MiB. This one drains, knows its paths and has room for both objects. A certificate that changes
-is taken into the same TLS context (`certificates.identity`), so nothing listens anew.
+Kopf's own server ends with Kopf's tasks at SIGTERM, runs no handler for an unknown path and so
+admits, and reads at most 1 MiB, while an update carries two objects of up to 1.5 MiB. This server
+drains, knows its paths and has room for both objects. A changed certificate is loaded into the same
+TLS context (`certificates.identity`), so the server keeps listening.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_operator.metrics import WEBHOOK_DURATION, WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
 
-# Two objects of 1.5 MiB, the largest that etcd takes, as JSON that may be escaped.
+# Two objects of 1.5 MiB, which is etcd's limit, in JSON with escapes.
 LARGEST_REVIEW = 8 << 20
 _TOO_LARGE = 413
 
@@ -38,38 +38,38 @@ LARGEST_REVIEWS: Mapping[str, int] = {
     "mutate-ephemeral-containers": 3 * _POD,  # the pod before and after, each with its status
     "check-volcano-jobs": 1 << 20,
 }
-"""Bytes of a review, by path; `LARGEST_REVIEW` for the others, whose rules measure what they read.
+"""The largest review in bytes, by path. For other paths it is `LARGEST_REVIEW`.
 
-Real pods have some kilobytes; those of Argo Workflows, which carry their template in a variable,
-reach 128 KiB. A pod of 2.6 MiB cost 2.5 s of CPU to mutate, and `kubectl create --dry-run=server`
-stores nothing, so one tenant could keep every GPU pod from being admitted. CEL cannot measure
-bytes, so no match condition can refuse such a pod.
+The rules behind those measure what they read. Real pods have some kilobytes; those of Argo
+Workflows, which carry their template in a variable, reach 128 KiB. A pod of 2.6 MiB cost 2.5 s of
+CPU to mutate, and `kubectl create --dry-run=server` stores nothing, so one tenant could keep every
+GPU pod from being admitted. CEL cannot measure bytes, so no match condition can refuse such a pod.
 """
 ADMITTED_UNREAD = frozenset({"warn-pods", "check-volcano-jobs"})
-"""Paths that admit what is too large for them: they warn, and a Job's pods are reviewed too."""
+"""Paths that admit an object that is too large: they only warn, and a Job's pods are reviewed too.
+"""
 _UID = re.compile(rb'"request"\s*:\s*{\s*"uid"\s*:\s*"([^"\\]{1,64})"')
 _UID_WITHIN = 1024
-"""The API server writes the review's UID first."""
+"""The UID is within so many bytes, because the API server writes it first."""
 
 Answer = Callable[[Any], Awaitable[Any]]
-"""Makes the answer to a review."""
+"""Answers a review."""
 
 
 class Webhooks:
-    """Serves reviews and `/readyz`, from when there is a certificate to serve with.
+    """Serves reviews and `/readyz`, as soon as there is a certificate to serve with.
 
-    The state of `/readyz` is that of the pod in its Service: 200 while reviews are welcome, 503
-    from SIGTERM on. Reviews are answered for `drain_s` more, each answer with the end of its
-    connection, because the API server keeps connections for as long as the server does.
+    `/readyz` tells the Service whether the pod takes reviews: 200 normally, 503 after SIGTERM.
+    Reviews are answered for another `drain_s` then. Each of these answers closes its connection,
+    because the API server would keep it for as long as the server does.
 
     Args:
         address: Where to listen.
         identity: The certificate; it may change at any time.
-        paths: The ids of kopf's handlers.
-        answers: What answers the reviews at other paths without kopf; a path in neither is
-            answered 404.
-        drain_s: How long reviews are answered after the end was asked for.
-        sleep: Waits for the end of that time.
+        paths: The ids of Kopf's handlers.
+        answers: The functions that answer the reviews at other paths. Unknown paths get a 404.
+        drain_s: The seconds for which reviews are answered after SIGTERM.
+        sleep: Waits for that time.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Webhooks:
         self._draining = False
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
-        """Serve reviews with `fn`; kopf's protocol of webhook servers. Cancelled, it drains."""
+        """Serve reviews with `fn`, by Kopf's protocol for webhook servers. Drain when cancelled."""
         await self._identity.ready.wait()
         app = web.Application(client_max_size=LARGEST_REVIEW)
         app.router.add_get("/readyz", self._readyz)
@@ -104,7 +104,7 @@ class Webhooks:
             socket = listen(self._address.host, self._address.port)
             await web.SockSite(runner, socket, ssl_context=self._identity.context).start()
             logger.info("the webhooks listen on %s", socket.getsockname())
-            # Only kopf's manager of configurations reads it, and it manages none of ours.
+            # Only Kopf's manager of webhook configurations reads this, and it manages none of ours.
             yield {"url": f"https://{self._address.url_host}:{self._address.port}"}
             await asyncio.Event().wait()
         finally:
@@ -140,7 +140,7 @@ class Webhooks:
 
 
 def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
-    """Answer a review without parsing it; the API server needs its UID back."""
+    """Answer a review without parsing it. The answer needs the UID of the review."""
     text = f"object: Too long: a review of {len(sent)} bytes, may not be more than {largest} bytes"
     uid = _UID.search(sent, 0, _UID_WITHIN)
     if uid is None:
@@ -157,18 +157,18 @@ def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
 
 
 def _last(answer: web.Response) -> web.Response:
-    """The answer, and the end of its connection."""
+    """Return the answer, after which the connection is closed."""
     answer.force_close()
     return answer
 
 
 def _reduced(review: Any) -> Any:
-    """The review without what no rule reads of its objects: their UIDs and managed fields.
+    """Return the review without parts of its objects that no rule reads: UIDs and managed fields.
 
-    Kopf keeps a memo for the UID of every updated object, for as long as the process runs; no
-    handler uses one, and a process that watches nothing never forgets them. Without UIDs all share
-    one memo. Managed fields are half of an object's keys, and kopf copies an object three times and
-    compares it to answer a review: a quarter of its CPU (docs/design/loop-and-cost.md).
+    Kopf keeps a memo for the UID of each updated object. No handler uses it, and a process that
+    watches nothing never forgets it. Without UIDs all objects share one memo. Managed fields are
+    half of the keys of an object, and Kopf copies an object three times and compares it to answer a
+    review, a quarter of its CPU (docs/design/loop-and-cost.md).
 
     Raises:
         ValueError: It does not have the shape of a review.

@@ -1,8 +1,8 @@
-"""What the webhooks answer, as functions on values.
+"""The rules of admission, as functions of values.
 
-Pods are changed, refused and warned of; claims and configurations are refused.
+Pods are changed, refused or warned about. Claims and configurations are refused.
 
-Pure: whatever must be looked up (the claim that a pod names) is passed in.
+Pure: the caller passes in what must be looked up, such as the claim that a pod names.
 """
 
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim

@@ -1,7 +1,7 @@
-"""Whether a claim may be written: the schema's rules, and those that it cannot express.
+"""Validates claims: the rules of the schema, and those that the schema cannot express.
 
-The same rules are in the CRD (CEL) where CEL can express them; here they hold also where no CEL is
-evaluated, and their messages name the value.
+The CRD has the same rules where CEL can express them. Here they also hold where CEL is not
+evaluated, and messages name the value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESIZABLE = frozenset({"memory", "memory_percent", "cores"})
 """Fields of a request that may change while it holds devices (resize in place)."""
 _OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
-"""Fields of the spec that are not frozen as a whole."""
+"""Fields of the spec that may change while the claim has an allocation."""
 
 
 def validate_claim(
@@ -38,19 +38,19 @@ def validate_claim(
     max_priority: int | None = None,
     user: str = "",
 ) -> None:
-    """Refuse a claim that cannot be meant, or an update that an allocation forbids.
+    """Refuse a claim that makes no sense, or an update that its allocation forbids.
 
     Args:
         raw_claim: The claim as it is to be stored.
-        old: The stored object, on an update. An update that leaves the spec as it is passes, so
-            that finalizers and labels of an older claim can always be written.
-        max_priority: The configuration's `scheduling.maxClaimPriority`; None: any priority passes.
-        user: The account that writes it. The operator alone makes claims for other vendors'
-            devices, of pods that ask for them. Owner references would not show that: anyone may
-            write them.
+        old: The stored object, on an update. An update that does not change the spec is admitted,
+            so that finalizers and labels of an older claim can always be written.
+        max_priority: The configuration's `scheduling.maxClaimPriority`. None admits any priority.
+        user: The account that writes the claim. Only the operator creates claims for other
+            vendors' devices, for pods that ask for them. Owner references would prove nothing,
+            because anyone may write them.
 
     Raises:
-        Denied: code 422; the message names each field, its value and what would be right.
+        Denied: With code 422. The message names each field, its value and what would be right.
     """
     with denying():
         _refuse_large(raw_claim, old)
@@ -67,14 +67,14 @@ def validate_claim(
 
 
 def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
-    """Return a warning for each field of a claim that does nothing where it stands.
+    """Return a warning for each field of a claim that has no effect.
 
     Args:
-        raw_claim: The claim, which `validate_claim` has passed.
-        old: The stored object, on an update; nothing is repeated while the spec stays as it is.
+        raw_claim: A claim that `validate_claim` admits.
+        old: The stored object, on an update. There are no warnings if the spec does not change.
 
     Raises:
-        Denied: the claim is none.
+        Denied: The claim cannot be read.
     """
     raw_spec = _spec_of(raw_claim)
     if old is not None and _spec_of(old) == raw_spec:
@@ -95,7 +95,7 @@ def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None =
 
 
 def _idle_fields(request: VGPURequest) -> Iterator[tuple[str, str]]:
-    """Fields of a request that the mode of its devices leaves without a meaning."""
+    """Yield the fields of a request that have no meaning in its mode."""
     if request.mode == "MIG":
         if request.core_policy != "Default":
             yield "corePolicy", _OF_INSTANCES
@@ -116,10 +116,10 @@ def _idle_fields(request: VGPURequest) -> Iterator[tuple[str, str]]:
 
 
 def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:
-    """Put the operator's finalizer on a claim that gets devices as soon as it is made.
+    """Add the operator's finalizer to a claim that gets devices immediately.
 
-    So the operator writes its status alone. Other claims get it with their allocation: until then
-    a deletion need not wait for the operator.
+    So the operator only writes its status. Other claims get the finalizer with their allocation,
+    because before that their deletion need not wait for the operator.
 
     Args:
         raw_claim: The claim as it is to be created.
@@ -146,7 +146,7 @@ def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
 
 
 def _refuse_large(raw: Any, raw_old: Any) -> None:
-    """One that was stored while it was allowed may be written again, and become smaller."""
+    """Refuse a large claim, unless it is stored already and does not grow."""
     size = _size_of(raw)
     if size > MAX_CLAIM_BYTES and size > _size_of(raw_old):
         raise BadInput(
@@ -158,7 +158,7 @@ def _refuse_large(raw: Any, raw_old: Any) -> None:
 
 
 def _size_of(raw: Any) -> int:
-    """Bytes of what users write of a claim, as compact JSON; 0 for no object."""
+    """Return the bytes of metadata and spec as compact JSON, 0 if there is no object."""
     if not isinstance(raw, dict):
         return 0
     metadata = raw.get("metadata")
@@ -195,7 +195,7 @@ def _vendors_of(raw_spec: Any) -> frozenset[str]:
 
 
 def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
-    """Admission gives the containers of a claim that a pod names slots of our own plugin."""
+    """Refuse other vendors' devices, since containers of a named claim get slots of our plugin."""
     for index, request in enumerate(spec.requests):
         vendor = request.vendor.lower()
         kind = None if vendor in stored else kind_of(vendor)
@@ -210,7 +210,7 @@ def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
 
 
 def _refuse_priority_above(most: int | None, spec: VGPUClaimSpec, raw_old: Any) -> None:
-    """A priority that was stored before the bound was lowered may stay."""
+    """Refuse a priority above the bound, unless it was stored before the bound was lowered."""
     priority = spec.scheduling_priority
     before = raw_old.get("schedulingPriority") if isinstance(raw_old, dict) else None
     if most is not None and priority > most and priority != before:
@@ -227,7 +227,7 @@ def _is_allocated(raw: Any) -> bool:
 
 
 def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
-    """Once devices are given only the ttl, and each request's amounts, may change."""
+    """Refuse all changes of an allocated claim but to its ttl and the amounts of its requests."""
     try:
         old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
     except ValidationError as error:
@@ -272,7 +272,7 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
 
 
 def _has_totals(raw_claim: dict[str, Any], request: str) -> bool:
-    """Whether the request's devices have what a percentage is worked out from."""
+    """Return True if the request's devices record their memory, of which a percentage is taken."""
     allocation = raw_claim["status"]["allocation"]
     devices = allocation.get("devices") if isinstance(allocation, dict) else None
     mine = [

@@ -1,4 +1,4 @@
-"""A refused object: what the API server answers the user with."""
+"""The refusal of an object, as the API server reports it to the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vgpu_api.errors import BadInput, VgpuError
 
 
 class Denied(VgpuError):
-    """The object is refused; `message` names field, value and what would be right."""
+    """An object is refused. `message` names the field, its value and what would be right."""
 
     code = 422
 
@@ -20,7 +20,7 @@ class Denied(VgpuError):
 
 @contextmanager
 def denying() -> Iterator[None]:
-    """Bad input inside becomes a refusal."""
+    """Turn `BadInput` inside the block into a refusal."""
     try:
         yield
     except BadInput as error:

@@ -1,7 +1,7 @@
-"""A JSON patch (RFC 6902) grown edit by edit: only what differs becomes an operation.
+"""Builds a JSON patch (RFC 6902) edit by edit. Only differences become operations.
 
-Because an edit that changes nothing adds nothing, a second run over the patched document yields
-an empty patch.
+An edit that changes nothing adds no operation, so a second run over the patched document yields an
+empty patch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Step = str | int
 
 
 class JsonPatch:
-    """Edits of one document. A null counts as absent; absent parents are made as objects."""
+    """Edits of one document. Null counts as absent, and missing parents are created as objects."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document: Any = copy.deepcopy(document)
         self.operations: list[Operation] = []
 
     def get(self, *steps: Step) -> Any:
-        """The value there now, edits included; `None` when there is none."""
+        """Return the value at a path after the edits so far, or None."""
         value = self._document
         for step in steps:
             if isinstance(step, int):
@@ -33,7 +33,7 @@ class JsonPatch:
         return value
 
     def set(self, *steps: Step, value: Any) -> None:
-        """Make the value there `value`."""
+        """Set the value at a path."""
         if self.get(*steps) == value:
             return
         for length in range(1, len(steps)):
@@ -55,12 +55,12 @@ class JsonPatch:
 
 
 def _escaped(step: Step) -> str:
-    """One step of a JSON pointer (RFC 6901)."""
+    """Return a step of a path, escaped for a JSON pointer (RFC 6901)."""
     return str(step).replace("~", "~0").replace("/", "~1")
 
 
 def applied(document: dict[str, Any], operations: list[Operation]) -> dict[str, Any]:
-    """A copy of the document with operations as `JsonPatch` makes them: add and replace."""
+    """Return a copy of the document with the operations of a `JsonPatch`: add and replace."""
     result = copy.deepcopy(document)
     for operation in operations:
         steps = [

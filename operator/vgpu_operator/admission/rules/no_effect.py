@@ -1,10 +1,9 @@
-"""Words of a pod that have no effect here: warnings for the person who applies it.
+"""Warnings about parts of a pod that have no effect here.
 
-HAMi's library reads these variables, ACK and Volcano these annotations and labels. Nothing here
-does, so admission returns a warning, which kubectl prints: silence would look like consent. The
-same holds for words that act, but not where they stand: another vendor's, a label that should be an
-annotation, an amount without the count. kube-scheduler ignores our resources too, so nothing else
-would report them.
+HAMi's library reads these variables, and ACK and Volcano these annotations and labels. Nothing here
+does. Silence would look like consent, so admission returns a warning, which kubectl prints. The
+same holds for words in the wrong place: another vendor's, a label that should be an annotation, an
+amount without the count. kube-scheduler ignores our resources, so nothing else would report them.
 Source: the getenv calls of HAMi-core.
 """
 
@@ -44,21 +43,21 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "CUDA_MEM_LIMIT": "ask with the resource nvidia.com/gpumem",
     "CUDA_CORE_LIMIT": "ask with the resource nvidia.com/gpucores",
 }
-"""By variable: what to use instead."""
+"""By variable, what to use instead."""
 
 NPU_TEMPLATE = "huawei.com/npu-template"
-"""Of a guide to HAMi; no version of HAMi reads it."""
+"""In a guide to HAMi, but no version of HAMi reads it."""
 
 GROUP_LABELS = ("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group")
-"""Of the plugin Coscheduling."""
+"""Labels of the scheduler plugin Coscheduling."""
 GROUP_FIELDS = ("schedulingGroup", "workloadRef")
-"""Of the pod's spec, in Kubernetes itself."""
+"""Fields of Kubernetes' own pod spec."""
 _SET_BY_LIMIT_RANGE = re.compile(
     r"(?P<names>[^;:]+) (?P<kind>request|limit) for (?:init )?container (?P<container>[a-z0-9-]+)"
 )
 """Source: mergeContainerResources in Kubernetes' plugin/pkg/admission/limitranger."""
 _LARGEST_MIB = 256 << 10
-"""More memory than any device of today: an amount was meant in another unit."""
+"""More memory than any device has. A larger amount was meant in another unit."""
 
 CHOOSING = (*names.HAMI_CHOICES, names.ACK_NUMA_SPEC)
 """Annotations that choose devices for pods that ask by resources."""
@@ -71,18 +70,18 @@ AS_ANNOTATIONS = (
     names.VOLCANO_PODGROUP_POLICY,
     names.HAMI_VULKAN,
 )
-"""Words that act as a pod's annotations."""
+"""Names that act only as annotations of a pod."""
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
-"""Words that act on a Node."""
+"""Names that act only on a Node."""
 OF_LABELS = (names.HAMI_WEBHOOK_LABEL, names.ACK_GPU_COUNT_LABEL)
-"""Words that act as a pod's labels."""
+"""Names that act only as labels of a pod."""
 _NVIDIAS = "nvidia"
 _FULL = 100
 _OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 
 
 def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Words without effect of a pod that asks for a GPU; empty for one that cannot be read."""
+    """Return warnings for a pod that asks for a GPU, and none for one that cannot be read."""
     try:
         pod = read_pod(raw_pod)
         demand = None if is_left_alone(pod) else read(pod, config)
@@ -95,13 +94,13 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         found += [*_of_numa(pod), *_of_templates(pod), *_in_other_units(pod, demand)]
         return [*found, *_amounts(pod, config), *_variables(pod), *_switches(pod, demand)]
     except VgpuError:
-        return []  # refused, and with a better sentence
+        return []  # validation refuses it with a better message
 
 
 def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Resources of other vendors in a pod that asks for nothing here, and that do nothing.
+    """Return warnings about other vendors' resources in a pod that asks for nothing here.
 
-    A pod that asks for something has the same warnings by `without_effect`.
+    For a pod that asks, `without_effect` has the same warnings.
 
     Raises:
         Denied: The pod cannot be read, or asks in a way that cannot be understood.
@@ -114,7 +113,7 @@ def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 
 
 def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Annotations and labels that mean something to other schedulers, or in other words only."""
+    """Yield annotations and labels that act only under other schedulers or in other dialects."""
     annotations, containers = pod.metadata.annotations, list(each_container(pod))
     if names.ACK_CPUSET in annotations:
         yield (
@@ -140,7 +139,7 @@ def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _beside_a_claim(pod: Pod) -> Iterator[str]:
-    """Annotations of the other dialects on a pod whose claim decides everything."""
+    """Yield annotations of other dialects on a pod whose claim decides everything."""
     if native.named_claim(pod) is None:
         return
     for key in CHOOSING:
@@ -160,7 +159,7 @@ def _variables(pod: Pod) -> Iterator[str]:
 
 
 def _switches(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Variables and a priority that act on a share of compute, where there is none to act on."""
+    """Yield variables and priorities about compute in containers that ask for no share of it."""
     requests = {each.name: each for each in (() if demand.spec is None else demand.spec.requests)}
     for place in each_container(pod):
         control = place.container.env_value(names.ENV_DISABLE_CONTROL) or ""
@@ -191,7 +190,7 @@ def _why_no_policy(request: VGPURequest | None, policy: str, demand: PodDemand) 
 
 
 def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Resources of ours that the namespace's LimitRange gave, and not the pod's author.
+    """Yield resources of ours that a LimitRange, and not the author, gave to the pod.
 
     A LimitRange with a `max` and no `default` gives every container the maximum.
     """
@@ -215,7 +214,7 @@ def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _of_numa(pod: Pod) -> Iterator[str]:
-    """Keys of Alibaba's annotation that nothing reads."""
+    """Yield keys of Alibaba's annotation that nothing reads."""
     spec = numa_spec(pod)
     for key in () if spec is None else spec.unknown:
         yield f"{annotation_field(names.ACK_NUMA_SPEC)}: key {key[:63]!r} has no effect: {EXPECTED}"
@@ -230,7 +229,7 @@ def _of_templates(pod: Pod) -> Iterator[str]:
 
 
 def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Amounts of memory in a vendor's units that no device has: they were meant in MiB."""
+    """Yield amounts of memory in a vendor's units that no device has: they were meant in MiB."""
     places = {place.name: place for place in each_container(pod)}
     for request in () if demand.spec is None else demand.spec.requests:
         kind = kind_of(request.vendor)
@@ -248,7 +247,7 @@ def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _out_of_place(pod: Pod) -> Iterator[str]:
-    """Words that act as annotations and stand as labels, the other way round, or act on a Node."""
+    """Yield annotations among the labels, labels among the annotations, and names for Nodes."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
     for key in AS_ANNOTATIONS:
         if key in labels:
@@ -268,12 +267,15 @@ def _out_of_place(pod: Pod) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """By annotation that chooses devices: the kinds that read it, and the counts that ask for them.
+    """Return the kinds that read each choosing annotation, and the counts that ask for them.
 
-    NVIDIA's count is in the configuration.
+    NVIDIA's count is left out, because it depends on the configuration.
     """
     of_nvidia = set(names.HAMI_CHOICES) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
-    of_nvidia -= {names.HAMI_DEVICE_WEIGHTS, names.NVIDIA_NUMA_BIND}  # they place all vendors'
+    of_nvidia -= {
+        names.HAMI_DEVICE_WEIGHTS,
+        names.NVIDIA_NUMA_BIND,
+    }  # these act on all vendors' devices
     found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for kind in kinds():
         for key in _choices_of(kind):
@@ -293,7 +295,7 @@ def _choices_of(kind: Kind) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
-    """By resource that is an amount of another vendor's devices: the count that it goes with."""
+    """Return the count that goes with each amount of other vendors' devices."""
     return {
         name: kind.count
         for kind in kinds()
@@ -304,7 +306,7 @@ def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iterator[str]:
-    """Annotations that choose among devices of a kind that no container asks for."""
+    """Yield annotations that choose among devices of a kind that no container asks for."""
     requested = (
         {_NVIDIAS} if demand.spec is None else {each.vendor for each in demand.spec.requests}
     )
@@ -320,7 +322,7 @@ def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iter
 
 
 def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Policies, compute and links of requests that have none."""
+    """Yield policies, compute and links of requests for which they have no meaning."""
     for request in () if demand.spec is None else demand.spec.requests:
         kind = kind_of(request.vendor)
         if kind is None or kind.neighbours is None or kind.cores is None:
@@ -342,7 +344,7 @@ def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
-    """Groups whose pods are to start together, of a pod that is started by itself."""
+    """Yield groups of pods that should start together, if this pod is started by itself."""
     scheduler = pod.spec.scheduler_name
     is_gated = config.scheduling.mode == "Gate"
     if not is_gated and scheduler not in {
@@ -369,7 +371,7 @@ def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Itera
 
 
 def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Amounts that nothing asks for, or that another amount replaces."""
+    """Yield amounts that no count goes with, or that another amount replaces."""
     yield from _others_amounts(pod, config)
     yield from _not_served(pod, config)
     for place in each_container(pod):
@@ -391,7 +393,7 @@ def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Amounts of other vendors' devices without the count that would ask for them."""
+    """Yield amounts of other vendors' devices without the count that asks for them."""
     counts = _count_of_amount(config.vendors.leave_alone)
     for place in each_container(pod):
         for name in _named(place):
@@ -404,7 +406,7 @@ def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Devices of HAMi's documents that are not served here, whatever scheduler the pod names."""
+    """Yield devices from HAMi's documents that are not served here, under any scheduler."""
     scheduler = pod.spec.scheduler_name
     is_ours = scheduler in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
     by, instead = (
@@ -421,13 +423,13 @@ def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _named(place: PodContainer) -> Iterator[str]:
-    """The resources of a container, each once."""
+    """Yield the resources of a container, each once."""
     resources = place.container.resources
     yield from dict.fromkeys((*resources.limits, *resources.requests))
 
 
 def _percentage_beside(place: PodContainer, amount: str, percentage: str) -> Iterator[str]:
-    """A percentage of memory beside an amount; 100 still asks for the device alone."""
+    """Yield a percentage of memory beside an amount. 100 still asks for the device alone."""
     if place.container.requested(percentage) is None or not is_given(place.container, amount):
         return
     if place.number(percentage, "a whole percentage, 0 to 100") != _FULL:

@@ -1,16 +1,16 @@
-"""What admission changes in a pod that asks for a GPU, and in no other.
+"""The changes that admission makes in pods that ask for a GPU, and in no others.
 
-The count resource where only memory or cores are given; one slot, recorded in an annotation, in
-each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
-plain numbers; our scheduler's name, or our scheduling gate (docs/design/scheduler-modes.md); the
-runtime class, where one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container, which
-only the node's CDI spec overrides: so a node without our plugin hands out nothing (rule 4 of the
-architecture, fail closed), and a container beside gets nothing by `envFrom` or its image, which the
-pod's own variables override.
+They are: the count where only memory or cores are given; a slot for each container of a named claim
+and for each that asks in Alibaba's or Volcano's dialect, recorded in an annotation; sizes as plain
+numbers; our scheduler's name or our scheduling gate (docs/design/scheduler-modes.md); the runtime
+class, if one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container. Only the node's
+CDI spec overrides that value. So a node without our plugin hands out nothing (fail closed, rule 4
+of the architecture), and other containers of the pod get no device by `envFrom` or their image,
+which the pod's own variables override.
 
-Amounts beside a count of 0 are taken out, so that the container runs without a device.
+Amounts beside a count of 0 are removed, so that the container runs without a device.
 
-A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
+In a pod with HAMi's label `hami.io/webhook: ignore` only the value `void` is set.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
-    """The claim or template that `mutate_pod` needs; the caller fetches it.
+    """Return the claim or template that `mutate_pod` needs, for the caller to fetch.
 
     Raises:
-        Denied: the pod is unreadable, or its annotations name no claim of its own namespace.
+        Denied: The pod cannot be read, or names a claim outside its namespace.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -70,9 +70,9 @@ def mutate_pod(
     *,
     may_disable_control: bool = False,
 ) -> list[Operation]:
-    """The JSON patch for a pod that is being created; empty when there is nothing to do.
+    """Return the JSON patch for a pod that is being created. It may be empty.
 
-    Applied to its own result it yields nothing (the API server may call again).
+    The patch for a patched pod is empty, because the API server may call again.
 
     Args:
         raw_pod: The pod as the API server sent it.
@@ -81,7 +81,7 @@ def mutate_pod(
         may_disable_control: The pod's namespace has the label that allows it.
 
     Raises:
-        Denied: the pod asks in a way that cannot be understood or is not allowed.
+        Denied: The pod asks in a way that cannot be understood or is not allowed.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -125,7 +125,7 @@ def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """Return a warning for each container whose amounts `mutate_pod` leaves out.
 
     Raises:
-        Denied: the pod is unreadable.
+        Denied: The pod cannot be read.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -139,7 +139,7 @@ def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 def _without_devices(
     pod: Pod, config: ClusterConfig
 ) -> Iterator[tuple[PodContainer, str, tuple[str, ...]]]:
-    """Containers that ask for nothing, that count, and the amounts beside it."""
+    """Yield containers that ask for no device, the count that is 0 and the amounts beside it."""
     if is_left_alone(pod):
         return
     for place in each_container(pod):
@@ -149,7 +149,7 @@ def _without_devices(
 
 
 def _leave_out_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Amounts beside a count of 0 go, since no node counts them."""
+    """Remove amounts beside a count of 0, because no node counts them."""
     for place, _, words in _without_devices(pod, config):
         for kind in ("limits", "requests"):
             steps = ("spec", place.section, place.index, "resources", kind)
@@ -160,17 +160,16 @@ def _leave_out_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> Non
 
 
 def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any]) -> list[Operation]:
-    """The JSON patch for ephemeral containers that are added to a pod that asks for a GPU.
+    """Return the JSON patch for ephemeral containers that are added to a pod that asks for a GPU.
 
-    They get `NVIDIA_VISIBLE_DEVICES=void` as the others have it; those that the pod has already
-    cannot be changed.
+    They get `NVIDIA_VISIBLE_DEVICES=void` like the others. Existing ones cannot be changed.
 
     Args:
-        raw_pod: The pod with the new ones, as the API server sent it.
+        raw_pod: The pod with the new containers, as the API server sent it.
         former: The pod without them.
 
     Raises:
-        Denied: a new one chooses its GPUs, or is privileged.
+        Denied: A new container chooses its GPUs, or is privileged.
     """
     patch = JsonPatch(raw_pod)
     with denying():
@@ -187,13 +186,13 @@ def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any])
 def _requesting_containers(
     pod: Pod, demand: PodDemand, claim: VGPUClaim | None
 ) -> tuple[PodContainer, ...]:
-    """The containers that will hold devices; those of a named claim are found in the claim."""
+    """Return the containers that get devices. Those of a named claim are found in the claim."""
     desired = demand.containers if demand.native is None else _of_claim(pod, demand.native, claim)
     return tuple(place for place in each_container(pod) if place.name in desired)
 
 
 def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
-    """By container: the kind of device it asks for where another vendor's plugin keeps count."""
+    """Return the kind of device of each container whose devices another vendor's plugin counts."""
     requests = () if demand.spec is None else demand.spec.requests
     return {
         request.name: kind for request in requests if (kind := kind_of(request.vendor)) is not None
@@ -201,7 +200,7 @@ def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
 
 
 def _complete_others(pod: Pod, place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
-    """What the vendor's plugin expects beside the container's own fields."""
+    """Add what the vendor's plugin expects beside the amounts."""
     for name, amount in vendors.written(kind, place).items():
         if (
             place.container.requested(name) is None
@@ -222,7 +221,7 @@ def _complete_others(pod: Pod, place: PodContainer, kind: Kind, patch: JsonPatch
 
 
 def _slotless(demand: PodDemand, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
-    """The asking containers whose words the kubelet does not count."""
+    """Return the asking containers whose resources the kubelet does not count."""
     return tuple(place for place in given if place.name in demand.slotless)
 
 
@@ -248,12 +247,12 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
 
 
 def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
-    """The containers that a pod's claim may be for: all of them.
+    """Return the containers of a pod whose claim does not exist yet, which are all of them.
 
     Helm creates pods before custom resources, so the pod waits for its claim. Slots cannot be added
-    to a pod that exists, so each container gets one; those that the claim has no request for start
-    with it and see no device. A controller makes a refused pod anew, so its pods of several
-    containers are refused, and take no slot too many.
+    later, so each container gets one; those for which the claim has no request start with it and
+    see no device. A controller retries a refused pod. So its pods of several containers are
+    refused, and take no unneeded slot.
     """
     recorded = native.slots_added(pod)
     places = list(each_container(pod))
@@ -272,7 +271,7 @@ def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
 
 
 def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch) -> None:
-    """One slot a container whatever its count, and the record of which containers got one."""
+    """Add one slot to each container, whatever its count, and record these containers."""
     places = tuple(places)
     for place in places:
         _give(place, config.nvidia.resource_count_name, "1", patch)
@@ -283,7 +282,7 @@ def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: Jso
 def _complete_amounts(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
-    """The count where it is missing, sizes as plain numbers, limits and requests equal."""
+    """Add a missing count, write sizes as plain numbers, and make limits and requests equal."""
     count_name = config.nvidia.resource_count_name
     for place in places:
         if place.container.requested(count_name) is None:
@@ -300,7 +299,7 @@ def _complete_amounts(
 def _repeat_in_requests(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
-    """Amounts in words that the kubelet does not count: limits and requests equal."""
+    """Repeat limits in requests for resources that the kubelet does not count."""
     words = [n for d in dialects() if not d.in_slots for n in d.resource_names(config)]
     for place in places:
         for name in words:
@@ -314,10 +313,10 @@ def _is_memory(name: str, config: ClusterConfig) -> bool:
 
 
 def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
-    """`16Gi` as the plain number of units that quotas count.
+    """Return a size such as `16Gi` as the plain number of units that quotas count.
 
-    A size that is no whole number of units (memoryFactor > 1) stays as written: it is read
-    exactly all the same.
+    A size that is not a whole number of units (memoryFactor > 1) stays as written. It is read
+    exactly anyway.
     """
     if not quantity.has_binary_suffix(given):
         return given
@@ -326,9 +325,9 @@ def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
 
 
 def _agree(place: PodContainer, name: str) -> bool:
-    """Whether limits and requests are equal, as Kubernetes demands of extended resources.
+    """Return True if limits and requests are equal, as Kubernetes demands of extended resources.
 
-    A limit alone is enough: the API server defaults the request from it.
+    A limit alone is enough, because the API server copies it into the requests.
     """
     resources = place.container.resources
     if name not in resources.limits:
@@ -341,17 +340,16 @@ def _agree(place: PodContainer, name: str) -> bool:
 
 
 def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None:
-    """The amount, in limits and requests alike."""
+    """Set the amount in limits and requests."""
     for kind in ("limits", "requests"):
         patch.set("spec", place.section, place.index, "resources", kind, name, value=amount)
 
 
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Choose our scheduler if the pod chose none or one whose pods we serve.
+    """Choose our scheduler if the pod names none, or one whose pods we serve.
 
-    See docs/design/scheduler-modes.md.
-
-    hami-scheduler stays: it is a profile of ours. So does the scheduler of a Volcano PodGroup.
+    hami-scheduler stays, because it is a profile of ours. So does the scheduler of a Volcano
+    PodGroup. See docs/design/scheduler-modes.md.
     """
     scheduling = config.scheduling
     chosen = pod.spec.scheduler_name
@@ -364,7 +362,7 @@ def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None
 
 
 def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Our gate, a scheduler that runs, and nothing asked of nodes that no node counts."""
+    """Add our gate, choose a scheduler that runs, and move amounts that no node counts."""
     gates = pod.spec.scheduling_gates
     if not any(gate.get("name") == names.SCHEDULING_GATE for gate in gates):
         patch.set("spec", "schedulingGates", value=[*gates, {"name": names.SCHEDULING_GATE}])
@@ -389,14 +387,14 @@ def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
 
 
 def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """The configured runtime class, where the pod chose none."""
+    """Set the configured runtime class if the pod names none."""
     runtime = config.nvidia.runtime_class_name
     if runtime and not patch.get("spec", "runtimeClassName"):
         patch.set("spec", "runtimeClassName", value=runtime)
 
 
 def _hide_devices(container: tuple[Step, ...], patch: JsonPatch) -> None:
-    """`NVIDIA_VISIBLE_DEVICES=void`, in place of every other value of that variable."""
+    """Set `NVIDIA_VISIBLE_DEVICES=void` in place of all other values of the variable."""
     steps = (*container, "env")
     hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}
     env = list(patch.get(*steps) or [])

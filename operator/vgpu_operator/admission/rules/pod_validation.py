@@ -1,7 +1,7 @@
-"""What a pod that asks for a GPU may not do: a table of rules, each naming field and value.
+"""Validates pods that ask for a GPU, by a table of rules. Each names the field and the value.
 
-HAMi drops a request that it cannot read; here the pod is refused, so that its author learns of it.
-The rules concern pods being created: later the scheduler sets `spec.nodeName` itself.
+HAMi ignores a request that it cannot read. Here the pod is refused, so that its author learns of
+it. The rules are for pods that are being created: later the scheduler sets `spec.nodeName` itself.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
-"""Raises `BadInput` for a pod, of which the given containers ask for devices."""
+"""Raises `BadInput` for a pod. The given containers are those that ask for devices."""
 
 ADMITTED_FIELD = f"metadata.labels[{names.LABEL_ADMITTED}]"
 HIDDEN = "void"
-"""The value of NVIDIA_VISIBLE_DEVICES under which a runtime shows no device."""
+"""The value of NVIDIA_VISIBLE_DEVICES for which a runtime shows no device."""
 HARMLESS = frozenset({"", "none", HIDDEN})
 RESERVED_PREFIXES = ("CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
-"""HAMi's limit variables. CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS) are the user's."""
+"""HAMi's limit variables. Users may set CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS)."""
 RESERVED_NAMES = frozenset({names.ENV_LIMIT_PAGE, names.ENV_USAGE_REGION})
 
 COVERED_PATHS = (names.CONTAINER_FOLDER, names.CONTAINER_PRELOAD)
-"""In a container: no mount on them, inside them, or over a folder that holds them."""
+"""Paths in a container that no mount may cover, or lie in."""
 HOST_FOLDERS = (
     "/var/lib/kubelet/device-plugins",
     "/etc/cdi",
@@ -46,7 +46,7 @@ HOST_FOLDERS = (
     "/usr/local/vgpu",
     "/usr/lib/vgpu",
 )
-"""On the node: who can write there can give itself a device, or another limit."""
+"""Folders of the node. Write access there would allow taking devices or changing limits."""
 
 
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
@@ -60,14 +60,16 @@ UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
         "pods of a group may share a GPU; leave it out, and ask for whole GPUs where they must not",
     ),
 }
-"""By annotation: the values that promise something, and what to write instead."""
+"""By annotation, the values that promise something, and what to write instead."""
 
 
 def disables_control(raw_pod: dict[str, Any]) -> bool:
-    """Whether the pod asks for no library; whether it may is for its namespace to decide.
+    """Return True if the pod asks to run without the library.
+
+    Its namespace decides whether it may.
 
     Raises:
-        Denied: the pod is unreadable.
+        Denied: The pod cannot be read.
     """
     with denying():
         return any(_control_is_off(place) for place in each_container(read_pod(raw_pod)))
@@ -76,7 +78,7 @@ def disables_control(raw_pod: dict[str, Any]) -> bool:
 def validate_pod(
     raw_pod: dict[str, Any], config: ClusterConfig, *, may_disable_control: bool = False
 ) -> None:
-    """Refuse a pod, as it stands after all mutation, that asks for a GPU and may not.
+    """Refuse a pod that asks for a GPU and breaks a rule. It has passed all mutation.
 
     Args:
         raw_pod: The pod.
@@ -84,7 +86,7 @@ def validate_pod(
         may_disable_control: The pod's namespace has the label that allows it.
 
     Raises:
-        Denied: code 422; the message names the field, the value and what would be right.
+        Denied: With code 422. The message names the field, the value and what would be right.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -118,10 +120,10 @@ def refuse_what_is_wrong(
     *,
     may_disable_control: bool = False,
 ) -> None:
-    """Hold the rules, in their order, against what the pod's author wrote.
+    """Apply the rules in their order to what the author of the pod wrote.
 
     Raises:
-        BadInput: for the first that is broken.
+        BadInput: For the first rule that is broken.
     """
     for rule in RULES:
         rule(pod, requesting, config)
@@ -130,7 +132,7 @@ def refuse_what_is_wrong(
 
 
 def _promises_are_kept(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """Annotations that other systems keep and this one cannot: refused, not overlooked."""
+    """Refuse annotations whose promises cannot be kept here, so that they are not ignored."""
     annotations = pod.metadata.annotations
     for key, (promise, instead) in UNKEPT.items():
         written = annotations.get(key, "").strip()
@@ -161,7 +163,10 @@ def _node_is_not_chosen(
 def _amounts_are_in_range(
     pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
-    """The parser clamps and overlooks as HAMi does; what a person wrote must be meant."""
+    """Refuse amounts out of range.
+
+    The parser clamps and ignores them as HAMi does, but a person who wrote one meant it.
+    """
     nvidia, volcanos = config.nvidia, config.volcano
     recorded = native.slots_added(pod)
     for place in requesting:
@@ -190,7 +195,7 @@ def _percentage(given: str | int) -> int | None:
 
 
 def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """A container of a named claim gets the claim's devices; its own amounts would be lost."""
+    """Refuse amounts in a container of a named claim: it gets the devices of the claim alone."""
     if native.named_claim(pod) is None:
         return
     count, *amounts = hami.resource_names(config)
@@ -212,7 +217,7 @@ def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: Clu
 def _words_of_one_dialect(
     pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
-    """A container speaks one dialect; a slot beside another dialect's words is the count 1."""
+    """Refuse two dialects in a container. A slot beside another dialect is the count 1."""
     for place in requesting:
         container = place.container
         spoken = next((d for d in dialects() if d.applies(container, config)), None)
@@ -231,7 +236,7 @@ def _words_of_one_dialect(
 
 
 def _unprivileged(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """One rule for the whole pod, as in HAMi: any container of it could use more than its grant."""
+    """Refuse privileged containers in the whole pod, as HAMi does: they could exceed any grant."""
     for place in each_container(pod):
         refuse_privileged(place.path, place.container)
 
@@ -240,7 +245,7 @@ def refuse_privileged(path: str, container: Container) -> None:
     """Refuse a privileged container.
 
     Raises:
-        BadInput: names the field.
+        BadInput: Names the field.
     """
     context = container.security_context
     if context is not None and context.privileged:
@@ -253,16 +258,16 @@ def refuse_privileged(path: str, container: Container) -> None:
 def _environment_is_free(
     pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
-    """Variables that the operator decides, in any container of the pod."""
+    """Refuse variables that the operator sets, in any container of the pod."""
     for place in each_container(pod):
         refuse_reserved_variables(place.path, place.container)
 
 
 def refuse_reserved_variables(path: str, container: Container) -> None:
-    """Refuse a container that sets what the claim and the node decide.
+    """Refuse a container that sets a variable about which claim and node decide.
 
     Raises:
-        BadInput: names the first such variable.
+        BadInput: Names the first such variable.
     """
     for variable in container.env:
         reason = _why_reserved(variable.name, variable.value or "")
@@ -281,7 +286,7 @@ def _why_reserved(name: str, value: str) -> str | None:
 
 
 def _control_stays_on(pod: Pod) -> None:
-    """Limits are switched off only where an administrator has labelled the namespace."""
+    """Refuse to switch limits off, unless an administrator has labelled the namespace."""
     for place in each_container(pod):
         if _control_is_off(place):
             raise BadInput.forbidden(
@@ -323,7 +328,7 @@ def _node_folders_are_closed(
 
 
 def _touches(path: str, guarded: str) -> bool:
-    """Whether a mount at `path` is, holds or lies in the guarded place."""
+    """Return True if a mount at `path` covers the guarded path or lies in it."""
     path = _normal(path)
     guarded = _normal(guarded)
     return (
@@ -332,13 +337,13 @@ def _touches(path: str, guarded: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    """Absolute, without dots and doubled slashes; /var/run is /run on every node."""
+    """Return an absolute path without dots and repeated slashes. /var/run is /run on every node."""
     plain = posixpath.normpath(f"/{path.lstrip('/')}")
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
 def _refuse_visible_devices(place: PodContainer) -> None:
-    """After mutation only `void` may be there: the node's spec alone shows devices."""
+    """Refuse any value but `void` after mutation: only the node's CDI spec shows devices."""
     values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
     if not values or any(value != HIDDEN for value in values):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""A pod as the webhook gets it: JSON of any shape, read into the type or refused."""
+"""Reads the pod of a review, which is JSON of any shape, or refuses it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from vgpu_api.field_errors import describe
 from vgpu_operator.admission.rules.denial import Denied
 
 MAX_CONTAINERS = 250
-"""Of one section of a pod."""
+"""The most containers in one section of a pod."""
 
 
 class RawPod(dict[str, Any]):
-    """The JSON of a pod, for a review in which several rules read it: it is read once.
+    """The JSON of a pod that several rules of a review read. It is parsed only once.
 
-    No rule changes it; a deep copy, which may be changed, is plain JSON.
+    No rule changes it. A deep copy is plain JSON, which may be changed.
     """
 
     @cached_property
     def pod(self) -> Pod:
-        """The pod.
+        """Return the pod.
 
         Raises:
             Denied: it is no pod; names the field.
@@ -36,7 +36,7 @@ class RawPod(dict[str, Any]):
 
 
 def read_pod(raw: Any) -> Pod:
-    """The pod in `raw`; null counts as absent, as everywhere in Kubernetes.
+    """Return the pod in `raw`. As everywhere in Kubernetes, null counts as absent.
 
     Raises:
         Denied: it is no pod; names the field.
@@ -52,10 +52,10 @@ def _read(raw: Any) -> Pod:
 
 
 def too_many_containers(raw: dict[str, Any]) -> str | None:
-    """Return the fault of a pod with more containers than any real one has, or None.
+    """Return an error if a pod has more containers than any real one, or None.
 
-    Reading a pod costs by the container, however few bytes each has: a pod of 72 KiB with 2,400 of
-    them took 0.8 s of CPU.
+    The cost of reading a pod grows with its containers, however few bytes each has: a pod of 72 KiB
+    with 2,400 containers took 0.8 s of CPU.
     """
     spec = raw.get("spec")
     for section in ("containers", "initContainers", "ephemeralContainers"):
@@ -68,7 +68,7 @@ def too_many_containers(raw: dict[str, Any]) -> str | None:
 
 
 def without_nulls(value: Any) -> Any:
-    """The same JSON without the keys whose value is null."""
+    """Return the JSON without the keys whose value is null."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Volcano Jobs: the pods of their tasks, checked when the Job is created.
+"""Checks the pods of Volcano Jobs when the Job is created.
 
-Volcano's job controller makes the pods later. What admission answers then reaches the controller
-and not the author: a refusal shows as a Job that stays without pods, and a warning nowhere.
+Volcano's job controller creates the pods later. Admission then answers the controller and not the
+author: a refusal shows only as a Job without pods, and a warning nowhere.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _VOLCANO = "volcano"
 
 
 def check_volcano_job(raw_job: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """The warnings for the pods that a Volcano Job asks for, each with the path of its task.
+    """Return the warnings about the pods of a Volcano Job, each with the path of its task.
 
-    Whether its namespace may switch limits off is left to the creation of the pods.
+    Whether the namespace allows a pod to switch limits off is checked when the pods are created.
 
     Raises:
-        Denied: Its pods would be refused; the path is that in the Job.
+        Denied: A pod would be refused. The path in the message starts at the Job.
     """
     return [
         f"{path}.{warning}"
@@ -51,9 +51,9 @@ def _checked(path: str, pod: RawPod, config: ClusterConfig) -> list[str]:
 
 
 def _pods_of(raw_job: dict[str, Any]) -> Iterator[tuple[str, RawPod]]:
-    """A pod of each task, as the job controller makes it: in the Job's group, for its scheduler.
+    """Yield a pod of each task as the job controller creates it, in the Job's group.
 
-    What has not the shape of a Job is left to the Job's own schema.
+    Anything that does not have the shape of a Job is left to the schema of Jobs.
     """
     spec = _object(raw_job.get("spec"))
     tasks = spec.get("tasks")

@@ -1,7 +1,7 @@
-"""What is accepted and does nothing: names that are nearly ours, schedulers that do not ask us.
+"""Warnings about misspelt names, schedulers that do not ask us, and claims that do not exist.
 
-A pod is not refused for it. Its author gets a warning, as kubectl prints them, because a typo in a
-name is otherwise overlooked in silence: the pod waits for ever, or runs without a GPU.
+Such a pod is admitted. Its author gets a warning, as kubectl prints it, because otherwise nobody
+would notice: the pod waits for ever, or runs without a GPU.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _LONGEST = 96
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """The right name that a wrong one resembles."""
+    """A right name that resembles a wrong one."""
 
     name: str
     kind: str
 
 
 def misspelt(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """A warning for each name of a pod that is nearly one of ours, at most eight.
+    """Return a warning for each name of a pod that is nearly one of ours, eight at most.
 
-    Names that begin with `vgpu.dev/` are all ours: each unknown one is warned about. The other
-    prefixes have other users, such as NVIDIA's own `nvidia.com/mig-1g.5gb`: there only what
-    resembles a name of ours is.
+    All names that begin with `vgpu.dev/` are ours, so each unknown one is warned about. Other
+    prefixes have other users, such as NVIDIA's own `nvidia.com/mig-1g.5gb`. There only names that
+    resemble one of ours are.
 
     Raises:
         Denied: The pod cannot be read.
@@ -62,7 +62,7 @@ def misspelt(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 
 
 def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """A warning for a pod that asks for a GPU and names a scheduler that may not ask us for it.
+    """Return a warning for a pod that asks for a GPU but names a scheduler that may not ask us.
 
     Raises:
         Denied: The pod cannot be read, or asks in a way that cannot be understood.
@@ -91,7 +91,7 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 
 
 def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:
-    """A warning for a pod whose claim does not exist yet.
+    """Return a warning for a pod whose claim does not exist yet.
 
     Args:
         raw_pod: The pod as it was mutated, with the record of its slots.
@@ -137,7 +137,7 @@ def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _warning(name: str, kind: str, config: ClusterConfig) -> str:
-    """What is wrong with an unknown name; empty where it is probably meant for another program."""
+    """Return what is wrong with an unknown name, or an empty text if it is likely not for us."""
     near = _nearest(name, kind, config)
     if near is not None:
         what = near.name if near.kind == kind else f"the {near.kind} {near.name}"
@@ -149,7 +149,7 @@ def _warning(name: str, kind: str, config: ClusterConfig) -> str:
 
 
 def _nearest(name: str, kind: str, config: ClusterConfig) -> _Near | None:
-    """The right name that a wrong one resembles most, with its own prefix if there is one."""
+    """Return the most similar right name, preferably with the same prefix."""
     known = {"resource": tuple(config.managed_resources()), "annotation": names.POD_ANNOTATIONS}
     of_kinds = sorted(known, key=lambda of_kind: of_kind != kind)
     every = [_Near(right, of_kind) for of_kind in of_kinds for right in known[of_kind]]
@@ -166,11 +166,11 @@ def _best(name: str, candidates: Sequence[_Near]) -> _Near | None:
 
 
 def _likeness(wrong: str, right: str) -> float:
-    """0 to 1, of what stands behind the slashes."""
+    """Return the likeness of two names after their slashes, 0 to 1."""
     mine, its = (text[:_LONGEST].partition("/")[2] for text in (wrong, right))
     return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
 
 
 def _shortened(text: str) -> str:
-    """A name as a warning shows it; Kubernetes cuts long warnings itself, at the end."""
+    """Shorten a name, because Kubernetes cuts long warnings at their end."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
