@@ -265,7 +265,7 @@ _UNSAID = Tally({}, 0)
 
 SEARCH_STEPS = 16
 """So many choices of devices are tried on a node for each request of a claim that has several."""
-DECISION_STEPS = 4000
+DECISION_STEPS = 400
 """So many are tried on all nodes together for one decision: kube-scheduler's calls wait meanwhile.
 
 Without that bound, pods made for it would hold the loop for seconds where there are 5,000 nodes.
@@ -526,10 +526,7 @@ def _search(
     is_fixed = any(request is None or request.one_device for request in requests)
     if is_fixed or columns.node_in_mig_mode[node]:
         return why
-    is_particular = "Topology" in preferences.policies or any(
-        each.uuids or each.exclude_uuids or each.choice or each.group_mutex
-        for each in demand.requests
-    )
+    is_particular = "Topology" in preferences.policies or any(map(_is_particular, demand.requests))
     served = [each for each in requests if each is not None]
     if _is_too_much(columns, node, served, preferences.policies):
         return why
@@ -540,6 +537,12 @@ def _search(
     if is_served:
         return tuple(found.grants), found.taken
     return why if found.steps else Tally.of_node(Reason.NODE_SEARCH_STOPPED)
+
+
+def _is_particular(request: RequestDemand) -> bool:
+    """Return True if a request may tell devices of one kind apart."""
+    chooses = request.uuids or request.exclude_uuids or request.choice
+    return bool(chooses or request.group_mutex)
 
 
 def _is_too_much(
