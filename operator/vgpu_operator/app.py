@@ -229,7 +229,7 @@ async def run(config: OperatorConfig) -> None:
     stop = asyncio.Event()
 
     def failed(error: BaseException) -> None:
-        logger.error("ending: %s", error, exc_info=error)
+        logger.error("cannot go on, ending: %s", error, exc_info=error)
         failure.append(error)
         stop.set()
 

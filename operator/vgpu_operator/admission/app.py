@@ -28,7 +28,7 @@ async def follow(source: ConfigFile, level: str) -> None:
     """Use each new configuration as soon as it is mounted."""
     while True:
         await changed(source, level)
-        logger.info("configuration: a new one is in force")
+        logger.info("using the new configuration")
 
 
 async def run(config: WebhookConfig) -> None:
@@ -50,7 +50,7 @@ async def run(config: WebhookConfig) -> None:
             try:
                 await work
             except OSError as error:
-                logger.error("ending: %s", error, exc_info=error)
+                logger.error("cannot go on, ending: %s", error, exc_info=error)
                 failure.append(error)
                 stop.set()
 

@@ -122,7 +122,7 @@ class Reviews:
     async def _warn(self, pod: RawPod, _: ReviewRequest) -> Verdict:
         config, excess = self._source.config, too_many_containers(pod)
         if excess is not None:
-            return [], [f"{excess}: vgpu has not looked for words without effect"]
+            return [], [f"{excess}: vgpu did not check for settings without effect"]
         return [], [*misspelt(pod, config), *unanswered(pod, config)]
 
     async def _check_job(self, job: dict[str, Any], _: ReviewRequest) -> Verdict:

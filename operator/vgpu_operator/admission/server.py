@@ -103,7 +103,7 @@ class Webhooks:
         try:
             socket = listen(self._address.host, self._address.port)
             await web.SockSite(runner, socket, ssl_context=self._identity.context).start()
-            logger.info("the webhooks listen on %s", socket.getsockname())
+            logger.info("listening on %s", socket.getsockname())
             # Only Kopf's manager of webhook configurations reads this, and it manages none of ours.
             yield {"url": f"https://{self._address.url_host}:{self._address.port}"}
             await asyncio.Event().wait()
@@ -147,7 +147,7 @@ def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
         return web.Response(status=_TOO_LARGE, text=text)
     response: dict[str, Any] = {"uid": uid[1].decode(), "allowed": path in ADMITTED_UNREAD}
     if response["allowed"]:
-        response["warnings"] = [f"{text}: vgpu has not looked for words without effect"]
+        response["warnings"] = [f"{text}: vgpu did not check for settings without effect"]
     else:
         response["status"] = {"message": text, "code": _TOO_LARGE}
     WEBHOOK_REQUESTS.labels(code=200 if response["allowed"] else _TOO_LARGE).inc()

@@ -81,7 +81,7 @@ def test_a_document_of_hamis_takes_effect_without_a_hand_and_a_wrong_one_has_non
     for daemon in daemons:
         daemon.may_end()
     file.write_text("nvidia.deviceSplitCount: '3'\nnvidia.defaultCores: '20'\n")
-    until(cluster, lambda: "a new one is in force" in webhook.said())
+    until(cluster, lambda: "using the new configuration" in webhook.said())
     for daemon in daemons:
         assert daemon.wait(30) == 0
         daemon.start()

@@ -171,9 +171,9 @@ def test_a_percentage_of_a_device_of_unrecorded_memory_is_refused(old: dict[str,
     validate_claim(a_claim({"name": "a", "memory": "1Gi"}), old)
     validate_claim(a_claim({"name": "a", "memoryPercent": 50, "cores": 5}), old)
     assert denial_of(a_claim({"name": "a", "memoryPercent": 25}), old) == (
-        "spec.requests[0].memoryPercent: Invalid value: 25: must be asked by memory while the "
-        "claim has an allocation: that does not record the memory of the devices, which were not "
-        "asked for by percentage"
+        "spec.requests[0].memoryPercent: Invalid value: 25: must be given as memory while the "
+        "claim has an allocation, which records the memory of devices only if they were requested "
+        "by percentage"
     )
 
 
@@ -293,8 +293,8 @@ def test_devices_of_other_vendors_are_asked_for_by_pods_alone() -> None:
     with pytest.raises(Denied) as refusal:
         validate_claim(claim)
     assert refusal.value.message == (
-        'spec.requests[0].vendor: Unsupported value: "hygon": the vendor\'s device plugin serves '
-        "pods that ask by hygon.com/dcunum, and no claim that a pod names"
+        'spec.requests[0].vendor: Unsupported value: "hygon": the vendor\'s device plugin only '
+        "serves pods that ask by hygon.com/dcunum, not claims that a pod names"
     )
 
 

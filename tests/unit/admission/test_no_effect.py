@@ -310,7 +310,11 @@ OURS = {"schedulerName": "vgpu-scheduler"}
             "limits[nvidia.com/priority]",
             "MIG instance",
         ),
-        (of(GPU, ("CUDA_DISABLE_CONTROL", "yes")), "env[CUDA_DISABLE_CONTROL]", "true would be"),
+        (
+            of(GPU, ("CUDA_DISABLE_CONTROL", "yes")),
+            "env[CUDA_DISABLE_CONTROL]",
+            "neither true nor false",
+        ),
         (
             of({"cambricon.com/vmlu": 1, "cambricon.com/mlu.smlu.vmemory": 8000}),
             "limits[cambricon.com/mlu.smlu.vmemory]",

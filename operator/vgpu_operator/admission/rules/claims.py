@@ -204,8 +204,8 @@ def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
                 field=f"spec.requests[{index}].vendor",
                 value=request.vendor,
                 fault=Fault.UNSUPPORTED,
-                detail=f"the vendor's device plugin serves pods that ask by {kind.count}, and no "
-                "claim that a pod names",
+                detail=f"the vendor's device plugin only serves pods that ask by {kind.count}, not "
+                "claims that a pod names",
             )
 
 
@@ -266,8 +266,8 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
             raise BadInput(
                 field=f"spec.requests[{index}].memoryPercent",
                 value=percent,
-                detail="must be asked by memory while the claim has an allocation: that does not "
-                "record the memory of the devices, which were not asked for by percentage",
+                detail="must be given as memory while the claim has an allocation, which records "
+                "the memory of devices only if they were requested by percentage",
             )
 
 

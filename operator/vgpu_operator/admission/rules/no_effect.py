@@ -164,7 +164,8 @@ def _switches(pod: Pod, demand: PodDemand) -> Iterator[str]:
     for place in each_container(pod):
         control = place.container.env_value(names.ENV_DISABLE_CONTROL) or ""
         if control not in (names.TRUE | names.FALSE | {""}):
-            yield f"{place.env_path(names.ENV_DISABLE_CONTROL)}: has no effect: true would be read"
+            path = place.env_path(names.ENV_DISABLE_CONTROL)
+            yield f"{path}: has no effect: neither true nor false"
         request = requests.get(place.name)
         policy = (place.container.env_value(names.ENV_CORE_POLICY) or "").strip().lower()
         why = None if not policy else _why_no_policy(request, policy, demand)
