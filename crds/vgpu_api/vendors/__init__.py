@@ -1,4 +1,4 @@
-"""The vendors whose devices are served, other than NVIDIA: tables, and the model they must meet."""
+"""The tables of vendors other than NVIDIA whose devices are served, and the tables' model."""
 
 from vgpu_api.vendors.model import (
     Capacity,

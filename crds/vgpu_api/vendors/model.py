@@ -40,7 +40,7 @@ RecordRule: TypeAlias = Literal[
     "firstMinor",
     "firstSize",
 ]
-"""How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
+"""The rules for annotations that a plugin reads back, in `vgpu_operator.vendors.records`."""
 
 
 class _Part(BaseModel):
@@ -52,13 +52,13 @@ class _Part(BaseModel):
 ChoiceRule: TypeAlias = Literal[
     "largestGroups", "pairs", "wings", "runs", "smallestGroups", "fewestOnline"
 ]
-"""Which of several devices that fit go together; `vgpu_operator.vendors.choices` has them."""
+"""The rules for which devices go together, in `vgpu_operator.vendors.choices`."""
 NodeRule: TypeAlias = Literal["fewestOnline", "linksKept"]
-"""What counts before a node's use; `vgpu_operator.vendors.node_ranking` has them."""
+"""The rules that rank nodes, in `vgpu_operator.vendors.node_ranking`."""
 
 
 class Size(_Part):
-    """A size that a device is divided into, under the name that the vendor's driver uses."""
+    """A size into which devices are divided, under the name that the vendor's driver uses."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     memory_mib: Amount
@@ -66,23 +66,23 @@ class Size(_Part):
 
 
 class Sizes(_Part):
-    """Parts that devices are divided into: no other can be had, so what is asked is rounded up."""
+    """The fixed sizes into which devices are divided. A request is rounded up to one of them."""
 
     parts: Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
-    """From the smallest to the largest."""
+    """The sizes, the smallest first."""
     whole_mib: Amount
-    """Memory of a device that is not divided, of which none or more than the largest part is asked;
-    several devices are never divided, but where `several` is true."""
+    """The memory of a whole device. A request takes a whole device if it asks for no memory or for
+    more than the largest part. Several devices are never divided unless `several` is true."""
     most_mib: Amount
-    """More than this is refused."""
+    """The most memory that can be requested."""
     several: bool = False
-    """Parts of several devices may be asked for, too."""
+    """True if parts of several devices can be requested."""
     one_size: bool = False
-    """All parts of one device are of one size."""
+    """True if all parts of one device have the same size."""
     cores: bool = False
-    """A part has the same share of a device's compute as of its memory."""
+    """True if a part has the same share of its device's compute as of its memory."""
     write_whole: bool = True
-    """Admission writes the memory of a whole device where none is asked for."""
+    """True if admission writes the memory of a whole device into requests without memory."""
 
     @model_validator(mode="after")
     def _rising(self) -> Sizes:
@@ -97,66 +97,69 @@ class Sizes(_Part):
 
 
 class Memory(_Part):
-    """How memory is asked for."""
+    """How pods ask for memory."""
 
     resource: ResourceName
-    """Of each device. Without it, or with 0, a request takes all the memory of a device."""
+    """The resource, an amount per device. If it is absent or 0, a request takes all memory of a
+    device."""
     unit_mib: Amount = 1
-    """MiB that one unit stands for. A size with a binary suffix (`8Gi`) is bytes all the same."""
+    """The MiB of one unit. An amount with a binary suffix (`8Gi`) is in bytes all the same."""
     sizes: Sizes | None = None
-    """Where devices are divided into named sizes. Admission writes the size that was rounded to."""
+    """The fixed sizes into which devices are divided, if any. Admission writes the size that a
+    request was rounded up to."""
     amounts: tuple[Amount, ...] = ()
-    """The only units that may be asked for; none: any."""
+    """The only amounts that can be requested, in units. Empty: any."""
 
 
 class Cores(_Part):
-    """How compute is asked for."""
+    """How pods ask for compute."""
 
     resource: ResourceName
-    """Percent of each device."""
+    """The resource, a percentage of each device."""
     more_is_all: bool = True
-    """More than 100 counts as 100; else it is refused."""
+    """True if more than 100 counts as 100, false if it is refused."""
     default: Annotated[int, Field(ge=0, le=100)] = 0
-    """Where a container asks for none. 0: nothing is reserved. 100: the device alone."""
+    """The percentage for a container that names none. 0 reserves nothing; 100 takes the whole
+    device."""
     several: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Of each device where a container asks for several of them, whatever else it asks for.
-    Admission writes the amount of all of them together, as the vendor's plugin expects."""
+    """The percentage of each device where a container asks for several, whatever it names.
+    Admission writes the total of all of them, as the vendor's plugin expects."""
     units: bool = False
-    """The register has how many compute units a device has. A request is 1 to 100 percent of them
-    and is recorded as units, rounded down; devices of fewer than 100 units are not given, as a
-    percent would be less than one."""
+    """True if the register lists compute units. A request is 1 to 100 percent of them and is
+    recorded in units, rounded down. Devices with fewer than 100 units are not given, since a
+    percent would be less than one unit."""
 
 
 class NumberedCores(_Part):
     """Cores that are given by their numbers on the device."""
 
     resource: ResourceName
-    """Cores: up to `each` of one device, or all that several devices give. It asks for devices
-    as the count does, and instead of it."""
+    """The resource, a number of cores: up to `each` of one device, or all cores of several devices.
+    It is used in place of the count."""
     each: Literal[1, 2, 4]
-    """Cores of a device that are given so: its first ones, all of the same share."""
+    """The cores of a device that are given this way: its first ones, with equal shares."""
 
 
 class Neighbours(_Part):
-    """Pod annotations on which it depends beside which pods a device may serve one.
+    """The pod annotations that decide which pods may share a device.
 
-    A pod of the class Online or Offline asks for one device a container. Pods of a class share
-    devices with such pods alone, and none of the class Offline starts beside one of Online. What
-    an Online pod has reserves no compute; all others on a device have the same policy.
+    A pod of the class Online or Offline asks for one device per container. Pods with a class share
+    devices only with each other, and an Offline pod does not start beside an Online one. An Online
+    pod reserves no compute. All other pods on a device have the same policy.
     """
 
     app_class: AnnotationKey
-    """The class."""
+    """The annotation with the class."""
     classes: dict[str, AppClass]
-    """Its values, and the class of each. Without the annotation a pod has none."""
+    """The values of the annotation, and the class of each. A pod without it has no class."""
     qos_policy: AnnotationKey
-    """The policy of a device's compute. Of an Online pod it is not read."""
+    """The annotation with the policy of compute on the device. It is not read for Online pods."""
     policies: dict[str, QosPolicy]
-    """Its values, and the policy of each."""
+    """The values of the annotation, and the policy of each."""
     default_policy: str
-    """The value where a pod has none; admission writes it."""
+    """The value for pods without the annotation. Admission writes it."""
     links_first: AnnotationKey
-    """True: a request for all compute of devices goes where the fewest links are cut."""
+    """The annotation that makes a request for whole devices go where the fewest links are cut."""
 
     @model_validator(mode="after")
     def _default_is_a_policy(self) -> Neighbours:
@@ -166,49 +169,50 @@ class Neighbours(_Part):
 
 
 class Selection(_Part):
-    """Pod annotations that choose devices, comma lists. Exclusion wins."""
+    """Pod annotations that choose devices, each a comma-separated list. Exclusion wins."""
 
     use_types: AnnotationKey | None = None
-    """Only types that contain one of these words, whatever the case."""
+    """Only types that contain one of these words, in any case."""
     exclude_types: AnnotationKey | None = None
-    """No type that contains one of these words."""
+    """No type that contains one of these words, in any case."""
     use_ids: AnnotationKey | None = None
     """Only these devices."""
     exclude_ids: AnnotationKey | None = None
     """None of these devices."""
     use_ids_too: AnnotationKey | None = None
-    """Another name of `use_ids`; where a pod has both, only devices that both name."""
+    """Another name of `use_ids`. If a pod has both, only devices in both lists."""
     exclude_ids_too: AnnotationKey | None = None
-    """Another name of `exclude_ids`; where a pod has both, none that one of them names."""
+    """Another name of `exclude_ids`. If a pod has both, no device of either list."""
 
 
 class Ring(_Part):
     """A label of nodes whose devices are linked in a ring."""
 
     label: AnnotationKey
-    """Of the node."""
+    """The label."""
     has: Annotated[str, Field(min_length=1, max_length=63)]
-    """A part of its value, whatever the case."""
+    """A text that the value contains, in any case."""
 
 
 class Capacity(_Part):
-    """How devices follow from a node's status: all alike, numbered from 0."""
+    """How devices follow from a node's capacity: all alike, numbered from 0."""
 
     resource: ResourceName
-    """Of which each device has `each`; so it implies how many there are."""
+    """The resource that tells the number of devices."""
     each: Amount
-    """Units of it that one device has."""
+    """The units of that resource that one device has."""
     memory: ResourceName | None = None
-    """Memory of all devices together, in the unit in which it is asked for. None: not known, and
-    so not given away in parts."""
+    """The resource with the memory of all devices together, in the unit of requests. None: the
+    memory is unknown, so devices are only given whole."""
     id: Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)]
-    """What each is called, with the node's name and the device's number."""
+    """The id of each device, made of the node's name and the device's number."""
     slots: Annotated[int, Field(ge=1, le=1000)]
-    """Requests that each serves at most."""
+    """The most requests that a device can serve."""
     cores: ResourceName | None = None
-    """Cores of all devices together. None: each has as many units of compute as `each`."""
+    """The resource with the cores of all devices together. None: each device has `each` units of
+    compute."""
     ring: Ring | None = None
-    """Nodes whose devices are linked in a ring."""
+    """The nodes whose devices are linked in a ring."""
 
 
 JsonKey: TypeAlias = Literal["id", "index", "count", "devmem", "devcore", "type", "numa", "health"]
@@ -218,31 +222,37 @@ class Register(_Part):
     """Where a node lists its devices: in an annotation, or by its capacity."""
 
     annotation: AnnotationKey | None = None
-    """Of the node, written by the vendor's device plugin."""
+    """The annotation of the node that the vendor's device plugin writes."""
     form: Literal["fields", "json", "capacity", "parts"]
-    """fields: `id,count,memory,cores,type,numa,health[,index,mode]:` for each device.
+    """The form of the register.
+
+    fields: `id,count,memory,cores,type,numa,health[,index,mode]:` for each device.
+
     json: a list of objects with `id count devmem devcore type numa health index`.
-    capacity: no annotation; what `capacity` makes of the node's.
-    parts: an object, `devices` with `index minor capacity`, and `profiles` from the name of a part,
-    such as `3g.24gb`, to the id that the plugin has for it. All devices have all parts."""
+
+    capacity: no annotation; devices follow from the node's capacity (`capacity`).
+
+    parts: an object with `devices`, each with `index minor capacity`, and `profiles`, which maps
+    the name of a part, such as `3g.24gb`, to the plugin's id of it. All devices have all parts.
+    """
     capacity: Capacity | None = None
-    """With that form."""
+    """For the form capacity."""
     id: (
         Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)] | None
     ) = None
-    """With the form parts: what each device is called."""
+    """For the form parts: the id of each device."""
     group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """With the form json: the number or text in an object's `custominfo` that groups devices. Where
-    one lacks it, none are grouped."""
+    """For the form json: the key in an object's `custominfo` by whose value devices are grouped. If
+    any device lacks it, none are grouped."""
     group_when: dict[str, str] = Field(default_factory=dict)
-    """What an object's `custominfo` must have beside it, for the device to belong with others."""
+    """Other values that an object's `custominfo` must have for the device to be in a group."""
     keys: dict[JsonKey, str] = Field(default_factory=dict)
-    """With the form json: what the register calls `id` and the others, where that is not their own
-    name; empty: it has no such thing. Devices without an index have their place in the list."""
+    """For the form json: other names of the keys. An empty name means that the register never has
+    the key. Devices without an index get their place in the list."""
     zone: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """With the form json: the number of an object that devices share which are linked; 0: none."""
+    """For the form json: the key with a number that linked devices share. 0 means no link."""
     alive: ResourceName | None = None
-    """What the kubelet offers as long as the plugin is connected; by default the count."""
+    """The resource that the kubelet offers while the plugin is connected, by default the count."""
 
     @model_validator(mode="after")
     def _form_has_its_source(self) -> Register:
@@ -259,107 +269,110 @@ class Record(_Part):
     """One annotation that the vendor's device plugin reads back from the pod."""
 
     rule: RecordRule
-    """How it is made."""
+    """The rule that writes it."""
     value: str = ""
-    """What the rule writes, where it needs telling."""
+    """The text for the rule, if it needs one."""
 
 
 class Mark(_Part):
-    """An annotation by which a plugin finds the pod that it serves, and which it changes then."""
+    """The annotation by which a plugin finds the pod to serve, and which it changes afterwards."""
 
     annotation: AnnotationKey = "hami.io/bind-phase"
-    """Written by the Binding."""
+    """The annotation, which the Binding writes."""
     value: Annotated[str, Field(min_length=1, max_length=63)] = "allocating"
-    """While the pod is not served."""
+    """Its value until the pod is served."""
 
 
 class Records(_Part):
     """The annotations that a Binding carries for the vendor's device plugin."""
 
     to_allocate: AnnotationKey | None = None
-    """The devices of each container; the plugin takes off what it has handed out."""
+    """The devices of each container, from which the plugin removes what it has handed out."""
     allocated: AnnotationKey
-    """The devices of each container; stays."""
+    """The devices of each container, for good."""
     turn: Mark | None = None
-    """The plugin gets no pod's name and takes the pod with this mark: no pod is bound
-    to a node while another there has it. None: it finds its pod by other means."""
+    """The mark for a plugin that is not told the name of the pod and takes the pod with this mark.
+    No pod is bound to a node while another pod there has the mark. None: the plugin finds its pod
+    by other means."""
     more: dict[AnnotationKey, Record] = Field(default_factory=dict)
-    """Others, and the rule that makes each."""
+    """Further annotations, and the rule that writes each."""
     type: Literal["word", "model"] = "word"
-    """What stands for the type of a device: the kind's word, or the model that is registered."""
+    """The type of a device in records: the word of the kind, or the registered model."""
     memory: Amount | None = None
-    """What stands for the memory of a device, where a request takes none of it."""
+    """The memory of a device in records, where requests take no memory."""
 
 
 class Whole(_Part):
-    """What a whole device is, in the units in which memory and compute are asked for."""
+    """A whole device in the units of requests."""
 
     memory: Amount
-    """Units of memory."""
+    """Its memory."""
     cores: Annotated[int, Field(ge=1, le=100)]
-    """Units of compute."""
+    """Its compute."""
 
 
 class Unsupported(_Part):
-    """Words that act in HAMi and are not honoured here."""
+    """Resources and annotations that act in HAMi and are refused here."""
 
     resources: tuple[ResourceName, ...] = ()
-    """Refused unless 0 is asked of them."""
+    """Resources, refused unless their amount is 0."""
     annotations: dict[AnnotationKey, tuple[str, ...]] = Field(default_factory=dict)
-    """Values of pod annotations that are refused."""
+    """Pod annotations, and the values that are refused."""
 
 
 class Kind(_Part):
-    """Devices that serve the same words. A vendor has one kind, or one for each chip."""
+    """Devices that are requested in the same way. A vendor has one kind, or one for each chip."""
 
     name: KindName
-    """In `vendor` of claims and of devices."""
+    """Its name in `vendor` of claims and devices."""
     word: Annotated[str, Field(min_length=1, max_length=63)]
-    """What HAMi's records call it."""
+    """Its name in HAMi's records."""
     count: ResourceName
-    """How many devices; a container that asks for none of it asks for no device."""
+    """The resource for the number of devices. A container without it asks for no device."""
     memory: Memory | None = None
-    """None: it is not asked for."""
+    """How pods ask for memory. None: they do not."""
     cores: Cores | None = None
-    """None: compute is not asked for."""
+    """How pods ask for compute. None: they do not."""
     numbered_cores: NumberedCores | None = None
-    """Devices may be asked for by cores, of which the plugin reads the numbers."""
+    """How pods ask for numbered cores. None: they do not."""
     counted: bool = False
-    """A request takes a slot of a device, and nothing of its memory."""
+    """True if a request takes a slot of a device and no memory."""
     alone: bool = False
-    """A device serves one request at a time, with all its compute."""
+    """True if a device serves one request at a time, with all its compute."""
     whole_modules: bool = False
-    """Devices come two to a module: one is rounded up to two, other odd numbers are refused."""
+    """True if devices come in modules of two: one is rounded up to two, and other odd numbers are
+    refused."""
     choice: ChoiceRule | None = None
-    """Which of several devices that fit go together."""
+    """The rule for which devices go together, if not just any."""
     group_mutex: bool = False
-    """With the policy `mutex` no device is given while one that belongs with it is in use."""
+    """True if the policy `mutex` also excludes devices that are linked with one in use."""
     one_device: bool = False
-    """All containers of a pod that ask for such devices share one."""
+    """True if all containers of a pod that ask for such devices share one device."""
     whole: Whole | None = None
-    """Devices are whole ones where several are asked for or no memory is, whatever else is given;
-    admission writes the amounts of all of them together, which the vendor's plugin counts."""
+    """The amounts of a whole device, for a kind that gives whole devices where several or no memory
+    are requested, whatever else is given. Admission writes the total, which the vendor's plugin
+    counts."""
     counted_in: AnnotationKey | None = None
-    """A pod annotation in which admission writes how many devices a container asks for, if it asks
-    for several."""
+    """A pod annotation in which admission writes the number of devices, if a container asks for
+    several."""
     neighbours: Neighbours | None = None
-    """Whether a device may serve a pod depends on the pods that it serves already."""
+    """The rules about pods that share a device. None: any pods may."""
     in_parts: bool = False
-    """Devices are given in parts that each node registers (the form parts). The count is the size
-    of the part that a container asks for; in place of it memory or compute may be asked for: the
-    smallest part serves that has both. A container has one part."""
+    """True if devices are given in parts that each node registers (the form parts). The count is
+    the size of the part that a container asks for. It may name memory or compute instead, and gets
+    the smallest part with both. A container has one part."""
     unsupported: Unsupported = Unsupported()
-    """What HAMi reads and is refused here by name."""
+    """What acts in HAMi and is refused here by name."""
     selection: Selection = Selection()
-    """Pod annotations that choose among devices."""
+    """The pod annotations that choose among devices."""
     register_: Annotated[Register, Field(alias="register")]
     """Where nodes list their devices."""
     records: Records
-    """What the vendor's device plugin reads back."""
+    """The annotations that the vendor's device plugin reads back."""
     named_in: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63)] | None = (
         None
     )
-    """An environment variable in which each asking container is to find its own name."""
+    """An environment variable for the own name of each asking container."""
 
     @model_validator(mode="after")
     def _amounts_go_together(self) -> Kind:
@@ -379,20 +392,20 @@ class Kind(_Part):
 
     @property
     def one_size(self) -> bool:
-        """Whether all parts of one of its devices are of one size."""
+        """Return True if all parts of one of its devices have the same size."""
         return (
             self.memory is not None and self.memory.sizes is not None and self.memory.sizes.one_size
         )
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Its resource names, the count first."""
+        """Return its resources, the count first."""
         parts = (self.memory, self.cores, self.numbered_cores)
         return (self.count, *(part.resource for part in parts if part is not None))
 
     @property
     def requested_by(self) -> tuple[str, ...]:
-        """The resources of which one must be asked for to get a device, the count first."""
+        """Return the resources that ask for a device, the count first."""
         if self.in_parts:
             return self.resources
         numbered = self.numbered_cores
@@ -400,7 +413,7 @@ class Kind(_Part):
 
     @property
     def annotations(self) -> frozenset[str]:
-        """Every annotation of a pod that it knows: chosen by users, or read back by the plugin."""
+        """Return all pod annotations of the kind: those by users and those for the plugin."""
         chosen = self.selection.model_dump().values()
         records = self.records
         written = (records.allocated, records.to_allocate, *records.more, self.counted_in)
@@ -408,7 +421,7 @@ class Kind(_Part):
 
     @property
     def of_neighbours(self) -> tuple[str, ...]:
-        """The annotations about pods that share a device."""
+        """Return the annotations about pods that share a device."""
         of = self.neighbours
         return () if of is None else (of.app_class, of.qos_policy, of.links_first)
 
@@ -417,7 +430,7 @@ class Vendor(_Part):
     """A vendor's table."""
 
     title: Annotated[str, Field(min_length=1, max_length=63)]
-    """The vendor, for people."""
+    """The name of the vendor."""
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1, max_length=32)]
     """Its kinds of devices."""
 

@@ -1,4 +1,4 @@
-"""Reads vendors' tables: those that are shipped, each a YAML file in `data/`, and any other."""
+"""Reads tables of vendors: the YAML files in `data/`, and any other document."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DATA = Path(__file__).parent / "data"
 
 
 def read_table(document: Any, *, source: str) -> Vendor:
-    """A parsed document as a vendor's table.
+    """Return a parsed document as a vendor's table.
 
     Args:
-        document: The YAML's content.
-        source: Its name, which begins the field that an error names.
+        document: The content of the YAML file.
+        source: The name of the file, with which the field in an error begins.
 
     Raises:
-        BadInput: names the field, the value and what is wrong, for the first of the errors.
+        BadInput: Names the field, the value and what is wrong, for the first error.
     """
     try:
         return Vendor.model_validate(document)
@@ -34,10 +34,10 @@ def read_table(document: Any, *, source: str) -> Vendor:
 
 @lru_cache(maxsize=1)
 def shipped() -> tuple[Vendor, ...]:
-    """The vendors that are served, in the order of their file names.
+    """Return the vendors that are served, in the order of their file names.
 
     Raises:
-        BadInput: a table is wrong, or two of them have a name, a word or a resource in common.
+        BadInput: A table is wrong, or two share a name, a word or a resource.
     """
     vendors = tuple(
         read_table(yaml.safe_load(path.read_text()), source=path.stem)
@@ -48,10 +48,10 @@ def shipped() -> tuple[Vendor, ...]:
 
 
 def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
-    """Refuse tables of which two claim the same name, word or resource: one would never be asked.
+    """Refuse tables that share a name, a word or a resource, since only one could be asked.
 
     Raises:
-        BadInput: names the second kind and what it shares with an earlier one.
+        BadInput: Names the second kind and what it shares with an earlier one.
     """
     taken: dict[tuple[str, str], str] = {}
     for kind in (kind for vendor in vendors for kind in vendor.kinds):
@@ -68,7 +68,7 @@ def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
 
 @lru_cache(maxsize=1)
 def kinds() -> tuple[Kind, ...]:
-    """Every kind of device that is served."""
+    """Return every kind of device that is served."""
     return tuple(kind for vendor in shipped() for kind in vendor.kinds)
 
 
@@ -78,5 +78,5 @@ def _by_name() -> dict[str, Kind]:
 
 
 def kind_of(vendor: str) -> Kind | None:
-    """The kind that a claim or a device names as its vendor; None: NVIDIA's, or unknown."""
+    """Return the kind with this name, or None if it is NVIDIA's or unknown."""
     return _by_name().get(vendor)
