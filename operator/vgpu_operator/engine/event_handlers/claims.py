@@ -35,18 +35,24 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
     resolve(state, key, version_of(claim.metadata.resource_version))
     held = state.reservations.of_claim(key)
     if held is not None and held.allocation is not None:
-        if allocation is not None and allocation.id == held.allocation_id:
-            confirm(state, held, claim)
-            if held.is_written and _has_arrived(state, held):
-                state.reservations.drop(held)
-        elif held.is_written:
-            unreserve(state, held)  # what stood there was released, or replaced
+        _compare(state, claim, held)
     if allocation is None or allocation.id != state.claims.expired.get(key):
         state.claims.expired.pop(key, None)
     state.claims.look_at(key)
     note_immediate(state, key)
     for pod in (*state.cache.pods_of(key), *state.cache.pods_of_template(key)):
         state.pods.due[pod.uid] = None
+
+
+def _compare(state: State, claim: VGPUClaim, held: Reservation) -> None:
+    """Confirm a reservation that the claim shows by now; end one that it does not show any more."""
+    allocation = claim.status.allocation
+    if allocation is not None and allocation.id == held.allocation_id:
+        confirm(state, held, claim)
+        if held.is_written and _has_arrived(state, held):
+            state.reservations.drop(held)
+    elif held.is_written:
+        unreserve(state, held)  # what stood there was released, or replaced
 
 
 def _note_owed(state: State, claim: VGPUClaim) -> None:
@@ -135,10 +141,19 @@ def claim_unreadable(event: events.ClaimUnreadable, state: State) -> None:
 def note_immediate(state: State, key: ClaimKey) -> None:
     """Put an Immediate claim in the queue if it needs devices, else take it out."""
     claim, waiter = state.cache.claim(key), state.queue.get(key)
+    if claim is not None and _lacks_devices(state, claim):
+        put_immediate_in_queue(state, claim)
+    elif waiter is not None and not waiter.pod_uid:
+        state.queue.remove(key)
+        drop_earmark(state, key)
+
+
+def _lacks_devices(state: State, claim: VGPUClaim) -> bool:
+    """Return True for an Immediate claim that is to get devices and has no reservation."""
+    key = key_of(claim)
     held = state.reservations.of_claim(key)
-    waits = (
-        claim is not None
-        and claim.spec.binding_mode == "Immediate"
+    return (
+        claim.spec.binding_mode == "Immediate"
         and not claim.unknown_values
         and claim.status.allocation is None
         and claim.metadata.deletion_timestamp is None
@@ -146,11 +161,6 @@ def note_immediate(state: State, key: ClaimKey) -> None:
         # One that was used and released holds nothing until a pod comes to use it again.
         and (claim.status.state != RELEASED or _is_needed(state, key))
     )
-    if waits and claim is not None:
-        put_immediate_in_queue(state, claim)
-    elif waiter is not None and not waiter.pod_uid:
-        state.queue.remove(key)
-        drop_earmark(state, key)
 
 
 def _is_needed(state: State, key: ClaimKey) -> bool:

@@ -16,7 +16,7 @@ from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.places import lapse, leave_unsettled, unreserve
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_one import put_in_queue, spec_for
-from vgpu_operator.engine.state import State
+from vgpu_operator.engine.state import InFlight, State
 
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 5.0
@@ -24,31 +24,50 @@ _READ_AGAIN_S = 1.0
 
 
 def claim_written(event: events.ClaimWritten, state: State) -> None:
-    """Take in what became of a write: confirm or give up the reservation, or wait and try again."""
-    effect, key = event.effect, event.effect.key
+    """Take in what became of a claim's write."""
+    key = event.effect.key
     in_flight = state.claims.writing.pop(key, None)
     if event.claim is not None:
         observe_claim(state, event.claim)
-        news = announce(event.claim) if effect.is_news and event.outcome == "done" else None
+        is_news = event.effect.is_news and event.outcome == "done"
+        news = announce(event.claim) if is_news else None
         if news is not None:
             state.outbox.append(news)
-    standing = state.cache.claim(key)
-    if event.tested and in_flight is not None and standing is not None:
+    if in_flight is not None:
+        _settle(state, event, in_flight)
+    held = state.reservations.of_claim(key)
+    if held is not None and held.allocation_id == event.effect.allocation_id != "":
+        _end_unwritten(state, event, held)
+    _back_off(state, event)
+    state.claims.look_at(key)
+
+
+def _settle(state: State, event: events.ClaimWritten, write: InFlight) -> None:
+    """Forget what was assumed for a write, or keep it for as long as the write may still land."""
+    key, standing = event.effect.key, state.cache.claim(event.effect.key)
+    if event.tested and standing is not None:
         tested = version_of(event.tested)
         if version_of(standing.metadata.resource_version) <= tested:  # else it has failed
-            leave_unsettled(state, key, tested, in_flight)
+            leave_unsettled(state, key, tested, write)
     held = state.reservations.of_claim(key)
-    is_its = held is not None and "" != effect.allocation_id == held.allocation_id
-    assumption = None if in_flight is None else in_flight.assumption
     # The id alone does not tell whose it is: a resize keeps the id of the allocation, and a
     # Filter may have adopted that allocation while the write was under way.
-    if assumption is not None and (held is None or held.assumption is not assumption):
-        state.ledger.forget(assumption)
-    if is_its and held is not None and _came_to_nothing(state, event):
+    if write.assumption is not None and (held is None or held.assumption is not write.assumption):
+        state.ledger.forget(write.assumption)
+
+
+def _end_unwritten(state: State, event: events.ClaimWritten, held: Reservation) -> None:
+    """End a reservation whose write was refused, or whose claim was deleted at once."""
+    if _came_to_nothing(state, event):
         unreserve(state, held)
-        note_immediate(state, key)
+        note_immediate(state, held.key)
         if held.pod_uid:
             state.pods.due[held.pod_uid] = None
+
+
+def _back_off(state: State, event: events.ClaimWritten) -> None:
+    """Let a claim wait whose writes fail again and again."""
+    key = event.effect.key
     is_gone = event.outcome == "conflict" and event.claim is None  # and its deletion not observed
     if event.outcome in ("done", "conflict") and not is_gone:
         state.claims.backoffs.pop(key, None)
@@ -59,7 +78,6 @@ def claim_written(event: events.ClaimWritten, state: State) -> None:
         if backoff.failures > 1:  # once is an accident
             state.claims.not_before[key] = state.now + wait_s
             state.claims.timers.set(key, state.now + wait_s)
-    state.claims.look_at(key)
 
 
 def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:

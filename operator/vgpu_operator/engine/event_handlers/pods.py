@@ -37,10 +37,7 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     is_new_there = state.ledger.filters.hosts.apply_pod(pod)
     if state.ledger.filters.room is not None:
         _note_room(state, pod)
-    if known is not None and not isinstance(known.demand, BadInput):
-        found: GPUPod | None = known.seen_again(pod)
-    else:
-        found = gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
+    found = _read(state, pod, known)
     if found is None:
         if is_new_there:
             _came_without(state, pod)
@@ -49,16 +46,28 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
         return known
     found = cache.pod(metadata.uid)
     assert found is not None
+    _note_version(state, found, known)
+    return found
+
+
+def _read(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
+    """Return what a pod asks for: what it asked for first, unless that could not be read."""
+    if known is not None and not isinstance(known.demand, BadInput):
+        return known.seen_again(pod)
+    return gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
+
+
+def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
+    """Note what is to be done about a pod after a new version of it."""
     if known is None:
         _learn_typical(state, found)
-    if known is not None and known.pod.status.phase != pod.status.phase:
+    elif known.pod.status.phase != found.pod.status.phase:
         note_phase(state, known.pod, found)
     _note_pod(state, found)
     note_scopes(state, found.claim)
     state.claims.look_at(found.claim)
     if found.template is not None:
         state.claims.look_at(found.template)
-    return found
 
 
 def _note_room(state: State, pod: Pod) -> None:

@@ -189,12 +189,16 @@ def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iter
         if isinstance(offer(state, pod, {plan.node}), Refusal):
             state.pods.due[pod.uid] = None
         return
-    if not pod.wants_node or plan.node is None:
-        return
-    number = state.ledger.columns.node_id(plan.node)
+    if pod.wants_node and plan.node is not None:
+        take_tentatively(state, waiter, pod, plan)
+        yield requeue(pod, plan.node, state)
+        yield from _requeue_more(of_kind, plan.node, state)
+
+
+def _requeue_more(of_kind: WaitClass, node: str, state: State) -> Iterator[Effect]:
+    """Wake more pods of a class for a node, twice as many after each that was not offered it."""
+    number = state.ledger.columns.node_id(node)
     assert number is not None
-    take_tentatively(state, waiter, pod, plan)
-    yield requeue(pod, plan.node, state)
     for _ in range(of_kind.at_once(number) - 1):
         other = of_kind.head()
         if other is None:
@@ -202,7 +206,7 @@ def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iter
         state.queue.take(other.key)
         late = state.cache.pod(other.pod_uid)
         if late is not None and late.wants_node:
-            yield requeue(late, plan.node, state)
+            yield requeue(late, node, state)
 
 
 def _serve_bound(pod: GPUPod, state: State) -> None:

@@ -53,8 +53,8 @@ def offer(
     """Reserve devices for a pod on the best of the candidate nodes.
 
     A reservation on one of the candidates is kept; elsewhere it moves, unless a Binding to its node
-    may still come to stand. A tentative place is promoted where its node is a candidate, else given
-    up; other pods' yield where there is no room beside them.
+    may still come to stand. A tentative place is promoted if its node is a candidate, else it ends;
+    those of other pods yield where there is no room beside them.
 
     Args:
         state: Where.
@@ -64,12 +64,9 @@ def offer(
             minutes.
     """
     held = state.reservations.of_pod(pod.uid)
-    if held is not None and not held.is_tentative:
-        if held.node in candidates and (held.is_binding or _is_on_same_node(state, held)):
-            return held
-        if held.is_binding and not pod.pod.is_bound:
-            text = f"a Binding to {held.node} may still come to stand"
-            return Refusal(Reason.RESERVED_ELSEWHERE, text)
+    reserved = None if held is None else _reserved(state, pod, held, candidates)
+    if reserved is not None:
+        return reserved
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         return spec
@@ -80,11 +77,7 @@ def offer(
             return standing
         if claim.spec.binding_mode == "Immediate":
             return _immediate_for(state, claim, candidates)
-    plan = None
-    if held is not None and held.is_tentative and held.node in candidates:
-        plan = _plan(state, pod, spec, {held.node})
-    if plan is None or plan.refused:
-        plan = _plan(state, pod, spec, candidates)
+    plan = _plan_for(state, pod, spec, candidates, held)
     if plan.refused:
         return Refusal(plan=plan, notes=_notes(state, pod.claim, pod.request(spec, state.config)))
     _note_hit(state, held, plan)
@@ -93,6 +86,35 @@ def offer(
     reservation = reserve(state, pod.claim, spec, plan, pod)
     _evict_tentative(state, reservation)
     return reservation
+
+
+def _reserved(
+    state: State, pod: GPUPod, held: Reservation, candidates: Collection[str]
+) -> Reservation | Refusal | None:
+    """Return the pod's reservation if it stays, why the pod must wait for it, or None."""
+    if held.is_tentative:
+        return None
+    if held.node in candidates and (held.is_binding or _is_on_same_node(state, held)):
+        return held
+    if held.is_binding and not pod.pod.is_bound:
+        text = f"a Binding to {held.node} may still come to stand"
+        return Refusal(Reason.RESERVED_ELSEWHERE, text)
+    return None
+
+
+def _plan_for(
+    state: State,
+    pod: GPUPod,
+    spec: VGPUClaimSpec,
+    candidates: Collection[str],
+    held: Reservation | None,
+) -> Plan:
+    """Plan on the node of the pod's tentative place first, then on all candidates."""
+    if held is not None and held.is_tentative and held.node in candidates:
+        plan = _plan(state, pod, spec, {held.node})
+        if not plan.refused:
+            return plan
+    return _plan(state, pod, spec, candidates)
 
 
 def _is_on_same_node(state: State, held: Reservation) -> bool:
