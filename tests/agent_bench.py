@@ -27,6 +27,7 @@ from vgpu_nodeagent.enforcement.backends import Backends, InstanceBackend, Libra
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.events import Event, EventObserver, Events
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.kubelet.local_node import LocalNode
@@ -40,6 +41,18 @@ from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
 
 SLOT = "nvidia.com/gpu"
+
+
+class AtOnce(Events):
+    """Events that are applied as soon as they are observed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observers: list[EventObserver] = []
+
+    def put(self, event: Event) -> None:
+        for observer in self.observers:
+            observer.observe(event)
 
 
 class SyncedView(NodeView):
@@ -156,6 +169,7 @@ class Call:
 class Bench:
     """PreStart with everything around it in a folder."""
 
+    events: AtOnce
     node: LocalNode
     kubelet: Kubelet
     view: SyncedView
@@ -197,10 +211,11 @@ async def a_bench(
     host: HostNuma | None = None,
 ) -> Bench:
     """A node with one 16 GiB device, or these, and nothing granted."""
-    view = SyncedView("n1")
+    events = AtOnce()
+    view = SyncedView("n1", events)
     driver = ObedientDriver(devices or [a_driver_device()])
     checkpoint = Checkpoint(folder / "slots.json")
-    inventory = Inventory(driver, NvidiaConfig(), checkpoint)
+    inventory = Inventory(driver, NvidiaConfig(), checkpoint, events)
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
     instances = Instances(driver, checkpoint, inventory)
@@ -222,26 +237,28 @@ async def a_bench(
         kubelet_checkpoint=kubelet.path,
         kubelet_pods=folder / "pods",
         host_numa=host or HostNuma(),
+        events=events,
     )
 
     said = Said()
+    waiting = WaitingPods(view, cast("Reports", said))
     prestart = PreStart(
         node,
         reports=cast("Reports", said),
-        waiting=WaitingPods(view, cast("Reports", said)),
+        waiting=waiting,
         releases=NothingEnds(),
         patience_s=0,
         clock=SetClock(),
     )
-    bench = Bench(node, kubelet, view, prestart, said, driver)
+    bench = Bench(events, node, kubelet, view, prestart, said, driver)
 
     bench.releases = Releases(
         node,
         reports=cast("Reports", said),
         bound=bench,
-        freed=lambda: None,
         clock=bench.clock,
     )
+    events.observers += [waiting, bench.releases]
     return bench
 
 

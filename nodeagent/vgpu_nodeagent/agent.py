@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from datetime import UTC, datetime
 
 from vgpu_api.config import NodeSettings
 from vgpu_api.resources import NODES
@@ -31,29 +30,29 @@ from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
-from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.priority_throttle import PriorityThrottle
 from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Signals, Watchdog
-from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
+from vgpu_nodeagent.events import Event, EventObserver, Events, InventoryChanged
 from vgpu_nodeagent.kubelet.audit_socket import SOCKET, AuditSocket
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
 from vgpu_nodeagent.kubelet.local_node import LocalNode
 from vgpu_nodeagent.kubelet.pod_resources import PodResources
 from vgpu_nodeagent.kubelet.prestart import PreStart
-from vgpu_nodeagent.kubelet.rebuild import rebuild, recovered
+from vgpu_nodeagent.kubelet.recovery import load_record
 from vgpu_nodeagent.kubelet.registration import Registration
 from vgpu_nodeagent.kubelet.releases import Releases
 from vgpu_nodeagent.kubelet.resizing import Resizing
 from vgpu_nodeagent.kubelet.server import DevicePlugin, PluginServer
-from vgpu_nodeagent.kubelet.slot_offer import free_slots, offer
+from vgpu_nodeagent.kubelet.slot_offer import SlotOffer
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
 from vgpu_nodeagent.reporting.exposition import UsageCollector
 from vgpu_nodeagent.reporting.hami_register import HamiRegister
 from vgpu_nodeagent.reporting.heartbeat import Heartbeat
 from vgpu_nodeagent.reporting.liveness import Liveness, ProbeServer
 from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.reporting.publisher import Publisher
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.reporting.usage import PERIOD_S, UsageReader
@@ -86,98 +85,42 @@ class Agent:
         self._config = config
         self._api = api
         self._driver = driver
-        self._metrics = Metrics()
+        self._events = events = Events()
+        self._metrics = metrics = Metrics()
         self._liveness = Liveness(self)
         self._heartbeat = Heartbeat(api, config.node_name)
         self._serving = ServingLock(config.state_dir)
-        self._health = Health()
-        self._view = NodeView(config.node_name)
+        self._node = node = _local_node(config, driver, events)
+        self._view, self._inventory = node.view, node.inventory
         self._pods = NodePods(api, config.node_name)
-        checkpoint = Checkpoint(config.state_dir / "slots.json")
-        self._inventory = Inventory(driver, config.cluster.nvidia, checkpoint)
-        config.state_dir.mkdir(parents=True, exist_ok=True)
-        usage_folders = folders_on(config.usage_regions)
-        usage_folders.verify(config.state_dir)
-        instances = Instances(driver, checkpoint, self._inventory)
-        self._node = LocalNode(
-            name=config.node_name,
-            resource=config.resource,
-            view=self._view,
-            inventory=self._inventory,
-            checkpoint=checkpoint,
-            backends=backends(config.limit_backend, driver, instances, config.host_root),
-            instances=instances,
-            allocations=Allocations(
-                config.state_dir / "slots",
-                SpecFolder(config.cdi_dir),
-                library=stage_library(config.library, config.state_dir / "lib"),
-                driver=driver_source(config.driver_roots, config.host_root, config.driver_files),
-                usage=usage_folders,
-                host=HostFolders(dev=config.host_root / "dev"),
-            ),
-            pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
-            kubelet_checkpoint=config.kubelet_checkpoint,
-            kubelet_pods=config.kubelet_pods,
-            host_numa=HostNuma(config.sysfs_dir),
+        self._devices = devices = NodeDevices(
+            node.inventory, Health(), config.config_fault, _exposure(config)
         )
-        self._usage = UsageReader(driver, checkpoint, self._node.allocations)
+        self._reports = reports = Reports(api, node.view)
+        self._usage = UsageReader(driver, node.checkpoint, node.allocations)
         self._exposed = UsageCollector(
-            config.node_name,
-            self._inventory,
-            hami=config.cluster.views.hami_metrics,
+            config.node_name, node.inventory, hami=config.cluster.views.hami_metrics
         )
-        self._metrics.registry.register(self._exposed)
-        self._reports = Reports(api, self._view)
-        violations = Violations(config.node_name, self._view, self._reports, self._metrics)
+        metrics.registry.register(self._exposed)
         self._watchdog = Watchdog(
             driver,
-            checkpoint,
-            self._node.allocations,
-            violations,
+            node.checkpoint,
+            node.allocations,
+            Violations(node.view, devices, reports, metrics, events),
             signals=Signals(config.on_violation, config.on_unclaimed),
         )
-        self._priority_throttle = PriorityThrottle(driver, checkpoint, self._node.allocations)
-        self._waiting = WaitingPods(self._view, self._reports)
+        self._throttle = PriorityThrottle(driver, node.checkpoint, node.allocations)
+        self._waiting = WaitingPods(node.view, reports)
         self._releases = Releases(
-            self._node,
-            reports=self._reports,
+            node,
+            reports=reports,
             bound=self._pods,
-            freed=self._room_was_made,
             unused_allocation_s=config.unused_allocation_s,
         )
-        self._audit = AuditSocket(self._node, config.state_dir / SOCKET, reading=self._exposed)
-        self._resizing = Resizing(self._node, reports=self._reports)
-        self._plugin = DevicePlugin(
-            PreStart(
-                self._node,
-                reports=self._reports,
-                waiting=self._waiting,
-                releases=self._releases,
-            ),
-            offer=self._offer,
-            metrics=self._metrics,
-        )
-        self._registration = Registration(
-            PluginServer(self._plugin, config.plugin_socket),
-            self._node,
-            kubelet=config.kubelet_socket,
-            metrics=self._metrics,
-        )
-        self._publisher = Publisher(
-            api,
-            node=config.node_name,
-            view=self._view,
-            inventory=self._inventory,
-            health=self._health,
-            register=HamiRegister(api, node=config.node_name)
-            if config.cluster.views.hami_node_register
-            else None,
-            unclaimed=violations.unclaimed,
-            config_fault=config.config_fault,
-            open_=_exposure(config),
-        )
-        violations.on_strangers(self._publisher.wake)
-        self._inventory.on_change(self._devices_changed)
+        self._audit = AuditSocket(node, config.state_dir / SOCKET, reading=self._exposed)
+        self._resizing = Resizing(node, reports=reports)
+        self._publisher = _publisher(config, api, node.view, devices)
+        self._plugin, self._registration = self._device_plugin()
 
     @property
     def registered(self) -> asyncio.Event:
@@ -190,10 +133,11 @@ class Agent:
         if self._config.health_port:
             probes = ProbeServer(self._liveness, self._config.health_port)
         try:
-            async with self._metrics_server(), asyncio.TaskGroup() as parts:
-                parts.create_task(self._liveness.run())
+            async with self._metrics_server(), asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._liveness.run())
+                tasks.create_task(self._apply_events())
                 for reflector in self._view.reflectors(self._api, self._pods):
-                    parts.create_task(reflector.run())
+                    tasks.create_task(reflector.run())
                 self._inventory.configure(await self._capacities_here())
                 await self._inventory.refresh()
                 await self._serving.acquire()
@@ -202,19 +146,8 @@ class Agent:
                 if self._node.checkpoint.state.claim_instances:
                     await self._inventory.refresh()  # ours apart from others
                 self._review_health()
-                parts.create_task(self._heartbeat.run())
-                parts.create_task(self._reports.run())
-                parts.create_task(self._publisher.run())
-                parts.create_task(self._releases.run())
-                parts.create_task(self._resizing.run())
-                parts.create_task(self._registration.run())
-                parts.create_task(self._follow_registration())
-                parts.create_task(self._audit.run())
-                parts.create_task(self._look_at_devices())
-                parts.create_task(self._hear_events())
-                parts.create_task(self._measure())
-                parts.create_task(self._watchdog.run())
-                parts.create_task(self._priority_throttle.run())
+                for serving in self._parts():
+                    tasks.create_task(serving)
         finally:
             await self._releases.close()
             self._serving.release()  # nothing of ours changes the node's state any more
@@ -222,6 +155,63 @@ class Agent:
             self._driver.close()
             if probes is not None:
                 probes.close()
+
+    def _parts(self) -> Iterable[Coroutine[None, None, None]]:
+        """What runs while this agent serves the node."""
+        return (
+            self._heartbeat.run(),
+            self._reports.run(),
+            self._publisher.run(),
+            self._releases.run(),
+            self._resizing.run(),
+            self._registration.run(),
+            self._follow_registration(),
+            self._audit.run(),
+            self._look_at_devices(),
+            self._hear_events(),
+            self._measure(),
+            self._watchdog.run(),
+            self._throttle.run(),
+        )
+
+    async def _apply_events(self) -> None:
+        observers: Sequence[EventObserver] = (
+            self._waiting,
+            self._releases,
+            self._resizing,
+            self._publisher,
+            self._plugin,
+            self,
+        )
+        while True:
+            for event in await self._events.take():
+                for observer in observers:
+                    observer.observe(event)
+
+    def observe(self, event: Event) -> None:
+        """Show the devices' capacities and health as metrics."""
+        if isinstance(event, InventoryChanged):
+            for uuid, capacities in self._inventory.capacities().items():
+                device = self._inventory.devices[uuid]
+                healthy = self._devices.is_usable(uuid)
+                self._metrics.device(self._config.node_name, device, capacities, healthy=healthy)
+
+    def _device_plugin(self) -> tuple[DevicePlugin, Registration]:
+        node, config = self._node, self._config
+        prestart = PreStart(
+            node, reports=self._reports, waiting=self._waiting, releases=self._releases
+        )
+        forgotten = ForgottenSlots(node)
+        offer = SlotOffer(node, self._devices, forgotten, self._metrics)
+        plugin = DevicePlugin(prestart, offer=offer, metrics=self._metrics)
+        registration = Registration(
+            PluginServer(plugin, config.plugin_socket),
+            node,
+            forgotten=forgotten,
+            kubelet=config.kubelet_socket,
+            metrics=self._metrics,
+        )
+        return plugin, registration
 
     def _metrics_server(self) -> AbstractAsyncContextManager[object]:
         config = self._config
@@ -245,90 +235,8 @@ class Agent:
         return "" if self._registration.registered.is_set() else "not registered with the kubelet"
 
     async def _load(self) -> None:
-        """Take up where the agent before us ended."""
-        checkpoint = self._node.checkpoint
-        try:
-            found = checkpoint.load()
-        except CheckpointDamaged as error:
-            aside = checkpoint.set_aside(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f"))
-            logger.error("%s; set aside as %s, rebuilding from other records", error, aside.name)
-            found = False
-        if not found:
-            await self._rebuild()
-        for leftover in self._node.allocations.on_disk() - set(checkpoint.state.slot_allocations):
-            logger.info("closing allocation %s: nobody holds it", leftover)
-            self._node.allocations.close(leftover)
-
-    async def _rebuild(self) -> None:
-        """Make the state anew from the kubelet's, the API server's and the pages' word."""
-        entries = read_kubelet_checkpoint(
-            self._config.kubelet_checkpoint, resource=self._config.resource
-        )
-        pages = {name: self._page(name) for name in self._node.allocations.on_disk()}
-        if not entries and not pages:
-            return
-        await self._view.wait_synced()
-        state = rebuild(
-            entries=entries,
-            claims=self._view.claims.objects.values(),
-            pages=pages,
-            capacities=self._inventory.capacities(),
-            now=time.time(),
-        )
-        devices = self._inventory.devices
-        static = frozenset(filter(self._inventory.is_static, devices))
-        self._node.checkpoint.commit(recovered(state, pages, devices, static=static))
-        logger.warning(
-            "rebuilt %d allocations of %d claims",
-            len(state.slot_allocations),
-            len(state.claim_allocations),
-        )
-
-    def _page(self, name: str) -> PageContent | None:
-        try:
-            return self._node.allocations.content(name)
-        except PageDamaged as error:
-            logger.error("%s", error)
-            return None
-
-    def _offer(self) -> Sequence[tuple[str, bool]]:
-        capacities = self._inventory.capacities()
-        state = self._node.checkpoint.state
-        usable = sum(
-            device.allocatable.slots for uuid, device in capacities.items() if self._is_usable(uuid)
-        )
-        in_use = state.slots_in_use()
-        lost = state.slots_on(frozenset(filter(self._is_lost, state.used())))
-        self._metrics.slots.labels("used").set(len(in_use))
-        self._metrics.slots.labels("free").set(free_slots(usable=usable, in_use=in_use, lost=lost))
-        return offer(
-            total=sum(device.allocatable.slots for device in capacities.values()),
-            usable=usable,
-            in_use=in_use,
-            lost=lost,
-            forgotten=self._registration.forgotten.slots,
-        )
-
-    def _is_lost(self, uuid: str) -> bool:
-        """Whether a device cannot be relied on; while the driver is away nothing is known."""
-        return self._inventory.driver_error is None and not self._is_usable(uuid)
-
-    def _is_usable(self, uuid: str) -> bool:
-        return self._inventory.is_present(uuid) and self._health.problem(uuid) is None
-
-    def _devices_changed(self) -> None:
-        for uuid, capacities in self._inventory.capacities().items():
-            self._metrics.device(
-                self._config.node_name,
-                self._inventory.devices[uuid],
-                capacities,
-                healthy=self._is_usable(uuid),
-            )
-        self._plugin.offer_changed()
-
-    def _room_was_made(self) -> None:
-        self._plugin.offer_changed()
-        self._waiting.room_was_made()
+        """Take up where the agent before this one ended."""
+        await load_record(self._node)
 
     async def _capacities_here(self) -> NodeSettings:
         """What the configuration has for this node; waits for its labels where they decide.
@@ -354,8 +262,8 @@ class Agent:
             self._review_health()
 
     def _review_health(self) -> None:
-        if self._health.review(self._inventory.present, now=time.monotonic()):
-            self._health_changed()
+        if self._devices.health.review(self._inventory.present, now=time.monotonic()):
+            self._events.put(InventoryChanged())
 
     async def _hear_events(self) -> None:
         while True:
@@ -363,18 +271,16 @@ class Agent:
             logger.warning(
                 "GPU %s: %s (%s)", event.uuid or "unknown", event.message, event.severity
             )
-            if self._health.note(event, devices=self._inventory.devices, now=time.monotonic()):
-                self._health_changed()
+            if self._devices.health.note(
+                event, devices=self._inventory.devices, now=time.monotonic()
+            ):
+                self._events.put(InventoryChanged())
                 self._inventory.look_soon()  # NVML may report by now what the device needs
 
     async def _follow_registration(self) -> None:
         while True:
-            self._publisher.plugin_problem = await self._registration.problem_changed()
+            self._devices.plugin_problem = await self._registration.problem_changed()
             self._publisher.wake()
-
-    def _health_changed(self) -> None:
-        self._devices_changed()
-        self._publisher.wake()
 
     async def _measure(self) -> None:
         while True:
@@ -383,6 +289,49 @@ class Agent:
             for uuid, reading in usage.devices.items():
                 self._metrics.usage(self._config.node_name, uuid, reading)
             await asyncio.sleep(PERIOD_S)
+
+
+def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNode:
+    """Make the node's records, empty, and what they are enforced with.
+
+    Raises:
+        OSError: The state folder cannot be written, or usage regions not be mounted in it.
+    """
+    checkpoint = Checkpoint(config.state_dir / "slots.json")
+    inventory = Inventory(driver, config.cluster.nvidia, checkpoint, events)
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    usage_folders = folders_on(config.usage_regions)
+    usage_folders.verify(config.state_dir)
+    instances = Instances(driver, checkpoint, inventory)
+    return LocalNode(
+        name=config.node_name,
+        resource=config.resource,
+        view=NodeView(config.node_name, events),
+        inventory=inventory,
+        checkpoint=checkpoint,
+        backends=backends(config.limit_backend, driver, instances, config.host_root),
+        instances=instances,
+        allocations=Allocations(
+            config.state_dir / "slots",
+            SpecFolder(config.cdi_dir),
+            library=stage_library(config.library, config.state_dir / "lib"),
+            driver=driver_source(config.driver_roots, config.host_root, config.driver_files),
+            usage=usage_folders,
+            host=HostFolders(dev=config.host_root / "dev"),
+        ),
+        pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
+        kubelet_checkpoint=config.kubelet_checkpoint,
+        kubelet_pods=config.kubelet_pods,
+        host_numa=HostNuma(config.sysfs_dir),
+        events=events,
+    )
+
+
+def _publisher(config: AgentConfig, api: Api, view: NodeView, devices: NodeDevices) -> Publisher:
+    register = None
+    if config.cluster.views.hami_node_register:
+        register = HamiRegister(api, node=config.node_name)
+    return Publisher(api, view, devices, register=register)
 
 
 def _exposure(config: AgentConfig) -> Exposure | None:

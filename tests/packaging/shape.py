@@ -76,7 +76,7 @@ PACKAGES = (
         complex=38,
     ),
     Package("cli", "operator/vgpu_operator/cli", callables=14, complex=14),
-    Package("agent", "nodeagent/vgpu_nodeagent", callables=21, constructors=1, inits=1, complex=18),
+    Package("agent", "nodeagent/vgpu_nodeagent", callables=12, complex=17),
     Package("client", "crds/vgpu_client", callables=35, constructors=2, complex=2),
     Package("api", "crds/vgpu_api", callables=6, complex=6),
 )

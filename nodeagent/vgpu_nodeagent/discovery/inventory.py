@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
@@ -18,6 +18,7 @@ from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_nodeagent.discovery.drivers.base import Driver, PhysicalDevice, Repair
 from vgpu_nodeagent.errors import DriverUnavailable
+from vgpu_nodeagent.events import Events, InventoryChanged
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class Inventory:
         driver: Whose devices.
         config: The administrator's settings of all of them.
         own: Knows which MIG instances are ours; None: none is.
+        events: Where changes are put; None where nobody follows them.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class Inventory:
         driver: Driver,
         config: NvidiaConfig,
         own: OwnInstances | None = None,
+        events: Events | None = None,
     ) -> None:
         self._own = own
+        self._events = events or Events()
         self._look_requested = asyncio.Event()
         self._driver = driver
         self._config = NodeSettings(config)
@@ -117,7 +121,6 @@ class Inventory:
         self._faults: dict[str, str] = {}
         self._present: frozenset[str] = frozenset()
         self._specs: dict[str, GPUDeviceSpec] = {}
-        self._on_change: list[Callable[[], None]] = []
         self.driver_error: str | None = "the driver has not been asked yet"
 
     @property
@@ -150,10 +153,6 @@ class Inventory:
         """Take what the configuration has for this very node, before its devices are shown."""
         self._config = capacities
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever anything here has changed."""
-        self._on_change.append(callback)
-
     def set_spec(self, uuid: str, spec: GPUDeviceSpec) -> None:
         """Take the administrator's settings of a device; they outlive its API object."""
         before = self._specs.get(uuid)
@@ -164,7 +163,7 @@ class Inventory:
                 spec.memory,
             ):
                 self.look_soon()  # what can be given of the device is another now
-            self._notify()
+            self._events.put(InventoryChanged())
 
     def look_soon(self) -> None:
         """What devices are cut into or need has changed."""
@@ -202,7 +201,7 @@ class Inventory:
                 len(self._known),
                 f"; driver: {self.driver_error}" if self.driver_error else "",
             )
-            self._notify()
+            self._events.put(InventoryChanged())
 
     def fault(self, uuid: str) -> str:
         """Why nothing of a static device is offered that has instances; empty if it is."""
@@ -294,10 +293,6 @@ class Inventory:
         return (
             device if len(kept) == len(device.mig_profiles) else replace(device, mig_profiles=kept)
         )
-
-    def _notify(self) -> None:
-        for callback in self._on_change:
-            callback()
 
 
 def _nonsense(device: PhysicalDevice) -> str:

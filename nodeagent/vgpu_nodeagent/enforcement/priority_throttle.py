@@ -19,7 +19,7 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.watchdog import residences
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import Record, SlotState
+from vgpu_nodeagent.state.slots import SlotRecord, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class PriorityThrottle:
     def __init__(
         self,
         driver: Driver,
-        record: Record,
+        record: SlotRecord,
         allocations: Allocations,
         *,
         clock: Clock | None = None,

@@ -33,7 +33,7 @@ from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import ClaimAllocation, Record, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotRecord, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -345,7 +345,7 @@ class Watchdog:
     def __init__(
         self,
         driver: Driver,
-        record: Record,
+        record: SlotRecord,
         allocations: Allocations,
         consequences: Consequences,
         *,

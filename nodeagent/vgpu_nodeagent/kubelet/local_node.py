@@ -13,6 +13,7 @@ from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.backends import Backends
+from vgpu_nodeagent.events import Events
 from vgpu_nodeagent.kubelet.pod_resources import PodResources
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.instances import Instances
@@ -36,6 +37,7 @@ class LocalNode:
         kubelet_checkpoint: The kubelet's own record of who was given slots.
         kubelet_pods: The kubelet's folder of pods, by UID.
         host_numa: The host's NUMA nodes.
+        events: Where what happens is put.
     """
 
     name: str
@@ -50,3 +52,4 @@ class LocalNode:
     kubelet_checkpoint: Path
     kubelet_pods: Path
     host_numa: HostNuma = field(default_factory=HostNuma)
+    events: Events = field(default_factory=Events)

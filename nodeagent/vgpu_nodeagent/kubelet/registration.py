@@ -42,6 +42,7 @@ class Registration:
     Args:
         server: The plugin's server.
         node: Our resource and the kubelet's records.
+        forgotten: What the kubelet that is registered with has no record of.
         kubelet: The kubelet's socket.
         metrics: Where registrations and losses are counted.
         clock: The waits between looks.
@@ -52,6 +53,7 @@ class Registration:
         server: PluginServer,
         node: LocalNode,
         *,
+        forgotten: ForgottenSlots,
         kubelet: Path,
         metrics: Metrics,
         clock: Clock | None = None,
@@ -63,8 +65,7 @@ class Registration:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._standing = PluginStanding(node.resource)
-        self.forgotten = ForgottenSlots(node)
-        """What the kubelet that is registered with has no record of."""
+        self._forgotten = forgotten
         self._slept_s = 0.0
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
@@ -81,7 +82,7 @@ class Registration:
                 try:
                     if found is not None and (found != current or not self._server.socket.exists()):
                         await self._server.start()
-                        self.forgotten.look()  # before the kubelet asks for the slots
+                        self._forgotten.look()  # before the kubelet asks for the slots
                         await self._register()
                         self._standing.registered_with_a_new_kubelet(now=self._slept_s)
                         self._note(PluginState.CONNECTED, None)
@@ -109,7 +110,7 @@ class Registration:
         """Compare what the kubelet offers with what we do; register again where it has lost us."""
         before, problem = self._standing.state, self._standing.problem
         plugin = self._server.plugin
-        if self.forgotten.look():
+        if self._forgotten.look():
             plugin.offer_changed()
         try:
             listed = await self._pod_resources.allocatable()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from vgpu_api import conditions
@@ -21,6 +21,7 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.events import ClaimChanged, Event, PodChanged, RoomMade
 from vgpu_nodeagent.kubelet.init_ends import InitEnds
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.kubelet.local_node import LocalNode
@@ -58,7 +59,6 @@ class Releases:
         reports: Writes to the API server.
         bound: Asks the API server whether a pod is bound here; only about a claim whose pod was
             never seen here.
-        freed: Called when capacity was freed.
         unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
             record.
         clock: The time. A slot allocation's age counts in monotonic seconds from when this process
@@ -71,7 +71,6 @@ class Releases:
         *,
         reports: Reports,
         bound: BoundPods,
-        freed: Callable[[], None],
         unused_allocation_s: float = UNUSED_ALLOCATION_S,
         clock: Clock | None = None,
     ) -> None:
@@ -80,7 +79,6 @@ class Releases:
         self._init_ends = InitEnds(node, reports=reports)
         self._orphans = OrphanedProcesses(node, reports=reports)
         self._bound = bound
-        self._freed = freed
         self._unused_allocation_s = unused_allocation_s
         self._clock = clock or Clock()
         self._first_seen: dict[str, float] = {}  # slot allocations that are not bound
@@ -90,8 +88,14 @@ class Releases:
         self._missing: dict[str, float] = {}
         self._desired = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
-        node.view.on_pod(self._pod_changed)
-        node.view.on_claim(lambda old, new: self._desired.set())
+
+    def observe(self, event: Event) -> None:
+        """Sweep soon after what may end something."""
+        match event:
+            case PodChanged(old=old, new=new):
+                self._pod_changed(old, new)
+            case ClaimChanged():
+                self._desired.set()
 
     async def run(self) -> None:
         """Sweep at every change that may end something, and every now and then."""
@@ -170,7 +174,7 @@ class Releases:
             logger.warning("the end of init containers cannot be recorded: %s", error)
             return True
         if freed:
-            self._freed()
+            self._node.events.put(RoomMade())
         return left
 
     def _has_ended(self, pod_uid: str) -> bool:
@@ -208,7 +212,7 @@ class Releases:
             node.allocations.close(slot_allocation.name)
         node.checkpoint.commit(slots.close(node.checkpoint.state, claim_allocation.claim_uid))
         logger.info("released claim %s/%s", claim_allocation.namespace, claim_allocation.claim_name)
-        self._freed()
+        self._node.events.put(RoomMade())
         return True
 
     def _unused_allocations(self) -> list[str]:
@@ -239,7 +243,7 @@ class Releases:
                 self._node.allocations.close(name)
                 checkpoint = self._node.checkpoint
                 checkpoint.commit(slots.drop(checkpoint.state, name))
-                self._freed()
+                self._node.events.put(RoomMade())
 
     def _is_here(self, pod_uid: str) -> bool:
         """Whether a pod is known, or the kubelet still has a folder of it."""

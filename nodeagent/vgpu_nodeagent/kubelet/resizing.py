@@ -21,6 +21,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import PageDamaged, Refused
+from vgpu_nodeagent.events import ClaimChanged, Event
 from vgpu_nodeagent.kubelet.local_node import LocalNode
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
@@ -71,7 +72,6 @@ class Resizing:
         self._due: dict[str, None] = {}  # claims by UID, in order
         self._desired = asyncio.Event()
         self._said: dict[str, tuple[int | None, str]] = {}
-        node.view.on_claim(self._changed)
 
     async def run(self) -> None:
         """Resize for ever: at once what changed, and again what could not be done."""
@@ -92,13 +92,15 @@ class Resizing:
             if claim is None or self._resize(claim):
                 del self._due[uid]
 
-    def _changed(self, old: VGPUClaim | None, new: VGPUClaim | None) -> None:
-        if new is None:
-            if old is not None:
-                self._said.pop(old.metadata.uid, None)
-        elif was_changed(new) and not new.unknown_values:
-            self._due[new.metadata.uid] = None
-            self._desired.set()
+    def observe(self, event: Event) -> None:
+        """Note which claims are to be resized."""
+        match event:
+            case ClaimChanged(old=VGPUClaim() as gone, new=None):
+                self._said.pop(gone.metadata.uid, None)
+            case ClaimChanged(new=VGPUClaim() as new):
+                if was_changed(new) and not new.unknown_values:
+                    self._due[new.metadata.uid] = None
+                    self._desired.set()
 
     def _resize(self, claim: VGPUClaim) -> bool:
         """Bring the claim's pages to what it asks for; False if that has to be tried again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import grpc
 
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.events import Event, InventoryChanged, RoomMade
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
 from vgpu_nodeagent.kubelet.prestart import PreStart
+from vgpu_nodeagent.kubelet.slot_offer import SlotOffer
 from vgpu_nodeagent.reporting.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
 
     Args:
         prestart: Does the work.
-        offer: The slots to show now, each with whether it may be handed out.
+        offer: The slots to show.
         metrics: Where calls are counted.
     """
 
@@ -47,7 +49,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self,
         prestart: PreStart,
         *,
-        offer: Callable[[], Sequence[tuple[str, bool]]],
+        offer: SlotOffer,
         metrics: Metrics,
     ) -> None:
         self._prestart = prestart
@@ -78,6 +80,11 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self._round += 1
         self.offer_changed()
 
+    def observe(self, event: Event) -> None:
+        """Show the kubelet other slots when there is more or less to give."""
+        if isinstance(event, InventoryChanged | RoomMade):
+            self.offer_changed()
+
     def offer_changed(self) -> None:
         """Send the slots to the kubelet if they have changed."""
         self._changed.set()
@@ -99,7 +106,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         try:
             while served_in == self._round:
                 changed = self._changed
-                current = self._offer()
+                current = self._offer.slots()
                 if current != shown and self._newest is stream:
                     shown = current
                     self.offered = frozenset(slot for slot, healthy in current if healthy)
@@ -124,7 +131,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self, request: dp.AllocateRequest, context: _Context
     ) -> dp.AllocateResponse:
         """Give the slots to containers that are not known yet."""
-        known = {slot for slot, _ in self._offer()}
+        known = {slot for slot, _ in self._offer.slots()}
         answer = dp.AllocateResponse()
         try:
             for container in request.container_requests:

@@ -16,8 +16,12 @@ What the kubelet makes of it (pkg/kubelet/cm/devicemanager at v1.36.3):
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.state.slots import slot_order
 
 
@@ -61,3 +65,47 @@ def offer(
         shown.append((slot, healthy > 0))
         healthy -= 1
     return shown
+
+
+class SlotOffer:
+    """What of this node's slots is shown to the kubelet.
+
+    Args:
+        node: The slots in use.
+        devices: The devices, and whether they can be relied on.
+        forgotten: What the kubelet has no record of.
+        metrics: Where slots are counted.
+    """
+
+    def __init__(
+        self, node: LocalNode, devices: NodeDevices, forgotten: ForgottenSlots, metrics: Metrics
+    ) -> None:
+        self._node = node
+        self._devices = devices
+        self._forgotten = forgotten
+        self._metrics = metrics
+
+    def slots(self) -> Sequence[tuple[str, bool]]:
+        """Return the slots to show now, each with whether it may be handed out."""
+        capacities = self._node.inventory.capacities()
+        state = self._node.checkpoint.state
+        usable = sum(
+            device.allocatable.slots
+            for uuid, device in capacities.items()
+            if self._devices.is_usable(uuid)
+        )
+        in_use = state.slots_in_use()
+        lost = state.slots_on(frozenset(filter(self._is_lost, state.used())))
+        self._metrics.slots.labels("used").set(len(in_use))
+        self._metrics.slots.labels("free").set(free_slots(usable=usable, in_use=in_use, lost=lost))
+        return offer(
+            total=sum(device.allocatable.slots for device in capacities.values()),
+            usable=usable,
+            in_use=in_use,
+            lost=lost,
+            forgotten=self._forgotten.slots,
+        )
+
+    def _is_lost(self, uuid: str) -> bool:
+        """Whether a device cannot be relied on; while the driver is away nothing is known."""
+        return self._node.inventory.driver_error is None and not self._devices.is_usable(uuid)

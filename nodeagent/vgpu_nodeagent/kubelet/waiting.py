@@ -11,6 +11,7 @@ from typing import Protocol
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.errors import Why
+from vgpu_nodeagent.events import ClaimChanged, Event, PodChanged, RoomMade
 from vgpu_nodeagent.state.node_view import NodeView, Place
 
 _FOR_ROOM = frozenset({Why.OVER_CAPACITY, Why.SLOT_TAKEN, Why.CLAIM_CLOSED})
@@ -35,8 +36,6 @@ class WaitingPods:
         self._view = view
         self._reports = reports
         self._waiting: dict[Place, Why] = {}
-        view.on_pod(self._pod_changed)
-        view.on_claim(self._claim_changed)
 
     def add(self, place: Place, reason: Why) -> None:
         """A container of this pod was refused."""
@@ -46,15 +45,21 @@ class WaitingPods:
         """It was granted after all."""
         self._waiting.pop(place, None)
 
+    def observe(self, event: Event) -> None:
+        """Wake pods by what has happened."""
+        match event:
+            case PodChanged(old=Pod() as gone, new=None):
+                self.done((gone.metadata.namespace or "", gone.metadata.name))
+            case ClaimChanged(old=old, new=new):
+                self._claim_changed(old, new)
+            case RoomMade():
+                self.room_was_made()
+
     def room_was_made(self) -> None:
         """Wake the pods that wait for capacity or a slot."""
         for place, reason in list(self._waiting.items()):
             if reason in _FOR_ROOM:
                 self._wake(place)
-
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is None and old is not None:
-            self.done((old.metadata.namespace or "", old.metadata.name))
 
     def _claim_changed(self, old: VGPUClaim | None, new: VGPUClaim | None) -> None:
         if new is None or new.status.reserved_for is None:

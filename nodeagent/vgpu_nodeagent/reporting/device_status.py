@@ -25,6 +25,7 @@ from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
 from vgpu_nodeagent.discovery.health import HealthProblem
 from vgpu_nodeagent.discovery.inventory import DeviceCapacity
 from vgpu_nodeagent.enforcement.toolkit import Exposure
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.state.plugin_standing import PluginProblem
 
 _OWN_TYPES = (
@@ -70,6 +71,28 @@ def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) ->
 def said_by(device: GPUDevice) -> dict[str, Any]:
     """The object's current status, in the same form."""
     return _own_part(device.status.to_wire())
+
+
+def conditions_of(device: GPUDevice, gpu: PhysicalDevice, devices: NodeDevices) -> list[Condition]:
+    """Return the conditions that a device should have.
+
+    Args:
+        device: The object as it stands.
+        gpu: What the driver reports of the device.
+        devices: What is known of the node's devices.
+    """
+    inventory, uuid = devices.inventory, gpu.uuid
+    if inventory.is_present(uuid):
+        state = present(devices.health.problem(uuid), devices.plugin_problem)
+    else:
+        state = absent(inventory.driver_error)
+    ignored = without_effect(device.spec, gpu)
+    return [
+        *state,
+        *unclaimed(device, devices.unclaimed(uuid)),
+        *configured(device, devices.config_fault, inventory.fault(uuid), ignored),
+        *isolated(device, devices.exposure),
+    ]
 
 
 def present(problem: HealthProblem | None, plugin: PluginProblem | None = None) -> list[Condition]:

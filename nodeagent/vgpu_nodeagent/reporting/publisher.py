@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,23 +20,12 @@ from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
 from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
-from vgpu_nodeagent.discovery.health import Health
-from vgpu_nodeagent.discovery.inventory import DeviceCapacity, Inventory
-from vgpu_nodeagent.enforcement.toolkit import Exposure
-from vgpu_nodeagent.reporting.device_status import (
-    absent,
-    change,
-    configured,
-    isolated,
-    present,
-    said_by,
-    said_of,
-    unclaimed,
-    without_effect,
-)
+from vgpu_nodeagent.discovery.inventory import DeviceCapacity
+from vgpu_nodeagent.events import DeviceChanged, Event, InventoryChanged, StrangersChanged
+from vgpu_nodeagent.reporting.device_status import absent, change, conditions_of, said_by, said_of
 from vgpu_nodeagent.reporting.hami_register import Entry, HamiRegister
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.state.node_view import NodeView
-from vgpu_nodeagent.state.plugin_standing import PluginProblem
 
 logger = logging.getLogger(__name__)
 
@@ -51,49 +39,42 @@ class Publisher:
 
     Args:
         api: Where to.
-        node: The node's name.
         view: The newest known objects of this node.
-        inventory: The devices.
-        health: Which of them can be relied on.
-        register: The same in HAMi's words, on the Node; None to leave that out.
-        unclaimed: The processes of no claim on a device, by its UUID, as a sentence.
-        config_fault: What is wrong with the configuration that the agent was given.
-        open_: What lets containers of no claim get at devices; None: nothing.
+        devices: What is known of the devices.
+        register: Writes the same to the Node as HAMi does; None to leave that out.
         clock: The time, and the waits before another attempt.
     """
 
     def __init__(
         self,
         api: Api,
-        *,
-        node: str,
         view: NodeView,
-        inventory: Inventory,
-        health: Health,
+        devices: NodeDevices,
+        *,
         register: HamiRegister | None = None,
-        unclaimed: Callable[[str], str] = lambda _: "",
-        config_fault: str = "",
-        open_: Exposure | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._api = api
-        self._node = node
+        self._node = view.node
         self._view = view
-        self._inventory = inventory
-        self._health = health
+        self._devices = devices
+        self._inventory = devices.inventory
         self._register = register
-        self._unclaimed = unclaimed
-        self._config_fault = config_fault
-        self._open = open_
         self._clock = clock or Clock()
         self._desired = asyncio.Event()
-        self.plugin_problem: PluginProblem | None = None
-        """Why the kubelet does not offer the node's slots; None while it does."""
-        inventory.on_change(self.wake)
-        view.on_device(self._device_changed)
+
+    def observe(self, event: Event) -> None:
+        """Publish soon after something that the objects show may have changed."""
+        match event:
+            case DeviceChanged(new=new):
+                if new is not None:
+                    self._take_settings(new)
+                self.wake()
+            case InventoryChanged() | StrangersChanged():
+                self.wake()
 
     def wake(self) -> None:
-        """Something that the objects show may have changed."""
+        """Publish soon."""
         self._desired.set()
 
     async def run(self) -> None:
@@ -127,19 +108,9 @@ class Publisher:
         for uuid, gpu in self._inventory.devices.items():
             device = self._own(uuid) or await self._create(gpu)
             if device is not None:
-                desired = [
-                    *self._conditions(uuid),
-                    *unclaimed(device, self._unclaimed(uuid)),
-                    *configured(
-                        device,
-                        self._config_fault,
-                        self._inventory.fault(uuid),
-                        without_effect(device.spec, gpu),
-                    ),
-                    *isolated(device, self._open),
-                ]
+                desired = conditions_of(device, gpu, self._devices)
                 await self._write(device, self._said(gpu, capacity[uuid]), desired)
-                healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
+                healthy = self._devices.is_usable(uuid)
                 if gpu.memory_mib:  # HAMi's record has no word for memory that is not known
                     entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
@@ -151,12 +122,11 @@ class Publisher:
         if self._register is not None and (entries or self._inventory.driver_error is None):
             await self._register.write(entries)
 
-    def _device_changed(self, old: GPUDevice | None, new: GPUDevice | None) -> None:
-        if new is not None:
-            for uuid, gpu in self._inventory.devices.items():
-                if new.metadata.name in self._names(gpu):
-                    self._inventory.set_spec(uuid, new.spec)
-        self.wake()
+    def _take_settings(self, device: GPUDevice) -> None:
+        """Take the administrator's settings from a device's object."""
+        for uuid, gpu in self._inventory.devices.items():
+            if device.metadata.name in self._names(gpu):
+                self._inventory.set_spec(uuid, device.spec)
 
     def _names(self, gpu: PhysicalDevice) -> tuple[str, str]:
         return (
@@ -248,11 +218,6 @@ class Publisher:
 
     def _said(self, gpu: PhysicalDevice, capacity: DeviceCapacity) -> dict[str, Any]:
         return said_of(gpu, capacity, vendor=self._inventory.vendor)
-
-    def _conditions(self, uuid: str) -> list[Condition]:
-        if not self._inventory.is_present(uuid):
-            return absent(self._inventory.driver_error)
-        return present(self._health.problem(uuid), self.plugin_problem)
 
     def _stamp(self) -> str:
         return datetime.fromtimestamp(self._clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,7 +20,7 @@ from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, pods_of_process, start_time
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import ClaimAllocation, Record, SlotAllocation, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotRecord, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class UsageReader:
     def __init__(
         self,
         driver: Driver,
-        record: Record,
+        record: SlotRecord,
         allocations: Allocations,
     ) -> None:
         self._driver = driver

@@ -6,14 +6,16 @@ Conditions and events for people, metrics for programs. The operator evicts wher
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api import names
 from vgpu_api.conditions import VIOLATED, is_true
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
+from vgpu_nodeagent.events import Events, StrangersChanged
 from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.node_view import NodeView
 from vgpu_nodeagent.state.slots import ClaimAllocation
@@ -65,28 +67,28 @@ class Violations:
     """Reports, wherever it may be read.
 
     Args:
-        node: The node's name.
         view: The newest known claims, pods and devices.
+        devices: Where processes of no claim are noted.
         reports: Delivers conditions and events.
         metrics: Counts.
+        events: Where changes are put.
     """
 
-    def __init__(self, node: str, view: NodeView, reports: Reports, metrics: Metrics) -> None:
-        self._node = node
+    def __init__(
+        self,
+        view: NodeView,
+        devices: NodeDevices,
+        reports: Reports,
+        metrics: Metrics,
+        events: Events,
+    ) -> None:
+        self._node = view.node
         self._view = view
+        self._devices = devices
+        self._events = events
         self._reports = reports
         self._metrics = metrics
         self._measured = WatchMetrics(metrics.registry)
-        self._strangers: Mapping[str, tuple[Stranger, ...]] = {}
-        self._on_strangers: list[Callable[[], None]] = []
-
-    def on_strangers(self, callback: Callable[[], None]) -> None:
-        """Call back whenever `unclaimed` may have changed."""
-        self._on_strangers.append(callback)
-
-    def unclaimed(self, uuid: str) -> str:
-        """The processes of no claim on a device, as a sentence; empty without any."""
-        return "; ".join(map(str, self._strangers.get(uuid, ())))
 
     def violated(
         self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
@@ -137,8 +139,9 @@ class Violations:
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """The processes of no claim are others than before: each new one gets an event."""
-        known = {(uuid, s.pid, s.name) for uuid, there in self._strangers.items() for s in there}
-        self._strangers = found
+        before = self._devices.strangers
+        known = {(uuid, s.pid, s.name) for uuid, there in before.items() for s in there}
+        self._devices.strangers = found
         self._measured.unclaimed.clear()
         self._measured.unclaimed_memory.clear()
         for uuid, there in found.items():
@@ -148,8 +151,7 @@ class Violations:
             for stranger in there:
                 if (uuid, stranger.pid, stranger.name) not in known:
                     self._report(uuid, stranger)
-        for callback in self._on_strangers:
-            callback()
+        self._events.put(StrangersChanged())
 
     def _report(self, uuid: str, stranger: Stranger) -> None:
         """An event on its pod, where it is in one; else on the device."""

@@ -7,8 +7,9 @@ fed by a reflector and makes no request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from vgpu_api.core.pod import Pod
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
@@ -17,6 +18,7 @@ from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
+from vgpu_nodeagent.events import ClaimChanged, DeviceChanged, Event, Events, PodChanged
 from vgpu_nodeagent.state.node_pods import NodePods
 
 logger = logging.getLogger(__name__)
@@ -31,13 +33,18 @@ T = TypeVar("T", bound=_HasMetadata)
 Place = tuple[str, str]
 
 
-class Store(Generic[T]):
-    """Objects of one kind by (namespace, name); calls `on_change(old, new)` with every change."""
+class Store(ABC, Generic[T]):
+    """Objects of one kind by (namespace, name); every change of one is an event."""
 
-    def __init__(self, kind: str, on_change: Callable[[T | None, T | None], None]) -> None:
-        self._kind = kind
-        self._on_change = on_change
+    kind: ClassVar[str]
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
         self._objects: dict[Place, T] = {}
+
+    @abstractmethod
+    def _event(self, old: T | None, new: T | None) -> Event:
+        """Return the event of a change."""
 
     @property
     def objects(self) -> Mapping[Place, T]:
@@ -56,18 +63,39 @@ class Store(Generic[T]):
         """Drop an object: it is gone, or no longer this node's."""
         old = self._objects.pop((identity.namespace, identity.name), None)
         if old is not None:
-            self._on_change(old, None)
+            self._events.put(self._event(old, None))
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Drop an object that can no longer be read: what cannot be read grants nothing."""
-        logger.warning("%s %s/%s: %s", self._kind, identity.namespace, identity.name, error)
+        logger.warning("%s %s/%s: %s", self.kind, identity.namespace, identity.name, error)
         self.deleted(identity)
 
     def _put(self, obj: T) -> None:
         place = (obj.metadata.namespace or "", obj.metadata.name)
         old = self._objects.get(place)
         self._objects[place] = obj
-        self._on_change(old, obj)
+        self._events.put(self._event(old, obj))
+
+
+class _Pods(Store[Pod]):
+    kind = "pod"
+
+    def _event(self, old: Pod | None, new: Pod | None) -> Event:
+        return PodChanged(old, new)
+
+
+class _Claims(Store[VGPUClaim]):
+    kind = "claim"
+
+    def _event(self, old: VGPUClaim | None, new: VGPUClaim | None) -> Event:
+        return ClaimChanged(old, new)
+
+
+class _Devices(Store[GPUDevice]):
+    kind = "device"
+
+    def _event(self, old: GPUDevice | None, new: GPUDevice | None) -> Event:
+        return DeviceChanged(old, new)
 
 
 def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
@@ -94,20 +122,19 @@ def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
 
 
 class NodeView:
-    """Pods bound to the node, claims allocated on it, and its devices."""
+    """Pods bound to the node, claims allocated on it, and its devices.
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._on_pod: list[Callable[[Pod | None, Pod | None], None]] = []
-        self._on_claim: list[Callable[[VGPUClaim | None, VGPUClaim | None], None]] = []
-        self._on_device: list[Callable[[GPUDevice | None, GPUDevice | None], None]] = []
-        self.pods: Store[Pod] = Store("pod", lambda old, new: _notify(self._on_pod, old, new))
-        self.claims: Store[VGPUClaim] = Store(
-            "claim", lambda old, new: _notify(self._on_claim, old, new)
-        )
-        self.devices: Store[GPUDevice] = Store(
-            "device", lambda old, new: _notify(self._on_device, old, new)
-        )
+    Args:
+        node: The node's name.
+        events: Where changes are put; None where nobody follows them.
+    """
+
+    def __init__(self, node: str, events: Events | None = None) -> None:
+        self.node = node
+        events = events or Events()
+        self.pods: Store[Pod] = _Pods(events)
+        self.claims: Store[VGPUClaim] = _Claims(events)
+        self.devices: Store[GPUDevice] = _Devices(events)
         self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
 
     def reflectors(
@@ -141,7 +168,7 @@ class NodeView:
 
     def _scope(self, field: str) -> Scope:
         """Objects that name this node in a field; from the server's cache: nodes are many."""
-        return Scope(field_selector=f"{field}={self._node}", from_cache=True)
+        return Scope(field_selector=f"{field}={self.node}", from_cache=True)
 
     @property
     def is_synced(self) -> bool:
@@ -153,18 +180,6 @@ class NodeView:
         for reflector in self._reflectors:
             await reflector.synced.wait()
 
-    def on_pod(self, callback: Callable[[Pod | None, Pod | None], None]) -> None:
-        """Call back with the old and the new version of every pod that changes."""
-        self._on_pod.append(callback)
-
-    def on_claim(self, callback: Callable[[VGPUClaim | None, VGPUClaim | None], None]) -> None:
-        """Call back with the old and the new version of every claim that changes."""
-        self._on_claim.append(callback)
-
-    def on_device(self, callback: Callable[[GPUDevice | None, GPUDevice | None], None]) -> None:
-        """Call back with the old and the new version of every device that changes."""
-        self._on_device.append(callback)
-
     def pod_with_uid(self, uid: str) -> Pod | None:
         """The pod of this identity, if it is bound here and not gone."""
         return next((p for p in self.pods.objects.values() if p.metadata.uid == uid), None)
@@ -172,10 +187,3 @@ class NodeView:
     def claim_with_uid(self, uid: str) -> VGPUClaim | None:
         """The claim of this identity, while it is allocated here."""
         return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
-
-
-def _notify(
-    callbacks: list[Callable[[T | None, T | None], None]], old: T | None, new: T | None
-) -> None:
-    for callback in callbacks:
-        callback(old, new)

@@ -157,7 +157,7 @@ class SlotState:
         return total
 
 
-class Record(Protocol):
+class SlotRecord(Protocol):
     """Where the newest state is found: the checkpoint, but for tests."""
 
     @property

@@ -54,7 +54,9 @@ def spoken() -> Spoken:
 
 @pytest.fixture
 def resizing(bench: Bench, spoken: Spoken) -> Resizing:
-    return Resizing(bench.node, reports=cast("Reports", spoken))
+    resizing = Resizing(bench.node, reports=cast("Reports", spoken))
+    bench.events.observers.append(resizing)
+    return resizing
 
 
 def claim_for(
@@ -507,6 +509,7 @@ async def test_an_instance_that_is_unmet_is_told_once_and_not_tried_again(
     device = replace(a_driver_device(), mig_enabled=True)
     bench = await a_bench(tmp_path, devices=[device])
     resizing = Resizing(bench.node, reports=cast("Reports", spoken))
+    bench.events.observers.append(resizing)
     pod = a_bound_pod()
     bench.view.pods.added(pod)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent_bench import AtOnce
 from builders import a_claim, a_pod, an_allocation
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
@@ -30,8 +31,10 @@ class Touched(list[Pod]):
 
 
 def a_view_with_a_refused_pod() -> tuple[NodeView, WaitingPods, Touched]:
-    view, touched = NodeView("n1"), Touched()
+    events, touched = AtOnce(), Touched()
+    view = NodeView("n1", events)
     waiting = WaitingPods(view, touched)
+    events.observers.append(waiting)
     view.pods.added(a_pod())
     waiting.add(("default", "pod-1"), Why.NO_CLAIM)
     return view, waiting, touched
@@ -87,8 +90,10 @@ def test_a_change_of_a_waiting_pod_does_not_end_its_waiting() -> None:
 
 
 def test_a_pod_that_is_not_seen_here_is_woken_once_it_is() -> None:
-    view, touched = NodeView("n1"), Touched()
+    events, touched = AtOnce(), Touched()
+    view = NodeView("n1", events)
     waiting = WaitingPods(view, touched)
+    events.observers.append(waiting)
     waiting.add(("default", "pod-1"), Why.OVER_CAPACITY)
     waiting.room_was_made()
     view.pods.added(a_pod())

@@ -11,15 +11,20 @@ import pynvml
 import pytest
 from prometheus_client import generate_latest
 
-from agent_node import GPU_0, GPU_1
+from agent_node import GPU_0, GPU_1, ObedientDriver
 from builders import a_claim
+from vgpu_api.config import NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Condition, GPUDevice, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.discovery.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.discovery.health import Health
+from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
+from vgpu_nodeagent.events import Events, StrangersChanged
 from vgpu_nodeagent.reporting.device_status import unclaimed
 from vgpu_nodeagent.reporting.exposition import UsageCollector
 from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.reporting.node_devices import NodeDevices
 from vgpu_nodeagent.reporting.violations import Violations
 from vgpu_nodeagent.state.node_view import NodeView
 from vgpu_nodeagent.state.slots import ClaimAllocation
@@ -143,10 +148,20 @@ def said() -> Said:
 
 
 @pytest.fixture
-def violations(metrics: Metrics, said: Said) -> Violations:
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def devices() -> NodeDevices:
+    return NodeDevices(Inventory(ObedientDriver([]), NvidiaConfig()), Health())
+
+
+@pytest.fixture
+def violations(metrics: Metrics, said: Said, devices: NodeDevices, events: Events) -> Violations:
     view = NodeView("n1")
     view.devices.added(a_device())
-    return Violations("n1", view, said, metrics)  # type: ignore[arg-type]
+    return Violations(view, devices, said, metrics, events)  # type: ignore[arg-type]
 
 
 def a_device(*conditions: dict[str, str]) -> GPUDevice:
@@ -179,7 +194,12 @@ def test_each_violation_is_counted_under_its_reason(
 
 @pytest.mark.parametrize(("status", "withdrawn"), [("True", ["one"]), ("False", []), (None, [])])
 def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
-    metrics: Metrics, said: Said, status: Literal["True", "False"] | None, withdrawn: list[str]
+    metrics: Metrics,
+    said: Said,
+    devices: NodeDevices,
+    events: Events,
+    status: Literal["True", "False"] | None,
+    withdrawn: list[str],
 ) -> None:
     """Only that: a claim that was never reported gets no word of it."""
     conditions = []
@@ -194,7 +214,7 @@ def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
         ]
     view = NodeView("n1")
     view.claims.added(a_claim("one", uid="c1", status=VGPUClaimStatus(conditions=conditions)))
-    violations = Violations("n1", view, said, metrics)  # type: ignore[arg-type]
+    violations = Violations(view, devices, said, metrics, events)  # type: ignore[arg-type]
     violations.confirmed(ClaimAllocation("c1", "default", "one", "a1", "p1", "pod", {}))
     violations.confirmed(ClaimAllocation("gone", "default", "two", "a2", "p2", "pod", {}))
     assert said.obedient == withdrawn
@@ -220,11 +240,9 @@ def test_no_name_has_two_meanings_in_one_scrape(metrics: Metrics, violations: Vi
     assert sorted(set(families)) == sorted(families)
 
 
-def test_each_process_of_no_claim_gets_one_event_and_is_counted(
-    metrics: Metrics, violations: Violations, said: Said
+async def test_each_process_of_no_claim_gets_one_event_and_is_counted(
+    metrics: Metrics, violations: Violations, said: Said, devices: NodeDevices, events: Events
 ) -> None:
-    woken: list[str] = []
-    violations.on_strangers(lambda: woken.append(violations.unclaimed(GPU_0)))
     one, two = Stranger(1, "miner", "", 3 << 20), Stranger(2, "xorg", "", 1 << 20)
     violations.strangers({GPU_0: (one,)})
     violations.strangers({GPU_0: (one, two)})
@@ -232,12 +250,12 @@ def test_each_process_of_no_claim_gets_one_event_and_is_counted(
     assert said.events[0] == (GPU_0.lower(), "UnclaimedProcess", sentence)
     assert [message.split()[0] for _, _, message in said.events] == ["miner", "xorg"]
     assert shown(metrics, "vgpu_device_unclaimed_processes")[0].endswith(" 2.0")
+    both = "miner (PID 1, no pod) holds 3 MiB; xorg (PID 2, no pod) holds 1 MiB"
+    assert devices.unclaimed(GPU_0) == both
     violations.strangers({})
     assert shown(metrics, "vgpu_device_unclaimed_processes") == []
-    assert woken[-2:] == [
-        "miner (PID 1, no pod) holds 3 MiB; xorg (PID 2, no pod) holds 1 MiB",
-        "",
-    ]
+    assert devices.unclaimed(GPU_0) == ""
+    assert await events.take() == [StrangersChanged()] * 3
 
 
 def test_a_device_that_never_had_processes_of_no_claim_has_no_condition_of_them() -> None:

@@ -1,0 +1,68 @@
+"""How an agent takes up where the one before it ended."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.rebuild import rebuild, recovered
+
+logger = logging.getLogger(__name__)
+
+
+async def load_record(node: LocalNode) -> None:
+    """Load the node's record, or rebuild it from the other records; close what nobody holds.
+
+    Raises:
+        KubeletUnavailable: The record must be rebuilt, and the kubelet's cannot be read.
+        OSError: A record cannot be read or written.
+    """
+    checkpoint = node.checkpoint
+    try:
+        found = checkpoint.load()
+    except CheckpointDamaged as error:
+        aside = checkpoint.set_aside(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f"))
+        logger.error("%s; set aside as %s, rebuilding from other records", error, aside.name)
+        found = False
+    if not found:
+        await _rebuild(node)
+    for leftover in node.allocations.on_disk() - set(checkpoint.state.slot_allocations):
+        logger.info("closing allocation %s: nobody holds it", leftover)
+        node.allocations.close(leftover)
+
+
+async def _rebuild(node: LocalNode) -> None:
+    """Make the state anew from what the kubelet, the API server and the pages have on record."""
+    entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+    pages = {name: _page(node, name) for name in node.allocations.on_disk()}
+    if not entries and not pages:
+        return
+    await node.view.wait_synced()
+    state = rebuild(
+        entries=entries,
+        claims=node.view.claims.objects.values(),
+        pages=pages,
+        capacities=node.inventory.capacities(),
+        now=time.time(),
+    )
+    devices = node.inventory.devices
+    static = frozenset(filter(node.inventory.is_static, devices))
+    node.checkpoint.commit(recovered(state, pages, devices, static=static))
+    logger.warning(
+        "rebuilt %d allocations of %d claims",
+        len(state.slot_allocations),
+        len(state.claim_allocations),
+    )
+
+
+def _page(node: LocalNode, name: str) -> PageContent | None:
+    try:
+        return node.allocations.content(name)
+    except PageDamaged as error:
+        logger.error("%s", error)
+        return None
