@@ -98,6 +98,7 @@ class Webhooks:
         by_kopf = {path: partial(fn, webhook=path) for path in self._paths}
         for path, answer in (by_kopf | dict(self._answers)).items():
             app.router.add_post(f"/{path}", self._reviewed(path, answer))
+        # Signals are Kopf's: it cancels this server, which then drains.
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         try:

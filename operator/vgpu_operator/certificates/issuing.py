@@ -103,6 +103,7 @@ def new_authority(*, now: datetime, life: timedelta) -> Pair:
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
         _builder(name, name, key.public_key(), serial, now, now + life)
+        # Length 0: a pair that it signed cannot sign another.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)

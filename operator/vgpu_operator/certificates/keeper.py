@@ -144,6 +144,7 @@ def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> li
             continue
         place = f"/webhooks/{index}"
         operations += [
+            # The list may have been reordered since it was read.
             {"op": "test", "path": f"{place}/name", "value": webhook["name"]},
             {"op": "add", "path": f"{place}/clientConfig/caBundle", "value": desired},
         ]

@@ -71,5 +71,5 @@ class Alike:
     def remember(self, question: Question, demand: PodDemand) -> None:
         """Remember a demand that was read with the configuration of the last `known`."""
         if len(self._known) >= self._kept:
-            self._known.clear()
+            self._known.clear()  # keeping an order of use would cost every look-up
         self._known[question] = demand

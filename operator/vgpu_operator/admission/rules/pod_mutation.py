@@ -91,6 +91,7 @@ def mutate_pod(
         demand = None if is_left_alone(pod) else read(pod, config)
         given = () if demand is None else _requesting_containers(pod, demand, claim)
         if demand is not None:
+            # Before anything is written: messages must show what the author wrote.
             refuse_what_is_wrong(pod, given, config, may_disable_control=may_disable_control)
             slotless = given if demand.native is not None else _slotless(demand, given)
             if slotless:
@@ -368,7 +369,7 @@ def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
         patch.set("spec", "schedulingGates", value=[*gates, {"name": names.SCHEDULING_GATE}])
     scheduling = config.scheduling
     ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES} - {""}
-    if pod.spec.scheduler_name in ours:
+    if pod.spec.scheduler_name in ours:  # none of them runs in this mode
         patch.set("spec", "schedulerName", value=DEFAULT_SCHEDULER)
     amounts, words = moved(pod, config), movable(config)
     for place in each_container(pod):
@@ -380,6 +381,7 @@ def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
                 rest = {name: amount for name, amount in given.items() if name not in words}
                 patch.set(*steps, value=rest)
                 into = amounts.setdefault(place.name, {})
+                # Of a limit and a request that differ, the limit counts, as in every dialect.
                 amounts[place.name] = into | taken if kind == "limits" else taken | into
     if amounts:
         text = json.dumps(amounts, sort_keys=True, separators=(",", ":"))
@@ -398,6 +400,7 @@ def _hide_devices(container: tuple[Step, ...], patch: JsonPatch) -> None:
     steps = (*container, "env")
     hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}
     env = list(patch.get(*steps) or [])
+    # All of them: the policy vgpu-admitted asks it of each that is written.
     written = [i for i, variable in enumerate(env) if variable.get("name") == hidden["name"]]
     for index in written:
         env[index] = hidden
