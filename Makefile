@@ -123,15 +123,18 @@ e2e-chart: $(SETUP)  ## install, upgrade and uninstall the Helm chart on a real 
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
+# Runs a bench and writes its figures into docs/measurements.md, also where a bar is missed.
+recorded = s=0; $(1) || s=$$?; PYTHONPATH=tests $(BIN)/python -m perf.measurements $(2); exit $$s
+
 bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 GPUs -> build/bench/placement.json
-	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py,placement)
 
 bench-start: $(SETUP)  ## memory while 150,000 pods are listed -> build/bench/start.json
-	@PYTHONPATH=tests $(BIN)/python tests/perf/start_bench.py
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/start_bench.py,start)
 
 bench-waiting: $(SETUP)  ## a full cluster in which thousands wait, quotas, foreign pods -> build/bench/waiting.json, crowd.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
-	@PYTHONPATH=tests $(BIN)/python tests/perf/crowd_bench.py
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/crowd_bench.py,waiting)
 
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
 bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 FAILOVER=1 ALLOCATED=20000 COLD=1 LEASE=15 PROFILE=1 GATE=1 -> build/bench/cluster.json
@@ -143,16 +146,16 @@ bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> b
 	@PYTHONPATH=tests $(BIN)/python tests/perf/events_bench.py
 
 bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
-	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py,agent)
 
 bench-web: $(SETUP)  ## the web page at 5,000 nodes with 20,000 claims: NOTE= -> build/bench/web.json
-	@PYTHONPATH=tests $(BIN)/python tests/perf/web_bench.py --note "$(NOTE)"
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/web_bench.py --note "$(NOTE)",web)
 
 bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the webhooks -> build/bench/admission.json
-	@PYTHONPATH=tests $(BIN)/python tests/perf/admission_bench.py
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/admission_bench.py,admission)
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
-	@$(MAKE) -C libvgpu bench
+	@$(call recorded,$(MAKE) -C libvgpu bench,libvgpu)
 
 # Chromium takes minutes on a machine that is busy, so this is no part of `make ci`.
 web-check: $(VGPU_CACHE)/browser/.ready  ## the web page in a headless Chromium: sizes, light and dark, keyboard, screen readers
