@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Conflict, NotFound, Unknown, Unreachable
 from vgpu_client.lease import Elector, LeaseLost, LeaseTimes
 
@@ -121,6 +122,26 @@ class Line:
         return await answer
 
 
+class ClockAhead(Clock):
+    """A process's clock, ahead of the others'; sleeps end late where the process did not run."""
+
+    def __init__(self, time: Time, ahead_s: float, pauses: list[float]) -> None:
+        super().__init__()
+        self._time = time
+        self._ahead_s = ahead_s
+        self._pauses = pauses
+
+    def monotonic(self) -> float:
+        return self._time.now + self._ahead_s
+
+    async def sleep(self, seconds: float) -> None:
+        pause_s = self._pauses.pop(0) if self._pauses else 0.0
+        await self._time.sleep(seconds + pause_s)
+
+    def jitter(self) -> float:
+        return 0.5
+
+
 class Candidate:
     """A process: leads when it can, until it loses the lease, and then tries again."""
 
@@ -136,25 +157,18 @@ class Candidate:
     ) -> None:
         self.line = Line(server, time, trips)
         self.pauses = pauses
-        self._time = time
         self.elector = Elector(
             self.line,
             namespace="ns",
             name="lease",
             identity=name,
             times=TERMS,
-            clock=lambda: time.now + ahead_s,
-            sleep=self._sleep,
-            jitter=lambda: 0.5,
+            clock=ClockAhead(time, ahead_s, pauses),
         )
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self.running = asyncio.ensure_future(self._run())
-
-    async def _sleep(self, seconds: float) -> None:
-        pause_s = self.pauses.pop(0) if self.pauses else 0.0  # the process did not get to run
-        await self._time.sleep(seconds + pause_s)
 
     async def _run(self) -> None:
         while True:

@@ -12,12 +12,14 @@ class SetClock(Clock):
 
     Attributes:
         time: What it shows.
+        spread: Its jitter.
         slept: How long it was asked to wait, each time.
     """
 
-    def __init__(self, time: float = 0.0) -> None:
+    def __init__(self, time: float = 0.0, *, spread: float = 0.5) -> None:
         super().__init__()
         self.time = time
+        self.spread = spread
         self.slept: list[float] = []
 
     def monotonic(self) -> float:
@@ -25,6 +27,9 @@ class SetClock(Clock):
 
     def unix(self) -> float:
         return self.time
+
+    def jitter(self) -> float:
+        return self.spread
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -37,6 +38,10 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
         await asyncio.sleep(seconds)
+
+    def jitter(self) -> float:
+        """Return a number from 0 to 1, by which many processes spread their waits."""
+        return random.random()
 
 
 def rfc3339(unix: float) -> str:

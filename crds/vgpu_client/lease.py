@@ -11,18 +11,15 @@ lasts, which a writer needs to start no write that could outlive it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NoReturn
 
 from vgpu_api.resources import LEASES
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock, rfc3339
 from vgpu_client.errors import ClientError, Conflict, NotFound
 from vgpu_client.transport import Object
 
@@ -47,9 +44,12 @@ class LeaseTimes:
     """A candidate waits this much longer than the lease: what its holder sent has landed then."""
 
 
-def boot_clock() -> float:
-    """Seconds since boot, time asleep included (a suspended holder must find its lease over)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+class BootClock(Clock):
+    """Goes on while the machine sleeps: a suspended holder must find its lease over."""
+
+    def monotonic(self) -> float:
+        """Return the seconds since boot, time asleep included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Elector:
@@ -61,10 +61,8 @@ class Elector:
         name: Its name.
         identity: Our name in it; must be unique to this process, restarts included.
         times: The times.
-        clock: Monotonic seconds.
-        sleep: Waits that many of them.
-        wall: The time of day, which is written down and never read.
-        jitter: Spreads the candidates' looks, 0 to 1.
+        clock: Monotonic seconds, waits, and the jitter that spreads the candidates' looks; its time
+            of day is written down and never read.
     """
 
     def __init__(
@@ -75,20 +73,14 @@ class Elector:
         name: str,
         identity: str,
         times: LeaseTimes = LeaseTimes(),
-        clock: Callable[[], float] = boot_clock,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
-        jitter: Callable[[], float] = random.random,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._namespace = namespace
         self._name = name
         self._identity = identity
         self._times = times
-        self._clock = clock
-        self._sleep = sleep
-        self._wall = wall
-        self._jitter = jitter
+        self._clock = clock or BootClock()
         self._lease: Object = {}  # as last read or written
         self._seen: Object = {}  # the record whose age counts ...
         self._seen_at = 0.0  # ... and when we saw it first
@@ -96,7 +88,7 @@ class Elector:
 
     def remaining_s(self) -> float:
         """Seconds for which we certainly lead; 0 or less when we do not. A write's budget."""
-        return 0.0 if self._until is None else self._until - self._clock()
+        return 0.0 if self._until is None else self._until - self._clock.monotonic()
 
     def is_leading(self, *, margin_s: float = 0.0) -> bool:
         """Whether we shall still lead in `margin_s` seconds."""
@@ -110,14 +102,14 @@ class Elector:
                     return
             except ClientError as error:
                 logger.warning("lease %s: looking again: %s", self._name, error)
-            await self._sleep(self._until_next_look_s())
+            await self._clock.sleep(self._until_next_look_s())
 
     def _until_next_look_s(self) -> float:
         """Until the next regular look, or until the record that was seen has run out."""
-        regular_s = self._times.renew_s * (0.75 + 0.5 * self._jitter())
+        regular_s = self._times.renew_s * (0.75 + 0.5 * self._clock.jitter())
         if not self._seen.get("holderIdentity"):
             return regular_s
-        left_s = self._runs_out_at(self._seen) - self._clock()
+        left_s = self._runs_out_at(self._seen) - self._clock.monotonic()
         return min(regular_s, left_s) if left_s > 0 else regular_s
 
     async def keep(self) -> NoReturn:
@@ -128,7 +120,7 @@ class Elector:
         """
         wait_s = self._times.renew_s
         while True:
-            await self._sleep(max(0.0, min(wait_s, self.remaining_s())))
+            await self._clock.sleep(max(0.0, min(wait_s, self.remaining_s())))
             if not self.is_leading():
                 self._until = None
                 raise LeaseLost(f"{self._name}: not renewed in time")
@@ -164,7 +156,7 @@ class Elector:
             self._lease = {}
             spec = {**self._seen, "deleted": True} if self._seen else {}
         if spec != self._seen:
-            self._seen, self._seen_at = spec, self._clock()
+            self._seen, self._seen_at = spec, self._clock.monotonic()
         holder = spec.get("holderIdentity")
         if holder and holder != self._identity and not self._has_run_out(spec):
             return False
@@ -175,7 +167,7 @@ class Elector:
         return await self._write(taking_over=holder != self._identity)
 
     def _has_run_out(self, spec: Object) -> bool:
-        return self._clock() >= self._runs_out_at(spec)
+        return self._clock.monotonic() >= self._runs_out_at(spec)
 
     def _runs_out_at(self, spec: Object) -> float:
         """When a record that goes on unchanged binds no process any more, by our clock."""
@@ -183,7 +175,7 @@ class Elector:
         return self._seen_at + duration_s + self._times.write_s
 
     async def _create(self) -> bool:
-        began = self._clock()
+        began = self._clock.monotonic()
         now = self._now()
         lease: Object = {
             "apiVersion": LEASES.api_version,
@@ -220,7 +212,7 @@ class Elector:
         return False
 
     async def _write(self, *, taking_over: bool) -> bool:
-        began = self._clock()
+        began = self._clock.monotonic()
         spec = {
             **(self._lease.get("spec") or {}),
             "holderIdentity": self._identity,
@@ -237,4 +229,4 @@ class Elector:
         return True
 
     def _now(self) -> str:
-        return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(self._clock.unix())

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from vgpu_api.resources import Resource
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, DataRestored, Gone, ServerError
 from vgpu_client.reads import Each, Listing
 from vgpu_client.transport import Object
@@ -140,7 +140,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class ReflectorTimes:
-    """Times of a reflector, in seconds."""
+    """Times of a reflector, in seconds, and the clock by which it waits."""
 
     watch_s: float = 300.0
     """The server ends a stream properly after this long, and we go on from there."""
@@ -148,6 +148,7 @@ class ReflectorTimes:
     """A stream without event or bookmark (one a minute) for this long is taken for dead."""
     first_retry_s: float = 0.2
     last_retry_s: float = 30.0
+    clock: Clock = Clock()  # noqa: RUF009 - it has no state
 
 
 class Reflector(Generic[T]):
@@ -160,13 +161,6 @@ class Reflector(Generic[T]):
         decode: Makes of a raw object what the sink wants; may raise anything on a bad object.
         scope: Namespace and selectors.
         times: Times.
-        sleep: Waits before a retry; swapped in tests.
-        jitter: Spreads those waits, 0 to 1.
-        on_restart: Called with the cause whenever the stream has to be made up for by a new list
-            (`gone`, `broken`); for a metric.
-        on_list: Called for each list when all of it has been delivered, with its version, and the
-            UIDs of all that there was then. The sink may know of more, from elsewhere: what of
-            that is no newer came and went between two watches.
     """
 
     def __init__(
@@ -178,10 +172,6 @@ class Reflector(Generic[T]):
         decode: Callable[[Object], T],
         scope: Scope = Scope(),
         times: ReflectorTimes = ReflectorTimes(),
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-        on_restart: Callable[[str], None] = lambda reason: None,
-        on_list: Callable[[int, Iterable[str]], object] = lambda version, uids: None,
     ) -> None:
         self._api = api
         self.resource = resource
@@ -189,10 +179,6 @@ class Reflector(Generic[T]):
         self._decode = decode
         self._scope = scope
         self._times = times
-        self._sleep = sleep
-        self._jitter = jitter
-        self._on_restart = on_restart
-        self._on_list = on_list
         self._known: dict[_Place, _Version] = {}
         self._position = 0  # the version up to which everything has been delivered
         self._failures = 0  # in a row
@@ -206,6 +192,22 @@ class Reflector(Generic[T]):
         """Set once the first full list has been delivered."""
         self.follows = asyncio.Event()
         """Set while it goes on from what was delivered; clear while it has to list anew."""
+
+    def restarted(self, reason: str) -> None:
+        """Count that a new list has to make up for the stream; a subclass does.
+
+        Args:
+            reason: Why: `gone`, `broken`.
+        """
+
+    def listed(self, version: int, uids: Iterable[str]) -> None:
+        """Note that all of a list has been delivered; a subclass does.
+
+        Args:
+            version: The list's.
+            uids: Of all that there was then. The handler may know of more, from elsewhere: what of
+                that is no newer came and went between two watches.
+        """
 
     async def relist(self) -> None:
         """Return after a list begun later than this call has been delivered (a quorum read)."""
@@ -239,7 +241,7 @@ class Reflector(Generic[T]):
                     if not await self._follow():
                         # Closed before any event: the server is going, or behind.
                         self._failures += 1
-                        await self._sleep(self._retry_s())
+                        await self._times.clock.sleep(self._retry_s())
             except Gone as error:
                 # The cache that served the list may be behind for ever.
                 self._quorum_required = True
@@ -252,12 +254,12 @@ class Reflector(Generic[T]):
         self.follows.clear()
         wait_s = self._retry_s()
         logger.warning("%s: listing again in %.1f s: %s", self.resource.plural, wait_s, error)
-        self._on_restart(reason)
-        await self._sleep(wait_s)
+        self.restarted(reason)
+        await self._times.clock.sleep(wait_s)
 
     def _retry_s(self) -> float:
         longest = self._times.first_retry_s * 2.0 ** min(self._failures - 1, 16)
-        return min(longest, self._times.last_retry_s) * (0.5 + 0.5 * self._jitter())
+        return min(longest, self._times.last_retry_s) * (0.5 + 0.5 * self._times.clock.jitter())
 
     async def _list(self) -> None:
         """Read everything and deliver the difference to the last state; deletions first."""
@@ -280,7 +282,7 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
         self._quorum_required = not self._scope.from_cache
-        self._on_list(self._position, (item.version.uid for item in items))
+        self.listed(self._position, (item.version.uid for item in items))
         self._lists_delivered = self._lists_begun
         self.synced.set()
         self.follows.set()
@@ -383,7 +385,7 @@ class Reflector(Generic[T]):
             namespace=self._scope.namespace,
             label_selector=self._scope.label_selector,
             field_selector=self._scope.field_selector,
-            timeout_s=self._times.watch_s * (1 - 0.2 * self._jitter()),
+            timeout_s=self._times.watch_s * (1 - 0.2 * self._times.clock.jitter()),
             inactivity_s=self._times.inactivity_s,
         )
         said_anything, opened_at = False, self._position

@@ -45,6 +45,18 @@ class LoopClock(Clock):
         return UNIX_AT_0 + self.monotonic()
 
 
+class DrawnClock(LoopClock):
+    """The loop's time, with jitter that the campaign draws."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def jitter(self) -> float:
+        """See `Clock`."""
+        return self._rng.random()
+
+
 class DrawnEngine(Engine):
     """An engine whose slices end at random and not by the time that the machine took."""
 
@@ -73,11 +85,11 @@ class Leader:
 
     def __init__(self, line: Line, rng: Random, config: ClusterConfig) -> None:
         api: Any = line
-        loop, clock = asyncio.get_running_loop(), LoopClock()
+        clock = LoopClock()
         self.line = line
         elector = Elector(
             api, namespace="vgpu-system", name="vgpu-operator", identity=line.name,
-            times=TIMES, clock=loop.time, jitter=rng.random,
+            times=TIMES, clock=DrawnClock(rng),
         )  # fmt: skip
         writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self.state = State(config, Ledger(config=config), line.server.new_id)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from set_clock import SetClock
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, DataRestored, Gone, ServerError, StreamBroken, Unreachable
 from vgpu_client.reads import Each, Listing
-from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, ReflectorTimes, Scope
 
 NAMES = "abc"
 LAST = "last"
@@ -275,10 +276,6 @@ def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[N
     return look()
 
 
-async def yield_to_others(seconds: float) -> None:
-    await asyncio.sleep(0)
-
-
 async def watched_through(
     script: list[tuple[Any, ...]], *, from_cache: bool = False
 ) -> tuple[ModelApi, View]:
@@ -289,8 +286,7 @@ async def watched_through(
         view,
         decode=decode,
         scope=Scope(from_cache=from_cache),
-        sleep=yield_to_others,
-        jitter=lambda: 0.5,
+        times=ReflectorTimes(clock=SetClock()),
     )
     running = asyncio.ensure_future(reflector.run())
     relists = []

@@ -175,7 +175,7 @@ def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Refl
     """
     pods = PodReader(config, has_room=config.scheduling.mode == "Gate")
     kinds = (replace(k, decode=pods.read) if k.resource is PODS else k for k in _KINDS)
-    return [_informer(api, _Handler(kind, observe)) for kind in kinds]
+    return [_Informer(api, _Handler(kind, observe)) for kind in kinds]
 
 
 def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
@@ -184,7 +184,7 @@ def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
     Where kube-scheduler asks an extender it has checked volumes before; there the operator has
     neither the right to read them nor the memory to spare.
     """
-    return [_informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
+    return [_Informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
 
 
 async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> list[Event]:
@@ -214,27 +214,23 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
     return found
 
 
-def _informer(api: Source, handler: _Handler[Any]) -> Reflector[Any]:
-    kind, resource = handler.kind, handler.kind.resource
+class _Informer(Reflector[Any]):
+    """Reports what a list shows as a whole, and counts lists that make up for a lost stream."""
 
-    def restarted(reason: str) -> None:
-        WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
+    def __init__(self, api: Source, handler: _Handler[Any]) -> None:
+        kind = handler.kind
+        scope = Scope(namespace=kind.namespace)
+        super().__init__(api, kind.resource, handler, decode=kind.decode, scope=scope)
+        self._observe = handler.observe
 
-    def listed(version: int, uids: Iterable[str]) -> None:
-        if resource is PODS:
-            handler.observe(events.PodsListed(version, frozenset(uids)))
-        elif resource is LEASES:
-            handler.observe(events.AgentsListed())
+    def restarted(self, reason: str) -> None:
+        WATCH_RESTARTS.labels(kind=self.resource.kind, reason=reason).inc()
 
-    return Reflector(
-        api,
-        resource,
-        handler,
-        decode=kind.decode,
-        scope=Scope(namespace=kind.namespace),
-        on_restart=restarted,
-        on_list=listed,
-    )
+    def listed(self, version: int, uids: Iterable[str]) -> None:
+        if self.resource is PODS:
+            self._observe(events.PodsListed(version, frozenset(uids)))
+        elif self.resource is LEASES:
+            self._observe(events.AgentsListed())
 
 
 @dataclass(frozen=True, slots=True)

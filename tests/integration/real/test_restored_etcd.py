@@ -9,8 +9,9 @@ import pytest
 
 from vgpu_api.resources import CONFIG_MAPS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import DataRestored
-from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, ReflectorTimes, Scope
 from vgpu_local.control_plane import ControlPlane
 
 pytestmark = pytest.mark.timeout(240)
@@ -55,14 +56,17 @@ async def test_a_restore_after_which_versions_go_on_is_noticed_by_the_objects(
         await asyncio.to_thread(plane.back_up)
         may_list = asyncio.Event()
 
-        async def until_it_may_list(seconds: float) -> None:
-            await may_list.wait()
+        class UntilItMayList(Clock):
+            async def sleep(self, seconds: float) -> None:
+                await may_list.wait()
+
+        times = ReflectorTimes(clock=UntilItMayList())
 
         async with Api.connect(str(plane.kubeconfig)) as api:
             seen = Seen()
             scope = Scope(namespace="default", from_cache=from_cache)
             reflector = Reflector(
-                api, CONFIG_MAPS, seen, decode=lambda raw: raw, scope=scope, sleep=until_it_may_list
+                api, CONFIG_MAPS, seen, decode=lambda raw: raw, scope=scope, times=times
             )
             running = asyncio.ensure_future(reflector.run())
             await reflector.synced.wait()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import DataRestored, Gone, ServerError, Unreachable
 from vgpu_client.reads import Listing
@@ -94,29 +96,36 @@ def decode(raw: dict[str, Any]) -> str:
     return f"{raw['metadata']['name']} at {raw['metadata']['resourceVersion']}"
 
 
+class Noting(Reflector[str]):
+    """A reflector whose run has notes of its lists and of what made it list anew."""
+
+    def __init__(self, run: Run, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self._run = run
+
+    def restarted(self, reason: str) -> None:
+        self._run.restarts.append(reason)
+
+    def listed(self, version: int, uids: Iterable[str]) -> None:
+        self._run.lists.append((version, sorted(uids), len(self._run.told.lines)))
+
+
 class Run:
     """A reflector that has followed a script to its end."""
 
-    def __init__(self, script: Script, **fields: Any) -> None:
+    def __init__(self, script: Script, *, spread: float = 1.0, **fields: Any) -> None:
         self.script, self.told = script, Told()
-        self.waits: list[float] = []
+        clock = SetClock(spread=spread)
+        self.waits = clock.slept
         self.restarts: list[str] = []
-        self.reflector = Reflector(
+        self.lists: list[tuple[int, list[str], int]] = []  # version, UIDs, lines before it
+        self.reflector = Noting(
+            self,
             script,  # type: ignore[arg-type]
             VGPU_CLAIMS,
             self.told,
-            **{
-                "decode": decode,
-                "times": TIMES,
-                "sleep": self._sleep,
-                "jitter": lambda: 1.0,
-                "on_restart": self.restarts.append,
-                **fields,
-            },
+            **{"decode": decode, "times": replace(TIMES, clock=clock), **fields},
         )
-
-    async def _sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
 
     async def to_the_end(self, then: Callable[[], Any] | None = None) -> Run:
         running = asyncio.ensure_future(self.reflector.run())
@@ -134,7 +143,7 @@ class Run:
 
 async def test_list_and_stream_are_of_the_same_kind_namespace_and_selectors() -> None:
     scope = Scope(namespace="ns", label_selector="a=b", field_selector="c=d")
-    run = await Run(Script([a_list(version=41)]), scope=scope, jitter=lambda: 0.5).to_the_end()
+    run = await Run(Script([a_list(version=41)]), scope=scope, spread=0.5).to_the_end()
     selection = {"namespace": "ns", "label_selector": "a=b", "field_selector": "c=d"}
     assert run.script.asked == [
         ("list vgpuclaims", selection),
@@ -166,7 +175,7 @@ async def test_streams_that_end_without_a_word_are_opened_ever_more_slowly_up_to
 
 
 async def test_waits_are_spread_over_their_second_half() -> None:
-    run = await Run(Script([a_list()], [[]] * 3), jitter=lambda: 0.0).to_the_end()
+    run = await Run(Script([a_list()], [[]] * 3), spread=0.0).to_the_end()
     assert run.waits == [0.5, 1.0, 2.0]
 
 
@@ -439,11 +448,5 @@ async def test_a_list_is_told_of_as_a_whole_when_all_of_it_has_been_told() -> No
         a_list(an_object("a", 3, uid="u-a"), an_object("b", 4, uid="u-b")),
         a_list(an_object("b", 4, uid="u-b"), version=20),
     ]
-    told: list[tuple[int, list[str], int]] = []
-
-    def note(version: int, uids: Any) -> None:
-        told.append((version, sorted(uids), len(run.told.lines)))
-
-    run = Run(Script(lists, [[Gone("too old", status=410)]]), on_list=note)
-    await run.to_the_end()
-    assert told == [(10, ["u-a", "u-b"], 2), (20, ["u-b"], 3)]
+    run = await Run(Script(lists, [[Gone("too old", status=410)]])).to_the_end()
+    assert run.lists == [(10, ["u-a", "u-b"], 2), (20, ["u-b"], 3)]

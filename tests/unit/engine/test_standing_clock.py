@@ -12,6 +12,7 @@ from agent_bench import a_bench, a_bound_pod
 from agent_node import GPU_0
 from builders import a_container, a_pod
 from replica import Replica
+from set_clock import SetClock
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.quantity import MIB
@@ -23,16 +24,16 @@ from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotState, allo
 DEVICE_MIB = 16384
 
 
-class Clock:
+class Clock(SetClock):
     """Seconds that pass only while a task sleeps, if at all."""
 
     def __init__(self, *, stands: bool) -> None:
+        super().__init__(100.0)
         self._stands = stands
-        self.now = 100.0
 
     async def sleep(self, seconds: float) -> None:
         if not self._stands:
-            self.now += seconds
+            self.time += seconds
         await asyncio.sleep(0)
 
 
@@ -43,9 +44,7 @@ def an_elector(replica: Replica, name: str, clock: Clock) -> Elector:
         name="vgpu-operator",
         identity=name,
         times=LeaseTimes(),
-        clock=lambda: clock.now,
-        sleep=clock.sleep,
-        jitter=lambda: 0.5,
+        clock=clock,
     )
 
 
