@@ -51,7 +51,7 @@ class Program:
 
 
 PROGRAMS: Mapping[str, Program] = {
-    "kubectl-inspect-cgpu": Program("kubectl-inspect-cgpu", "vgpu_operator.cli.inspect_cgpu"),
+    "kubectl-inspect-cgpu": Program("kubectl inspect cgpu", "vgpu_operator.cli.inspect_cgpu"),
 }
 SERVICES: Mapping[str, Program] = {
     "vgpu-operator": Program("vgpu-operator", "vgpu_operator"),

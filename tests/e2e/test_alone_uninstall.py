@@ -68,6 +68,6 @@ def test_it_ends_what_a_plain_delete_with_pods_running_leaves_hanging(own: RealN
     assert "vgpuclaims" in own.kubectl("get", "crd", "-o", "name")  # it hangs
     done = uninstall(own, "--yes", "--delete-pods")
     (host,) = done.stderr.splitlines()  # what served the hosts is not known any more
-    assert "hosts are not clean" in host
+    assert "hosts were not cleaned" in host
     names = own.kubectl("get", "crd,namespace", "-o", "name")
     assert "vgpu" not in names

@@ -266,7 +266,7 @@ def test_a_pod_is_not_explained_where_nothing_knows_claims(
     code = main(["explain", "there", "--kubeconfig", str(old)])
     said = capsys.readouterr().err
     one_line(code, said)
-    assert "serves no vgpuclaims.vgpu.dev" in said
+    assert "does not serve vgpuclaims.vgpu.dev" in said
 
 
 def test_what_serves_no_nodes_is_called_no_kubernetes(
@@ -275,7 +275,7 @@ def test_what_serves_no_nodes_is_called_no_kubernetes(
     code = main(["get", "nodes", "--kubeconfig", str(no_kubernetes)])
     said = capsys.readouterr().err
     one_line(code, said)
-    assert "it is no Kubernetes API server" in said
+    assert "it is not a Kubernetes API server" in said
 
 
 def test_doctor_says_that_the_server_is_too_old(

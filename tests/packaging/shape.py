@@ -75,7 +75,7 @@ PACKAGES = (
         inits=3,
         complex=38,
     ),
-    Package("cli", "operator/vgpu_operator/cli", callables=14, complex=14),
+    Package("cli", "operator/vgpu_operator/cli", callables=14, complex=9),
     Package("agent", "nodeagent/vgpu_nodeagent", callables=12, complex=17),
     Package("client", "crds/vgpu_client", callables=27, complex=2),
     Package("api", "crds/vgpu_api", callables=6, complex=6),

@@ -1,1 +1,1 @@
-"""kubectl vgpu: what a person asks from a terminal. `simulate` needs no cluster."""
+"""The command line, `kubectl vgpu`: reads the cluster or files, asks `insight`, and prints."""

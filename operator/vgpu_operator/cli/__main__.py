@@ -35,16 +35,16 @@ BAD_INPUT = 2
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 2 for input that cannot be used."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
+    """Run a command; returns the exit status, which is 2 for unusable input."""
+    if isinstance(sys.stdout, TextIOWrapper):  # the encoding may lack characters of a name
         sys.stdout.reconfigure(errors="backslashreplace")
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+    if "_ARGCOMPLETE" in os.environ:  # a shell wants completions
         from vgpu_operator.cli.completion import complete
 
         complete(parser())
     options = parser().parse_args(given)
     if options.command in ("uninstall", "release"):
-        # Kept from the others: the client's libraries take a second to load.
+        # Imported only here: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
 
         return run(options)
@@ -57,14 +57,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(imported(options.file), end="")
         elif options.command == "check":
             print(checked(options.file), end="")
-        elif options.cases is not None and not (options.state or options.file or options.many):
-            _cases(options)
         else:
-            one, many = options.file is not None, options.many is not None
-            if options.cases is not None or one == many:
-                text = "simulate: use one of -f, --many and --cases; --cases takes no --state"
-                raise BadDocument(text)
-            _file(options) if one else _many(options)
+            _simulate(options)
     except VgpuError as error:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
@@ -147,8 +141,21 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
     arguments.add_cluster(simulate)
 
 
+def _simulate(options: argparse.Namespace) -> None:
+    given = [source for source in (options.file, options.many, options.cases) if source is not None]
+    if len(given) != 1 or (options.cases is not None and options.state is not None):
+        text = "simulate: use one of -f, --many and --cases; --cases takes no --state"
+        raise BadDocument(text)
+    if options.cases is not None:
+        _cases(options)
+    elif options.file is not None:
+        _file(options)
+    else:
+        _many(options)
+
+
 def _file(options: argparse.Namespace) -> None:
-    """The pods of a file: one with the reasons of all nodes, several one after the other."""
+    """Place the pods of a file: a single one with the reasons of all nodes, several in turn."""
     cluster = _cluster(options)
     try:
         pods = _pods(manifests(options.file), cluster)
@@ -174,7 +181,7 @@ def _one(document: Mapping[str, Any], cluster: Judge, options: argparse.Namespac
 
 
 def _cases(options: argparse.Namespace) -> None:
-    """Each question by itself: a line that cannot be read is refused, and the next is answered."""
+    """Answer each line by itself; a line that cannot be read is refused."""
     for source, line in json_lines(options.cases):
         try:
             case = read_case(json_text(line, source=source), source=source)
@@ -187,7 +194,7 @@ def _cases(options: argparse.Namespace) -> None:
 
 
 def _case_id(line: str, source: str) -> str | int:
-    """The id of a line that is no case; where it stands if it has none."""
+    """Return the id of a line that is not a valid case, or its place in the file."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -197,17 +204,17 @@ def _case_id(line: str, source: str) -> str | int:
 
 
 def _many(options: argparse.Namespace) -> None:
-    """The lines of a file."""
+    """Place the pods and claims of a file, one per line, in turn."""
     cluster = _cluster(options)
     _in_turn(_lines(options.many, cluster), cluster, options)
 
 
 def _lines(path: Path, cluster: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each pod and claim with its name; a line of its own is read when it comes."""
+    """Yield the name and document of each pod and claim; a line is read when its turn comes."""
     for source, line in json_lines(path):
         document = json_text(line, source=source)
         if not isinstance(document, dict):
-            raise BadDocument(f"{source}: not a pod or a claim")
+            raise BadDocument(f"{source}: Invalid value: must be a pod or a claim")
         if not holds_pods(document):
             yield _name(document, source), document
             continue
@@ -219,10 +226,10 @@ def _lines(path: Path, cluster: Judge) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _pods(documents: Sequence[Mapping[str, Any]], cluster: Judge) -> list[Mapping[str, Any]]:
-    """The pods and claims in documents.
+    """Return the pods and claims in documents.
 
     Raises:
-        BadInput: a workload cannot be read, or makes more pods than can be meant.
+        BadInput: A workload cannot be read, or there are too many pods.
     """
     nodes = list(cluster.nodes)
     found = itertools.chain.from_iterable(pods_of(document, nodes) for document in documents)
@@ -239,7 +246,7 @@ def _in_turn(
     cluster: Judge,
     options: argparse.Namespace,
 ) -> None:
-    """Each in turn; what is placed stays."""
+    """Place each document in turn; each one that is placed keeps its devices."""
     placed = refused = 0
     not_judged: dict[str, None] = {}
     for name, document in documents:
@@ -265,7 +272,7 @@ def _answered(
     *,
     explain: bool = True,
 ) -> tuple[Result, bool]:
-    """One of many: what cannot be understood is refused, and the next is read."""
+    """Answer one of many; returns the result and True if it was placed."""
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
@@ -292,7 +299,7 @@ def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(document: Mapping[str, Any], otherwise: str) -> str:
-    """Its name; it may be a document that cannot be read."""
+    """Return the name of a document, which may be invalid."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and name else otherwise

@@ -1,6 +1,6 @@
-"""Questions to the node agents, each asked in its own pod by `kubectl exec`.
+"""Asks the node agents, each in its own pod by `kubectl exec`.
 
-No port of an agent is open for them, so whoever may exec in the agents' pods may ask.
+Agents open no port for this. Anyone who may exec in the agents' pods may ask.
 """
 
 from __future__ import annotations

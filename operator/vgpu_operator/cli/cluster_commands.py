@@ -1,4 +1,4 @@
-"""Runs the commands that ask a cluster, and turns what goes wrong into one line."""
+"""Runs the commands that ask a cluster, and prints errors in one line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from vgpu_operator.cli.printing import Printer, Table, bar
 DONE, FOUND, NO_ANSWER = 0, 1, 2
 _INTERRUPTED = 130
 _REFRESH_S = 3.0
-"""Agents read no more often."""
+"""Agents do not measure more often."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a command.
 
     Returns:
-        0 for an answer, 1 when something was found or is left to do, 2 when there is no answer:
-        a name that does not exist, no cluster, no right.
+        0 for an answer, 1 if something was found or is left to do, 2 if there is no answer: the
+        name does not exist, or the cluster cannot be reached or refuses the request.
     """
     try:
         return asyncio.run(_COMMANDS[options.command](options))
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return NO_ANSWER
     except BrokenPipeError:
-        # What reads us has enough. Python would complain when it flushes at its end.
+        # The reader has closed the pipe. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:
@@ -69,7 +69,7 @@ async def _get(options: argparse.Namespace) -> int:
 
 
 async def _explain(options: argparse.Namespace) -> int:
-    # Kept from the others: the engine takes a quarter of a second to load.
+    # Imported only here: the engine takes a quarter of a second to load.
     from vgpu_operator.cli import explain
 
     namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
@@ -132,7 +132,7 @@ async def _doctor(options: argparse.Namespace) -> int:
 
 async def _audit(options: argparse.Namespace) -> int:
     run = kubectl(options.context, options.kubeconfig)
-    # In a thread: Ctrl-C is not to wait for agents.
+    # In a thread, so that Ctrl-C does not wait for agents.
     nodes = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
     printer = Printer()
     if options.output == "json":
@@ -152,7 +152,6 @@ async def _support_bundle(options: argparse.Namespace) -> int:
         files = await support.collect(
             api,
             support.kubectl_logs(("kubectl", *cluster_flags(options))),
-            now=now,
             say=printer.line,
         )
     try:
@@ -164,7 +163,7 @@ async def _support_bundle(options: argparse.Namespace) -> int:
 
 
 def cluster_flags(options: argparse.Namespace) -> list[str]:
-    """Which cluster, as kubectl's arguments."""
+    """Return kubectl's options for the chosen cluster."""
     flags = [f"--kubeconfig={options.kubeconfig}"] if options.kubeconfig else []
     return flags + ([f"--context={options.context}"] if options.context else [])
 

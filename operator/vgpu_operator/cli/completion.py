@@ -1,8 +1,8 @@
-"""Completion in a shell: verbs and options from the parser, names from the cluster.
+"""Shell completion: verbs and options from the parser, names from the cluster.
 
 kubectl (1.26 and later) completes a plugin by running `kubectl_complete-vgpu` with the words typed
-so far, the last of them unfinished; it reads a candidate a line, and cobra's directive at the end.
-argcomplete's own shell function completes the program `kubectl-vgpu`.
+so far, the last of which may be unfinished. It reads one candidate per line and cobra's directive
+at the end. argcomplete's own shell function completes the program `kubectl-vgpu`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS
 from vgpu_operator.cli.arguments import FORMATS
 
 _ANSWER_S = 3.0
-"""A shell that waits longer seems dead: it gets no names."""
+"""After so long a shell seems to hang, so it gets no names."""
 _NO_SPACE, _NO_FILES = 2, 4
-"""Of cobra's ShellCompDirective: no space after the candidate, no file names beside it."""
+"""From cobra's ShellCompDirective: add no space after the candidate; offer no file names."""
 _NAMESPACED = (PODS, VGPU_CLAIMS)
 SUBJECTS: Mapping[str, Mapping[str, Resource]] = {
     "explain": {"pod/": PODS, "claim/": VGPU_CLAIMS},
     "drain": {"node/": NODES, "device/": GPU_DEVICES},
 }
-"""Of commands: what may stand before the name that they take."""
+"""The prefixes of the names that these commands take."""
 NAMES: Mapping[str, Resource] = {"namespace": NAMESPACES, "node": NODES}
-"""Of options that take the name of one object."""
+"""Options that take the name of one object."""
 
 
 class _Finder(CompletionFinder):
-    """Without argcomplete's debugging stream, which takes file descriptor 9 from its owner."""
+    """A finder without argcomplete's debugging stream, which may take over file descriptor 9."""
 
     def _init_debug_stream(self) -> None:
         return
 
 
 def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> None:
-    """Print the candidates for a command line in argcomplete's variables.
+    """Print the candidates for the command line in argcomplete's environment variables.
 
     Args:
-        parser: Of the command line.
-        output: None: where argcomplete's shell function reads; the process ends there.
+        parser: The parser of the command line.
+        output: The stream to print to; None: print for argcomplete's shell function and exit.
     """
     _Finder()(
         parser,
@@ -63,14 +63,14 @@ def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> N
 
 
 def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """The candidates for the last word, and the directive, as kubectl reads them."""
+    """Return the candidates for the last word and the directive, as kubectl reads them."""
     *whole, last = words or [""]
     line = " ".join(["kubectl-vgpu", *map(shlex.quote, whole), last])
     variables = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_DFS": "\t",
-        "_ARGCOMPLETE_SHELL": "fish",  # which wants words as they are
+        "_ARGCOMPLETE_SHELL": "fish",  # the one shell that gets words unquoted
         "COMP_LINE": line,
         "COMP_POINT": str(len(line.encode())),
     }
@@ -87,7 +87,7 @@ def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
 
 
 def main() -> int:
-    """`kubectl_complete-vgpu WORD…`."""
+    """Run `kubectl_complete-vgpu WORD…`."""
     from vgpu_operator.cli.__main__ import parser
 
     sys.stdout.write(for_kubectl(parser(), sys.argv[1:]))
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 class _Candidates(BaseCompleter):
-    """What may stand for an argument without choices."""
+    """Completes arguments that have no fixed choices."""
 
     def __call__(
         self,
@@ -105,7 +105,7 @@ class _Candidates(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: argparse.Namespace,
     ) -> Iterable[str]:
-        """Names of files, formats, or names of objects."""
+        """Return file names, formats, or names of objects."""
         command = parsed_args.command
         if action.type is Path:
             found: Iterable[str] = FilesCompleter()(prefix)
@@ -129,7 +129,7 @@ class _Candidates(BaseCompleter):
 
 
 def _existing(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
-    """Names in the cluster, each after the word for its kind; none without a cluster."""
+    """Return names from the cluster with the prefixes of their kinds; none without a cluster."""
     try:
         return asyncio.run(_names(kinds, options))
     except (VgpuError, TimeoutError, OSError):
@@ -137,7 +137,7 @@ def _existing(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Ite
 
 
 async def _names(kinds: Mapping[str, Resource], options: argparse.Namespace) -> list[str]:
-    # Kept from verbs and options: the client's libraries are half of what those take.
+    # Imported only here: completing verbs and options takes half as long without the client.
     from vgpu_client.api import Api
     from vgpu_client.connection import namespace_of
 

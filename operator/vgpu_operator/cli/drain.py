@@ -1,8 +1,8 @@
-"""`kubectl vgpu drain NODE|DEVICE`: lets nothing new onto devices, and ends what is on them.
+"""`kubectl vgpu drain NODE|DEVICE`: cordon devices and evict the pods that use them.
 
-Devices are cordoned first, so what is evicted does not come back. Pods are evicted, not deleted: a
-PodDisruptionBudget is asked each time, and an eviction that it refuses is tried again until time is
-up. Other pods of the node are left alone; `kubectl drain` is for them.
+Devices are cordoned first, so that evicted pods do not come back. Pods are evicted, not deleted:
+PodDisruptionBudgets apply, and an eviction that one refuses is tried again until the timeout. Other
+pods of the node are not evicted; use `kubectl drain` for them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from vgpu_operator.cli.users import users_of
 
 _POLL_S = 0.5
 _AGAIN_S = 5.0
-"""An eviction that a budget refused is tried again, as kubectl drain does."""
+"""A refused eviction is tried again after so long, as kubectl drain does."""
 
 Progress = Callable[[int, int], None]
-"""Takes how many claims have gone, of how many."""
+"""Called with the number of claims that are gone, and of all claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """What is on the devices.
+    """The devices to drain, with their users.
 
     Attributes:
         devices: The GPUDevices.
-        claims: Those that hold a part of them.
-        pods: Their pods that have not ended.
+        claims: The claims that hold them or a part of them.
+        pods: The pods of the claims that have not ended.
     """
 
     devices: tuple[Object, ...]
@@ -41,19 +41,19 @@ class DrainPlan:
     pods: tuple[Object, ...]
 
     def lines(self) -> list[str]:
-        """What will be done, for people."""
+        """Return the steps of the plan, for people."""
         fresh = [d for d in self.devices if not d["spec"].get("cordoned")]
         cordon = [f"cordon device {_name(device)}" for device in fresh]
         evict = [f"evict pod {_place(pod)}" for pod in self.pods]
         idle = [
-            f"claim {_place(claim)} holds devices without a pod: it is not touched"
+            f"claim {_place(claim)} holds devices without a pod: it is not changed"
             for claim in self.idle
         ]
-        return [*cordon, *evict, *idle] or ["nothing is on it, and it is cordoned"]
+        return [*cordon, *evict, *idle] or ["nothing to do: cordoned and not in use"]
 
     @property
     def idle(self) -> list[Object]:
-        """Claims that hold devices for no pod, which an eviction does not end."""
+        """The claims that hold devices without a pod, so that no eviction frees them."""
         served = {pod["metadata"]["uid"] for pod in self.pods}
         return [
             claim
@@ -69,8 +69,8 @@ class Drain:
         api: An administrator's client.
         subject: A device's name or UUID, or a node's name; `node/NAME` and `device/NAME`
             distinguish them.
-        say: Takes lines for people.
-        sleep: Waits.
+        say: Prints a line.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Drain:
         self._sleep = sleep
 
     async def plan(self) -> DrainPlan:
-        """Read what there is.
+        """Read the devices and the pods that use them.
 
         Raises:
             CannotAnswer: There is no such node or device.
-            ClientError: It cannot be read.
+            ClientError: They cannot be read.
         """
         devices = await self._devices()
         names = {_name(device) for device in devices}
@@ -102,11 +102,11 @@ class Drain:
         return DrainPlan(tuple(devices), tuple(claims), users.pods)
 
     async def uncordon(self) -> list[str]:
-        """Let new claims onto the devices again; returns their names.
+        """Uncordon the devices; returns the names of those that were cordoned.
 
         Raises:
             CannotAnswer: There is no such node or device.
-            ClientError: It cannot be read or written.
+            ClientError: They cannot be read or written.
         """
         devices = [each for each in await self._devices() if each["spec"].get("cordoned")]
         for device in devices:
@@ -119,43 +119,45 @@ class Drain:
         """Cordon, evict, and wait until the devices are free.
 
         Args:
-            plan: What there is.
-            limit_s: How long evictions are tried and their ends waited for.
+            plan: The devices with their users.
+            limit_s: Seconds until no eviction is tried and no end is waited for any more.
             progress: Called whenever something has changed.
 
         Returns:
-            What is left, as sentences.
+            A sentence for each thing that is left.
 
         Raises:
-            ClientError: The API server is away, or refuses us something; run it again.
+            ClientError: The API server cannot be reached, or refuses a request. The command may
+                be run again.
         """
         for device in plan.devices:
             if not device["spec"].get("cordoned"):
                 await self._cordon(device, cordoned=True)
         waiting = {pod["metadata"]["uid"]: pod for pod in plan.pods}
         refused: dict[str, str] = {}
-        idle = {_place(claim) for claim in plan.idle}
+        idle = sorted(_place(claim) for claim in plan.idle)
         names, total = {_name(device) for device in plan.devices}, len(plan.claims) - len(idle)
         waited, next_try = 0.0, 0.0
         while True:
             if waiting and waited >= next_try:
                 refused = await self._evict(waiting)
                 next_try = waited + _AGAIN_S
-            claims = (await self._api.list(VGPU_CLAIMS)).items
-            held = [claim for claim in claims if _holds(claim, names)]
-            left = [claim for claim in held if _place(claim) not in idle]
+            left = await self._holding(names, idle)
             progress(total - min(len(left), total), total)
-            if not left:
-                return [f"claim {place} holds devices without a pod" for place in sorted(idle)]
-            if waited >= limit_s:
-                return [*_left(left, refused), *(f"claim {p} holds devices" for p in sorted(idle))]
+            if not left or waited >= limit_s:
+                return [*_left(left, refused), *_left_idle(idle)]
             await self._sleep(_POLL_S)
             waited += _POLL_S
 
-    async def _evict(self, waiting: dict[str, Object]) -> dict[str, str]:
-        """Ask for the eviction of each; returns why some are refused, by pod UID.
+    async def _holding(self, devices: set[str], idle: Sequence[str]) -> list[Object]:
+        """Return the claims that hold some of the devices, but for those without a pod."""
+        claims = (await self._api.list(VGPU_CLAIMS)).items
+        return [each for each in claims if _holds(each, devices) and _place(each) not in idle]
 
-        What was accepted is taken out of `waiting`.
+    async def _evict(self, waiting: dict[str, Object]) -> dict[str, str]:
+        """Evict the pods; returns by UID why an eviction was refused.
+
+        Pods that are evicted, or gone, are removed from `waiting`.
         """
         refused = {}
         for uid, pod in list(waiting.items()):
@@ -172,7 +174,7 @@ class Drain:
                 refused[uid] = error.message
                 continue
             except (NotFound, Conflict):
-                pass  # it has gone, or another has its name
+                pass  # the pod is gone, or another one has its name
             else:
                 self._say(f"pod {_place(pod)}: evicted")
             del waiting[uid]
@@ -181,7 +183,7 @@ class Drain:
     async def _devices(self) -> list[Object]:
         prefix, _, name = self._subject.rpartition("/")
         if prefix not in ("", "node", "device"):
-            raise CannotAnswer(f"{self._subject}: give a name, node/NAME or device/NAME")
+            raise CannotAnswer(f"{self._subject}: use NAME, node/NAME or device/NAME")
         devices = (await listed(self._api, GPU_DEVICES)).items
         named = [
             each
@@ -213,9 +215,13 @@ def _left(claims: Iterable[Object], refused: dict[str, str]) -> list[str]:
     lines = []
     for claim in claims:
         uid = (claim["status"].get("reservedFor") or {}).get("podUID", "")
-        why = f": its pod is not evicted: {refused[uid]}" if uid in refused else ""
+        why = f": its pod cannot be evicted: {refused[uid]}" if uid in refused else ""
         lines.append(f"claim {_place(claim)} still holds devices{why}")
     return lines
+
+
+def _left_idle(claims: Iterable[str]) -> list[str]:
+    return [f"claim {name} holds devices without a pod" for name in claims]
 
 
 def _holds(claim: Object, devices: Sequence[str] | set[str]) -> bool:

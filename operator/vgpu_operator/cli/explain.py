@@ -1,10 +1,7 @@
-"""`kubectl vgpu explain POD|CLAIM`: why it waits, or why it is where it is.
+"""`kubectl vgpu explain POD|CLAIM`: explain why it waits, or why it is where it is.
 
-The operator's own text is in the claim's condition. What they were made from is found out anew:
-the cluster is read once into the engine's state, and the functions that decide in earnest are asked
-what they make of each node. Nothing is written. What only the operator remembers is not there:
-reservations of pods that are being bound are not seen, and devices that an earmark keeps are taken
-from the operator's text.
+The cluster is read once into the engine's state, and `insight.explanation` explains the claim from
+it. Nothing is written.
 """
 
 from __future__ import annotations
@@ -41,24 +38,25 @@ _PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS
 
 
 async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> Explanation:
-    """Find out all of it.
+    """Read the cluster and explain a pod or a claim.
 
     Args:
-        api: Where.
-        subject: A name, or `pod/NAME` or `claim/NAME`; a bare name is a pod's before a claim's.
-        namespace: Of pod and claim.
-        now: For how long something has been so.
+        api: Reads the cluster.
+        subject: `pod/NAME`, `claim/NAME`, or a name, which is looked up as a pod first.
+        namespace: The namespace of the pod or the claim.
+        now: The time for durations.
 
     Raises:
         CannotAnswer: There is no such pod or claim, or the pod asks for no GPU.
-        ClientError: The API server is away, or refuses the pod or the claim.
+        ClientError: The API server cannot be reached, or refuses the pod or the claim.
     """
     pod, claim = await _subject(api, subject, namespace)
     said = from_status(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
     installed = await installation(api)
     config = installed.config
     if installed.unknown and pod is not None and pod.is_gated:
-        scheduling = config.scheduling.model_copy(update={"mode": "Gate"})  # or it had no gate
+        # The configuration is not known, but only mode Gate puts a gate on pods.
+        scheduling = config.scheduling.model_copy(update={"mode": "Gate"})
         config = config.model_copy(update={"scheduling": scheduling})
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
     unread = Unread(config=installed.unknown)
@@ -66,7 +64,7 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         for event in await current_events(api):
             apply(event, state)
     except Forbidden as error:
-        said.not_shown = f"what nodes have is not shown: {error.message}"
+        said.not_shown = f"nodes are not shown: {error.message}"
         return said
     found = None if pod is None else state.cache.pod(pod.uid)
     if pod is not None and found is None and claim is None:
@@ -87,10 +85,10 @@ class _NamedPod:
 async def _subject(
     api: Api, subject: str, namespace: str
 ) -> tuple[_NamedPod | None, VGPUClaim | None]:
-    """The pod, if it is one, and its claim, if that exists."""
+    """Return the pod, if the subject is one, and the claim, if it exists."""
     prefix, _, name = subject.rpartition("/")
     if prefix and prefix.lower() not in _PLACES:
-        raise CannotAnswer(f"{subject}: give a name, pod/NAME or claim/NAME")
+        raise CannotAnswer(f"{subject}: use NAME, pod/NAME or claim/NAME")
     desired = _PLACES.get(prefix.lower())
     if desired is not VGPU_CLAIMS:
         try:
@@ -120,7 +118,7 @@ async def _claim(api: Api, name: str, namespace: str) -> VGPUClaim | None:
 
 
 async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
-    """The claim that serves a pod, or that it names."""
+    """Return the claim that serves a pod or that the pod names."""
     namespace = pod.metadata.namespace or ""
     claims = (await listed(api, VGPU_CLAIMS, namespace=namespace)).items
     for raw in claims:
@@ -135,7 +133,7 @@ async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
 
 
 def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
-    """Print it."""
+    """Print an explanation as text or JSON."""
     if as_json:
         printer.out.write(json.dumps(asdict(said), indent=2) + "\n")
         return

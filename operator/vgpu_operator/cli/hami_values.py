@@ -1,7 +1,7 @@
-"""HAMi's Helm values file, as far as it says anything about sharing devices.
+"""Reads the device settings of HAMi's Helm values file.
 
-The chart renders most of its values into objects that this project does not have. They are named,
-so that a reader of `import hami` or `check` sees what is left out.
+Most values of the chart are about objects that this project does not have. They are reported, so
+that `import hami` and `check` show what is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _MARKS = frozenset({"global", "devicePlugin", "devices", "admissionWebhook"})
-"""Keys that no configuration document of HAMi's has."""
+"""Keys that only a values file has, and no configuration document of HAMi."""
 _NAMES: Mapping[str, str] = {
     "resourceName": "resourceCountName",
     "resourceMem": "resourceMemoryName",
@@ -35,7 +35,7 @@ def is_values(document: Any) -> bool:
 
 
 def read_values(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what our configuration can say of the values, and a line for each value it cannot."""
+    """Return our configuration for the values, and a line for each value that is left out."""
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in _KEPT}
     nvidia: dict[str, Any] = {}
     left: list[str] = []
@@ -68,17 +68,17 @@ def _split(
 
 
 def _leaves(path: str, value: Any) -> list[str]:
-    """One line for a section; each name of a resource in it has its own, since pods ask by it."""
+    """Return a line for a section, and one for each resource name in it, which pods ask for."""
     if isinstance(value, dict):
         names = [
             line
             for key, of in value.items()
             for line in _leaves(f"{path}.{key}", of)
-            if "pods that ask by" in line
+            if "pods that ask for" in line
         ]
         return [f"{path}: {_ELSEWHERE}", *names]
     names = value if isinstance(value, list) else [value] if "esource" in path else []
     if names and all(isinstance(each, str) and "/" in each for each in names):
         text = ", ".join(names)
-        return [f"{path}: pods that ask by {text} are served under the names of docs/vendors.md"]
+        return [f"{path}: pods that ask for {text} are served under the names of docs/vendors.md"]
     return [f"{path}: {_ELSEWHERE}"]

@@ -1,7 +1,7 @@
-"""What claims hold of devices, added up from the claims themselves.
+"""The allocated amounts of devices, added up from the claims.
 
-A GPUDevice's own `status.allocated` is a view that the operator writes within five seconds. A
-command that is run right after `kubectl apply` would show the numbers of before.
+A GPUDevice's own `status.allocated` is a view that the operator writes within five seconds, so a
+command that runs right after `kubectl apply` would show old numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from vgpu_client.transport import Object
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of, shares_of_unreadable
 
 NOT_ALLOWED = (
-    "claims of all namespaces cannot be listed with these rights, so what is held of devices is "
-    "up to 5 s old"
+    "you may not list the claims of all namespaces, so the allocated amounts of devices are up to "
+    "5 s old"
 )
 
 
@@ -31,7 +31,7 @@ async def claims_of(api: Api) -> list[Object] | None:
     """Return the claims of all namespaces, or None where the user may not list them.
 
     Raises:
-        ClientError: The API server is away.
+        ClientError: The API server cannot be reached.
     """
     try:
         listing = await api.list(VGPU_CLAIMS)
@@ -41,7 +41,7 @@ async def claims_of(api: Api) -> list[Object] | None:
 
 
 def with_holdings(devices: Iterable[Object], claims: Iterable[Object]) -> list[Object]:
-    """Return the devices with `status.allocated` and `status.claims` as the claims say."""
+    """Return the devices with `status.allocated` and `status.claims` computed from the claims."""
     held: dict[str, list[tuple[Object, Any]]] = {}
     full_nodes: set[str] = set()
     for claim in sorted(claims, key=_name):
@@ -56,7 +56,7 @@ def _shares(claim: Object) -> ClaimShares:
     try:
         read = VGPUClaim.read(claim)
         return shares_of(read.spec, read.status.allocation)
-    except (ValidationError, BadInput):  # as the operator counts it: to the full
+    except (ValidationError, BadInput):  # its devices count as full, as they do for the operator
         return shares_of_unreadable(claim, known=NOTHING)
 
 

@@ -1,7 +1,7 @@
-"""Configurations on paper: whether they can be used, and what HAMi's documents come to in ours.
+"""Validates configuration files, and converts HAMi's.
 
-The operator reads HAMi's documents as they are; `import` is for a person who wants to see, and
-keep, what they come to.
+The operator reads HAMi's documents as they are. `import` is for people who want to see, and keep,
+the equivalent configuration.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from vgpu_operator.insight.documents import BadDocument, yaml_documents
 
 
 def imported(files: Sequence[Path]) -> str:
-    """Our configuration for the files together; comments name what is not in it.
+    """Return our configuration for the files together, with comments about what is lost.
 
-    Documents of other kinds than ConfigMap (a Deployment of HAMi's) are left out, and named too.
+    Documents of other kinds than ConfigMap, such as a Deployment of HAMi's, are left out with a
+    comment.
 
     Raises:
-        BadDocument: a file cannot be read, or a value in it is wrong; names file and path.
+        BadDocument: A file cannot be read, or a value in it is invalid; names file and path.
     """
     kept, lines = _read(files)
     config = read_cluster_config(kept)
@@ -36,31 +37,31 @@ def imported(files: Sequence[Path]) -> str:
 
 
 def checked(files: Sequence[Path]) -> str:
-    """What the operator would make of the files, each read by itself: a line for each finding.
+    """Validate each file by itself; returns a line for each finding.
 
     Raises:
-        BadDocument: a file cannot be read, or a value in it is wrong; names file and path.
+        BadDocument: A file cannot be read, or a value in it is invalid; names file and path.
     """
     lines: list[str] = []
     for file in files:
         kept, findings = _read((file,))
         if not kept:
-            raise BadDocument(f"{file}: no configuration is in it")
-        lines += [f"{file}: the configuration can be used", *findings]
+            raise BadDocument(f"{file}: no configuration found")
+        lines += [f"{file}: the configuration is valid", *findings]
         if added := read_cluster_config(kept).added_resources():
             lines.append(f"{file}: {unlisted(added)}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _read(files: Sequence[Path]) -> tuple[list[Any], list[str]]:
-    """The documents with configurations, and what of the files has no effect."""
+    """Return the documents with configurations, and a line for each part without effect."""
     kept: list[Any] = []
     lines: list[str] = []
     for file in files:
         for at, document in enumerate(yaml_documents(file)):
             kind = document.get("kind") if isinstance(document, dict) else None
             if kind not in (None, "ConfigMap", "ConfigMapList", "List"):
-                lines.append(f"{file}[{at}]: a {kind} is no configuration")
+                lines.append(f"{file}[{at}]: a {kind} is not a configuration")
                 continue
             if is_values(document):
                 document, left = read_values(document)

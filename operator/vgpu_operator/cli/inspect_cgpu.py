@@ -1,8 +1,8 @@
-"""`kubectl inspect cgpu`: Alibaba's table of what is given away of the devices of each node.
+"""`kubectl inspect cgpu`: Alibaba's table of the allocated memory of each node's devices.
 
-The plugin's executable is `kubectl-inspect-cgpu`. Sizes are whole GiB: what a device has is rounded
-down, and what is allocated up, so that nothing looks free that is not. What is allocated is added
-up from the claims; the devices' own view of it may be five seconds old.
+The plugin's executable is `kubectl-inspect-cgpu`. Sizes are whole GiB: capacity is rounded down and
+allocated memory up, so that full devices do not look free. Allocated memory is added up from the
+claims, because the devices' own view may be five seconds old.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.printing import printable
+from vgpu_operator.cli.arguments import add_cluster
 from vgpu_operator.cli.holdings import NOT_ALLOWED, claims_of, with_holdings
 from vgpu_operator.cli.listing import CannotAnswer, listed
 
@@ -31,11 +32,11 @@ _INTERRUPTED = 130
 
 
 def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> str:
-    """The text that Alibaba's plugin prints: a row for each node with devices, and the sum.
+    """Return the text that Alibaba's plugin prints: a row for each node with devices, and the sum.
 
     Args:
-        nodes: As the API server has them, in any order.
-        devices: All of them; those without a size yet are left out.
+        nodes: The nodes as the API server has them, in any order.
+        devices: All devices; those without a size yet are left out.
     """
     by_node: dict[str, list[GPUDevice]] = {}
     for device in devices:
@@ -62,7 +63,7 @@ def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> s
 
 
 def _gib(device: GPUDevice) -> tuple[int, int]:
-    """GiB given away, and GiB that may be."""
+    """Return the allocated and the allocatable GiB of a device."""
     status = device.status
     assert status.allocatable is not None
     has = status.allocatable.memory_mib or 0
@@ -77,7 +78,7 @@ def _address(node: Mapping[str, Any]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell and two spaces; nothing behind the last."""
+    """Align columns to their widest cell and two spaces, without trailing spaces."""
     widths = [max(len(cell) for cell in column) + 2 for column in zip(*rows, strict=True)]
     return [
         "".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -91,7 +92,7 @@ async def _print(options: argparse.Namespace) -> None:
         devices = (await listed(api, GPU_DEVICES)).items
         claims = await claims_of(api)
     if claims is None:
-        print(f"kubectl-inspect-cgpu: {NOT_ALLOWED}", file=sys.stderr)
+        print(f"kubectl inspect cgpu: {NOT_ALLOWED}", file=sys.stderr)
     else:
         devices = with_holdings(devices, claims)
     print(table(nodes, map(_decoded, devices)), end="")
@@ -107,13 +108,15 @@ def _decoded(raw: Mapping[str, Any]) -> GPUDevice:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="kubectl-inspect-cgpu", description=__doc__)
-    parser.add_argument("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
-    parser.add_argument("--context", help="of the kubeconfig")
+    parser = argparse.ArgumentParser(
+        prog="kubectl inspect cgpu",
+        description="Show the allocated GPU memory of each node, as Alibaba's plugin does.",
+    )
+    add_cluster(parser)
     try:
         asyncio.run(_print(parser.parse_args(arguments)))
     except VgpuError as error:
-        print(f"kubectl-inspect-cgpu: {printable(str(error))}", file=sys.stderr)
+        print(f"kubectl inspect cgpu: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -1,4 +1,4 @@
-"""What is installed in a cluster: the configuration that operator and agents read there."""
+"""The installed configuration, as the operator and the agents read it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vgpu_client.errors import Forbidden
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the operator runs with.
+    """The configuration of an installation.
 
     Attributes:
-        config: Its configuration; the defaults where there is none, or it is not known.
-        unknown: Why it is not known; empty: it is.
+        config: The operator's configuration; the defaults if there is none or it is not known.
+        unknown: Why it is not known; empty if it is.
     """
 
     config: ClusterConfig
@@ -29,14 +29,14 @@ class Installation:
 
 
 async def installation(api: Api) -> Installation:
-    """The cluster's configuration.
+    """Read the cluster's configuration.
 
     Raises:
-        ClientError: The API server is away.
+        ClientError: The API server cannot be reached.
     """
     try:
         found = (await api.list(CONFIG_MAPS, label_selector=PART_OF_LABEL)).items
-    except Forbidden as error:  # a tenant reads no ConfigMaps of ours
+    except Forbidden as error:  # tenants may not read our ConfigMaps
         return Installation(ClusterConfig(), error.message)
     unknown = ""
     for config_map in found:
@@ -52,9 +52,9 @@ async def installation(api: Api) -> Installation:
 
 
 async def installed_config(api: Api) -> ClusterConfig:
-    """The cluster's configuration; the defaults where there is none, or it is not known.
+    """Read the cluster's configuration; returns the defaults if there is none or it is not known.
 
     Raises:
-        ClientError: The API server is away.
+        ClientError: The API server cannot be reached.
     """
     return (await installation(api)).config

@@ -1,9 +1,9 @@
-"""`kubectl vgpu get`: slices (claims), devices, and the nodes that have devices.
+"""`kubectl vgpu get`: show slices (claims), devices, and the nodes that have devices.
 
-The tables add what `kubectl get` cannot: what of each device and node is allocated, summed and as a
-part. What devices hold is added up from the claims, also in JSON and YAML, and so is never late; a
-watch shows what the operator writes within five seconds, and a JSONPath is left to kubectl. The
-rest of a machine format is the objects as the API server has them.
+The tables show what `kubectl get` cannot: the allocated amounts of each device and node. They are
+added up from the claims, also for JSON and YAML, so they are never late. A watch shows the view
+that the operator writes within five seconds, and JSONPaths are evaluated by kubectl. All other
+fields are printed as the API server has them.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _NOTHING = Amount()
 
 
 class CannotAnswer(VgpuError):
-    """What was asked for is not there, or cannot be had; the message is one sentence."""
+    """A command cannot be answered; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetQuery:
-    """What to show, of what, and how.
+    """The objects to show, and how.
 
     Attributes:
         kind: A key of `KINDS`.
-        names: These alone; empty: all.
-        namespace: Of slices; None: all.
-        selector: Of labels, as the API server takes it.
+        names: Show only objects with these names; empty: all.
+        namespace: The namespace of slices; None: all.
+        selector: A label selector, as the API server takes it.
         output: Empty for a table; `wide`, `json`, `yaml`, `name` or `jsonpath=TEMPLATE`.
-        watch: Go on with what changes.
-        kubectl: The command that JSONPaths are left to, with its options.
+        watch: Continue with changes.
+        kubectl: The command that evaluates JSONPaths, with its options.
     """
 
     kind: str
@@ -68,13 +68,13 @@ class GetQuery:
 
 @dataclass(slots=True)
 class Found:
-    """The objects, from which rows are made.
+    """The objects that rows are made from.
 
     Attributes:
-        objects: Of the kind, by namespace and name.
-        devices: By name, where the kind is nodes: what their rows are made from.
-        version: Where a watch goes on; of the devices, where the kind is nodes.
-        note: What the reader has to know about the numbers; empty: nothing.
+        objects: The objects of the kind, by namespace and name.
+        devices: The devices by name if the kind is nodes.
+        version: The resourceVersion to watch from; that of the devices if the kind is nodes.
+        note: A remark about the numbers for the reader; empty: none.
     """
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
@@ -84,11 +84,11 @@ class Found:
 
 
 async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], datetime]) -> None:
-    """Print what is asked for; with `watch` until it is interrupted.
+    """Print the objects; with `watch` until interrupted.
 
     Raises:
-        CannotAnswer: A name is not there, or kubectl is not.
-        ClientError: The API server is away, or refuses it.
+        CannotAnswer: An object does not exist, or kubectl is missing.
+        ClientError: The API server cannot be reached, or refuses the request.
     """
     found = await _read(query, api)
     if query.output.startswith(JSONPATH):
@@ -109,28 +109,40 @@ async def _read(query: GetQuery, api: Api) -> Found:
         items = await _as_claims_say(api, items, found)
     found.objects = {_key(obj): obj for obj in items}
     if resource is NODES:
-        devices = await listed(api, GPU_DEVICES)
-        found.version = devices.resource_version
-        held = await _as_claims_say(api, devices.items, found)
-        found.devices = {obj["metadata"]["name"]: obj for obj in held}
-        with_devices = {obj["spec"]["nodeName"] for obj in devices.items}
-        found.objects = {
-            key: obj
-            for key, obj in found.objects.items()
-            if key[1] in with_devices or key[1] in query.names
-        }
+        with_devices = await _read_devices(api, found)
+        named = with_devices | set(query.names)
+        found.objects = {key: obj for key, obj in found.objects.items() if key[1] in named}
     if query.names:
-        found.objects = {k: obj for k, obj in found.objects.items() if k[1] in query.names}
-        missing = [name for name in query.names if name not in {k[1] for k in found.objects}]
-        if missing:
-            where = f" in namespace {query.namespace}" if resource is VGPU_CLAIMS else ""
-            raise CannotAnswer(f"no {query.kind[:-1]} {', '.join(missing)}{where}")
+        _keep_named(query, found)
     return found
 
 
+async def _read_devices(api: Api, found: Found) -> set[str]:
+    """Read the devices that the rows of nodes are made from; returns the names of their nodes."""
+    devices = await listed(api, GPU_DEVICES)
+    found.version = devices.resource_version
+    held = await _as_claims_say(api, devices.items, found)
+    found.devices = {obj["metadata"]["name"]: obj for obj in held}
+    return {obj["spec"]["nodeName"] for obj in devices.items}
+
+
+def _keep_named(query: GetQuery, found: Found) -> None:
+    """Drop the objects that the query does not name.
+
+    Raises:
+        CannotAnswer: A named object does not exist.
+    """
+    found.objects = {key: obj for key, obj in found.objects.items() if key[1] in query.names}
+    there = {name for _, name in found.objects}
+    missing = [name for name in query.names if name not in there]
+    if missing:
+        where = f" in namespace {query.namespace}" if query.kind == "slices" else ""
+        raise CannotAnswer(f"no {query.kind[:-1]} {', '.join(missing)}{where}")
+
+
 async def _as_claims_say(api: Api, devices: list[Object], found: Found) -> list[Object]:
-    """Return the devices with what claims hold of them; a note where those cannot be listed."""
-    # Kept from the other kinds: the ledger takes a fifth of a second to load.
+    """Return the devices with the amounts that claims hold; notes if those cannot be listed."""
+    # Imported only here: the ledger takes a fifth of a second to load.
     from vgpu_operator.cli import holdings
 
     claims = await holdings.claims_of(api)
@@ -143,32 +155,32 @@ async def _as_claims_say(api: Api, devices: list[Object], found: Found) -> list[
 async def listed(
     api: Api, resource: Resource, *, namespace: str | None = None, selector: str | None = None
 ) -> Any:
-    """All objects of a kind.
+    """List the objects of a kind.
 
     Raises:
-        CannotAnswer: The cluster does not have the kind.
-        ClientError: The API server is away, or refuses it.
+        CannotAnswer: The cluster does not serve the kind.
+        ClientError: The API server cannot be reached, or refuses the request.
     """
     try:
         return await api.list(resource, namespace=namespace, label_selector=selector)
     except NotFound as error:
         if not resource.group:
             raise CannotAnswer(
-                f"this server serves no {resource.plural}: it is no Kubernetes API server"
+                f"the server does not serve {resource.plural}: it is not a Kubernetes API server"
             ) from error
         raise CannotAnswer(
-            f"this cluster serves no {resource.plural}.{resource.group}: the project is not "
+            f"the cluster does not serve {resource.plural}.{resource.group}: vgpu is not "
             "installed, or another version of it"
         ) from error
 
 
 def _by_kubectl(query: GetQuery, found: Found) -> None:
     if shutil.which(query.kubectl[0]) is None:
-        raise CannotAnswer("kubectl is not on the PATH, and JSONPaths are left to it")
+        raise CannotAnswer("jsonpath needs kubectl, which is not on the PATH")
     resource = KINDS[query.kind]
     which = [f"{resource.plural}.{resource.group}".rstrip(".")]
     names = list(query.names)
-    if resource is NODES:  # only those with devices: kubectl knows them by their names alone
+    if resource is NODES:  # by name: kubectl does not know which nodes have devices
         names = sorted(name for _, name in found.objects)
         if not names:
             return
@@ -180,7 +192,7 @@ def _by_kubectl(query: GetQuery, found: Found) -> None:
     which += ["-w"] if query.watch else []
     done = subprocess.run([*query.kubectl, "get", *which, "-o", query.output], check=False)
     if done.returncode:
-        raise CannotAnswer(f"kubectl get ended with status {done.returncode}")
+        raise CannotAnswer(f"kubectl get failed with status {done.returncode}")
 
 
 def _print(
@@ -222,7 +234,7 @@ def _as_document(query: GetQuery, objects: list[Object]) -> str:
 
 
 def _shown(obj: Object) -> Object:
-    """Without the fields that kubectl leaves out, too."""
+    """Return an object without the fields that kubectl leaves out as well."""
     metadata = {key: part for key, part in obj["metadata"].items() if key != "managedFields"}
     return {**obj, "metadata": metadata}
 
@@ -252,7 +264,7 @@ async def _watch(
 
 
 def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Object]:
-    """The objects of the query that an event is about."""
+    """Return the objects to print after an event."""
     obj = event["object"]
     if event["type"] == "BOOKMARK":
         return []
@@ -272,13 +284,13 @@ def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Ob
 def table(
     query: GetQuery, objects: Iterable[Object], devices: Iterable[Object], now: datetime
 ) -> Table:
-    """The table of a kind.
+    """Return the table of a kind.
 
     Args:
-        query: Which kind, whether of all namespaces, and whether wide.
-        objects: Its rows, in order.
+        query: The kind, the namespaces and the format.
+        objects: The objects to show, in order.
         devices: All devices, for the rows of nodes.
-        now: For ages.
+        now: The time for ages.
     """
     wide = query.output == "wide"
     if query.kind == "slices":
@@ -386,7 +398,7 @@ def _nodes(
 
 
 def shares(held: Amount, given: Amount) -> list[Cell]:
-    """Memory, cores and slots that are given away, of those that may be."""
+    """Return the cells of memory, cores and slots: allocated/allocatable."""
     return [
         Portion(
             f"{held.memory}/{given.memory}",

@@ -1,4 +1,4 @@
-"""The commands that change a cluster: the plan is printed, agreed to, and carried out."""
+"""The commands that change a cluster: they print a plan, ask for confirmation, and carry it out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Run a command.
 
     Returns:
-        0 when all is done, 1 when something is left, 2 when nothing was begun.
+        0 if everything is done, 1 if something is left, 2 if nothing was started.
     """
     command = _uninstall if options.command == "uninstall" else _release
     try:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return _LEFT
     except KeyboardInterrupt:
-        print("kubectl vgpu: interrupted; run it again to go on", file=sys.stderr)
+        print("kubectl vgpu: interrupted; run the command again to continue", file=sys.stderr)
         return _LEFT
 
 
@@ -67,7 +67,7 @@ async def _release(options: argparse.Namespace) -> int:
 
 
 def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]) -> int | None:
-    """Print the plan; returns the exit status where nothing is to be done, None to go on."""
+    """Print the plan and ask; returns None to carry it out, else the exit status."""
     for number, line in enumerate(plan, start=1):
         print(f"{number:3}. {line}")
     if options.dry_run:
@@ -75,19 +75,19 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
     if obstacles:
         print("\n".join(f"kubectl vgpu: {line}" for line in obstacles), file=sys.stderr)
         if any("uses a GPU" in line for line in obstacles):
-            print("kubectl vgpu: end these pods first, or give --delete-pods", file=sys.stderr)
+            print("kubectl vgpu: delete these pods first, or use --delete-pods", file=sys.stderr)
         return _NOT_BEGUN
     if options.yes:
         return None
     if not sys.stdin.isatty():
-        print("kubectl vgpu: give --yes to carry this out", file=sys.stderr)
+        print("kubectl vgpu: use --yes to confirm without a terminal", file=sys.stderr)
         return _NOT_BEGUN
     return None if _agreed() else _NOT_BEGUN
 
 
 def _agreed() -> bool:
-    # asyncio's own handler of Ctrl-C cancels the task, which a prompt that waits never notices;
-    # and `input` misses a Ctrl-C that comes between the prompt and its read.
+    # asyncio's handler of Ctrl-C cancels the task, which a blocking prompt never notices, and
+    # `input` misses a Ctrl-C between printing the prompt and reading the answer.
     interrupted, interrupt = socket.socketpair()
     with interrupted, interrupt:
         interrupt.setblocking(False)
@@ -106,8 +106,8 @@ def _agreed() -> bool:
 
 
 def end(left: Sequence[str]) -> int:
-    """Print what is left; returns the exit status."""
+    """Print the things that are left; returns the exit status."""
     for line in left:
         print(f"kubectl vgpu: {line}", file=sys.stderr)
-    print("done" if not left else f"{len(left)} things are left; it may be run again")
+    print("done" if not left else f"not done: {len(left)} left; the command may be run again")
     return _LEFT if left else _DONE

@@ -1,7 +1,7 @@
-"""Tables for people: plain and aligned when piped, coloured and with bars in a terminal.
+"""Prints tables: plain and aligned into a pipe, with colours and bars in a terminal.
 
-What a command prints is the same text in both; colours and bars come on top of it, from `rich`,
-which is loaded in a terminal alone. `NO_COLOR` and `TERM=dumb` count as they do everywhere.
+The text is the same in both. Colours and bars come from `rich`, which is loaded only for a
+terminal. `NO_COLOR` and `TERM=dumb` have their usual meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLOURS: Mapping[str, str] = {
     "Unknown": "red",
     "error": "red",
 }
-"""Of words that stand alone in a cell."""
+"""Colours of words that fill a cell."""
 _BAR = 10
 _GAP = "   "
 
@@ -43,8 +43,8 @@ class Portion:
     """A cell that is a part of a whole.
 
     Attributes:
-        text: As it is printed.
-        part: 0 to 1 and above; None where nothing is known.
+        text: The text of the cell.
+        part: The part, where 1 is the whole and more is possible; None if it is not known.
     """
 
     text: str
@@ -60,14 +60,14 @@ class Table:
 
     Attributes:
         header: The names of the columns, in capitals.
-        rows: As many cells each.
+        rows: The cells of each row, one for each column.
     """
 
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
 
     def lines(self, *, header: bool = True) -> list[str]:
-        """The table as plain text."""
+        """Return the table as lines of plain text."""
         rows = [[_plain(cell) for cell in row] for row in self.rows]
         return aligned([list(self.header), *rows] if header else rows)
 
@@ -85,7 +85,7 @@ class Printer:
     """Prints lines and tables.
 
     Args:
-        out: Where to; colours and bars if it is a terminal that shows them.
+        out: The stream to print to; colours and bars are used if it is a terminal with colours.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -98,7 +98,7 @@ class Printer:
         print(" " * by + printable(text) if text.strip() else "", file=self.out, flush=True)
 
     def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
-        """Print a table; one without rows is its header alone."""
+        """Print a table; without rows only the header is printed."""
         if not self.is_terminal:
             for line in table.lines(header=header):
                 print(" " * by + line, file=self.out, flush=True)
@@ -111,13 +111,13 @@ class Printer:
 
 
 def rendered(table: Table, *, header: bool = True) -> RichTable:
-    """The table as `rich` shows it."""
+    """Return the table as an object of `rich`."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=None, show_header=header, pad_edge=False, padding=(0, 3, 0, 0))
     for number, name in enumerate(table.header):
-        # The first columns are names, by which people go on: they are never cut.
+        # The first two columns have names that people copy: they are never wrapped.
         shown.add_column(name, no_wrap=number < 2, overflow="fold", header_style="bold")
     for row in table.rows:
         shown.add_row(*(Text(_with_bar(cell), style=_style(cell)) for cell in row))
@@ -126,11 +126,11 @@ def rendered(table: Table, *, header: bool = True) -> RichTable:
 
 @contextmanager
 def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of how many have gone: a bar in a terminal, a line for each change elsewhere.
+    """Show progress: a bar in a terminal, else a line for each change.
 
     Args:
-        printer: Where to.
-        what: Of what, in the plural.
+        printer: Prints it.
+        what: The things that are counted, in the plural.
     """
     if printer.is_terminal:
         from rich.console import Console
@@ -147,13 +147,13 @@ def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
     def line(gone: int, of: int) -> None:
         if last[-1:] != [(gone, of)]:
             last.append((gone, of))
-            printer.line(f"{gone} of {of} {what} have gone")
+            printer.line(f"{gone} of {of} {what} are gone")
 
     yield line
 
 
 def words(items: Iterable[str]) -> str:
-    """Items in one cell; `-` where there are none."""
+    """Join items for a cell; `-` if there are none."""
     return ",".join(items) or "-"
 
 

@@ -1,4 +1,4 @@
-"""A live cluster, read once, as `simulate` asks about it: what would become of a pod there, now."""
+"""Reads a live cluster once, for questions about pods that do not exist yet."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
 
 
 async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveCluster:
-    """Read what a pod is judged by. Nothing is written to the cluster, now or later.
+    """Read the objects that decide where a pod goes. Nothing is written to the cluster.
 
-    That is nodes, devices, quotas and claims; where the operator judges what else a pod asks of a
-    node (mode Gate), also pods and volumes, as far as they may be read.
+    These are nodes, devices, quotas and claims. In mode Gate, where the operator also judges what
+    else a pod asks of a node, pods and volumes are read as well, if that is allowed.
 
     Raises:
-        ClientError: The API server is away, or refuses nodes, devices, quotas or claims.
-        CannotAnswer: The project is not installed there.
+        ClientError: The API server cannot be reached, or refuses nodes, devices, quotas or claims.
+        CannotAnswer: vgpu is not installed there.
     """
     async with Api.connect(kubeconfig, context) as api:
         installed = await installation(api)
@@ -39,7 +39,7 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
             await _read(api, state, _ALWAYS)
         except NotFound:
             for kind in _ALWAYS:
-                await listed(api, kind)  # raises: one of them is not there
+                await listed(api, kind)  # names the kind that is not served
             raise
         pods = volumes = ""
         if config.scheduling.mode == "Gate":
@@ -50,7 +50,7 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
 
 
 async def read_volumes(api: Api, state: State) -> str:
-    """Read what pods' volumes are judged by; returns why not, where that is refused."""
+    """Read the objects that volumes are judged by; returns the refusal if that is not allowed."""
     return await _read_if_allowed(api, state, STORAGE)
 
 
@@ -63,7 +63,7 @@ async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) 
 
 
 async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
-    """All of these kinds, or none."""
+    """Apply all objects of these kinds to the state, or none."""
     for event in await current_events(api, kinds):
         if isinstance(event, NodeObserved) and state.ledger.filters.room is None:
             event = NodeObserved(_of_unknown_room(event.node))
@@ -71,6 +71,6 @@ async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
 
 
 def _of_unknown_room(node: Node) -> Node:
-    """A node whose pods are not read: all of its CPU would pass for free."""
+    """Return a node without its capacity: its pods are not read, so all of it would seem free."""
     status = node.status.model_copy(update={"allocatable": {}})
     return node.model_copy(update={"status": status})

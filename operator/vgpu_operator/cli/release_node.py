@@ -1,10 +1,10 @@
-"""`kubectl vgpu release --node NODE`: reports for a lost agent that its devices are unused.
+"""`kubectl vgpu release --node NODE`: report, for a lost agent, that its devices are unused.
 
-An agent reports the end of an allocation in `status.released`, and the operator frees it then. For
-a node that is lost, and whose Node object stays, an administrator may report it at once instead of
-waiting until the agent counts as gone. The policy `vgpu-claim-status` lets agent and operator alone
-write a claim's status, so this acts in the operator's name, which takes the right to impersonate
-its account.
+An agent reports the end of an allocation in `status.released`, and the operator then frees it. If
+a node is lost but its Node object stays, an administrator can report this at once instead of
+waiting until the agent counts as gone. The policy `vgpu-claim-status` allows only the agent and the
+operator to write a claim's status, so the command impersonates the operator's account; the user
+needs the right to do that.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What is held on a node.
+    """The claims to release on a node.
 
     Attributes:
-        claims: Those that are allocated there.
+        claims: The claims that are allocated there.
         users: Their pods that have not ended.
     """
 
@@ -41,20 +41,20 @@ class NodePlan:
     users: Users
 
     def lines(self, node: str) -> list[str]:
-        """What will be done, for people."""
-        pods = [f"delete {len(self.users)} pods of node {node} by force"] if self.users else []
+        """Return the steps of the plan, for people."""
+        pods = [f"force-delete {len(self.users)} pods on node {node}"] if self.users else []
         return [*pods, *(f"release claim {_name(claim)}" for claim in self.claims)]
 
 
 class ReleaseNode:
-    """Frees what is allocated on one node.
+    """Frees the devices that are allocated on one node.
 
     Args:
         api: An administrator's client.
-        say: Takes lines for people.
-        node: The node.
-        delete_pods: Delete pods that have not ended; otherwise they are in the way.
-        sleep: Waits.
+        say: Prints a line.
+        node: The name of the node.
+        delete_pods: Delete pods that have not ended; otherwise they are obstacles.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -73,33 +73,32 @@ class ReleaseNode:
         self._sleep = sleep
 
     async def plan(self) -> NodePlan:
-        """Read what there is.
+        """Read the claims and pods of the node.
 
         Raises:
-            ClientError: It cannot be read.
+            ClientError: They cannot be read.
         """
         claims = await self._allocated()
         return NodePlan(tuple(claims), users_of(claims, (await self._api.list(PODS)).items))
 
     async def obstacles(self, plan: NodePlan) -> list[str]:
-        """What is in the way; takes a while where there is a Lease: is it renewed?"""
+        """Return the reasons not to begin. Waits to see whether the agent renews its Lease."""
         found = []
         first = await self._renewed()
         if plan.claims and first:
             await self._sleep(AGENT_LEASE_RENEW_S + 2)
             if await self._renewed() != first:
-                found.append(
-                    f"the agent of node {self._node} renews its Lease: it releases what has ended"
-                )
+                found.append(f"the agent of node {self._node} is alive: it releases claims itself")
         if plan.users and not self._delete_pods:
             found += [f"pod {user} uses a GPU" for user in plan.users.names()]
         return found
 
     async def carry_out(self, plan: NodePlan) -> list[str]:
-        """Release all claims; returns what is still allocated, as sentences.
+        """Release all claims; returns a sentence for each one that is still allocated.
 
         Raises:
-            ClientError: The API server is away, or refuses us something; run it again.
+            ClientError: The API server cannot be reached, or refuses a request. The command may
+                be run again.
         """
         left = []
         if plan.users:
@@ -123,7 +122,7 @@ class ReleaseNode:
                     subresource="status",
                 )
             except (NotFound, Conflict):
-                continue  # it has gone, or another has its name
+                continue  # the claim is gone, or another one has its name
             self._say(f"claim {_name(claim)}: released")
         waited = 0.0
         mine = {claim["status"]["allocation"]["id"] for claim in plan.claims}
@@ -132,7 +131,7 @@ class ReleaseNode:
         ]:
             if waited >= _OPERATOR_S:
                 return left + [
-                    f"claim {_name(claim)} is still allocated: does the operator run?"
+                    f"claim {_name(claim)} is still allocated; check that the operator runs"
                     for claim in held
                 ]
             await self._sleep(_POLL_S)

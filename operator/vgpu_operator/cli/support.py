@@ -1,8 +1,8 @@
-"""`kubectl vgpu support-bundle`: one archive with what an answer to "why?" needs, and no secret.
+"""`kubectl vgpu support-bundle`: collect objects, logs and findings in an archive.
 
-Secrets are never read. Of users' pods only what GPUs are about is kept: names, images, resources,
-status, and the names (never the values) of variables. What could not be had is named in the
-archive, so that its absence is no finding.
+Secrets are never read. Users' pods are reduced to names, images, resources, status, and the names
+(never the values) of variables. The archive lists what could not be collected, so that nobody takes
+a missing file for a missing object.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -63,46 +63,38 @@ _WORKLOADS = (
     ("deployment/vgpu-scheduler", doctor.NAMESPACE),
     ("daemonset/vgpu-nodeagent", AGENT_NAMESPACE),
 )
+_CLAIMS = f"{VGPU_CLAIMS.plural}.json"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 Logs = Callable[[str, str], str]
-"""The logs of all pods of a workload, of its namespace; raises `OSError` or `SubprocessError`."""
+"""Returns the logs of a workload's pods, given its name and its namespace.
+
+Raises `OSError` or `SubprocessError`."""
 
 
-async def collect(
-    api: Api, logs: Logs, *, now: datetime, say: Callable[[str], None]
-) -> dict[str, str]:
-    """The files of the archive by name.
+async def collect(api: Api, logs: Logs, *, say: Callable[[str], None]) -> dict[str, str]:
+    """Return the files of the archive, by name.
 
     Args:
-        api: Where from.
-        logs: How logs are had.
-        now: When.
-        say: Takes lines for people.
+        api: Reads the objects.
+        logs: Reads the logs.
+        say: Prints a line.
 
     Raises:
-        ClientError: The API server is away.
+        ClientError: The API server cannot be reached.
     """
-    files: dict[str, str] = {}
-    left_out: list[str] = []
     found = doctor.findings(await doctor.read(api))
-    files["doctor.json"] = _json([asdict(each) for each in found])
-    files["version.json"] = _json(await api.version())
+    files = {
+        "doctor.json": _json([asdict(each) for each in found]),
+        "version.json": _json(await api.version()),
+    }
+    left_out: list[str] = []
     uids: set[str] = set()
-    for resource, namespace, selector in _KINDS:
-        name = f"{resource.plural}{f'-{namespace}' if namespace else ''}.json"
-        try:
-            items = (await api.list(resource, namespace=namespace, label_selector=selector)).items
-        except ApiError as error:
-            left_out.append(f"{name}: {error}")
-            continue
-        if resource is VGPU_CLAIMS:
-            uids = {
-                ((claim.get("status") or {}).get("reservedFor") or {}).get("podUID", "")
-                for claim in items
-            }
+    async for name, items in _listed_kinds(api, left_out):
         files[name] = _json([_bare(item) for item in items])
         say(f"{name}: {len(items)} objects")
+        if name == _CLAIMS:
+            uids = {_pod_uid(claim) for claim in items}
     try:
         pods = (await api.list(PODS)).items
     except ApiError as error:
@@ -119,8 +111,26 @@ async def collect(
     return files
 
 
+async def _listed_kinds(
+    api: Api, left_out: list[str]
+) -> AsyncIterator[tuple[str, Sequence[Object]]]:
+    """Yield the file name and the objects of each kind; notes the kinds that cannot be listed."""
+    for resource, namespace, selector in _KINDS:
+        name = f"{resource.plural}{f'-{namespace}' if namespace else ''}.json"
+        try:
+            items = (await api.list(resource, namespace=namespace, label_selector=selector)).items
+        except ApiError as error:
+            left_out.append(f"{name}: {error}")
+        else:
+            yield name, items
+
+
+def _pod_uid(claim: Object) -> str:
+    return str(((claim.get("status") or {}).get("reservedFor") or {}).get("podUID", ""))
+
+
 def kubectl_logs(kubectl: Sequence[str]) -> Logs:
-    """Logs by kubectl, which is given with its options."""
+    """Return a function that reads logs with kubectl; the command is given with its options."""
 
     def logs(workload: str, namespace: str) -> str:
         flags = ["--all-containers", "--prefix", "--timestamps", f"--tail={_LOG_LINES}"]
@@ -139,10 +149,10 @@ def kubectl_logs(kubectl: Sequence[str]) -> Logs:
 
 
 def write(path: Path, files: Mapping[str, str], *, now: datetime) -> None:
-    """Write the archive, a gzipped tar.
+    """Write the archive, a gzipped tar file.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     folder = path.name.removesuffix(".tar.gz")
     with tarfile.open(path, "w:gz") as archive:
@@ -155,7 +165,7 @@ def write(path: Path, files: Mapping[str, str], *, now: datetime) -> None:
 
 
 def redacted(pod: Object) -> Object:
-    """A pod without what its owner may not want to show: values of variables, commands, mounts."""
+    """Return a pod without values of variables, commands and mounts, which may be confidential."""
     spec = pod.get("spec") or {}
     containers = {
         key: [
@@ -185,7 +195,7 @@ def _bare(obj: Object) -> Object:
 
 
 def _concerns(pod: Object, uids: set[str]) -> bool:
-    """Whether a pod is one of ours, has a claim, or waits for devices."""
+    """Return True if a pod is one of ours, has a claim, or waits for devices."""
     metadata = pod["metadata"]
     return (
         metadata["namespace"] in (doctor.NAMESPACE, AGENT_NAMESPACE)

@@ -1,6 +1,6 @@
-"""`kubectl vgpu top`: what slices and devices really use, live.
+"""`kubectl vgpu top`: show the memory and compute that slices and devices use.
 
-Use stands in no object of the API, where it would keep every watcher busy: the agents are asked.
+Usage is not stored in the API, where it would keep every watcher busy; the agents are asked.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
 
 @dataclass(frozen=True, slots=True)
 class TopQuery:
-    """What to show.
+    """The rows to show.
 
     Attributes:
         kind: `slices` or `devices`.
-        namespace: Of slices; None: all.
-        node: This one alone; None: all.
+        namespace: The namespace of slices; None: all.
+        node: Show only this node; None: all.
         sort_by: `memory` or `cores`, the largest first, or `name`.
     """
 
@@ -35,11 +35,11 @@ class TopQuery:
 def table(
     query: TopQuery, answers: AgentAnswers, devices: Mapping[str, Mapping[str, Any]]
 ) -> Table:
-    """The rows, sorted.
+    """Return the table, sorted.
 
     Args:
-        query: Which.
-        answers: What the agents answered.
+        query: The rows to show.
+        answers: The answers of the agents.
         devices: GPUDevices by UUID, for sizes and models.
     """
     if query.kind == "devices":
@@ -133,13 +133,13 @@ def _cores(used: float | None, limit: float | None) -> Portion:
 async def show(
     once: Callable[[], tuple[Table, Sequence[str]]], printer: Printer, *, every_s: float | None
 ) -> None:
-    """Print the table; again and again in a terminal, in the same place, until interrupted.
+    """Print the table; in a terminal, refresh it in place until interrupted.
 
     Args:
-        once: The table as it is now, and lines about what is missing from it. Called in a thread:
-            Ctrl-C is not to wait for agents.
-        printer: Where to.
-        every_s: Between two looks; None: one look.
+        once: Returns the current table, and lines about missing rows. It is called in a thread, so
+            that Ctrl-C does not wait for agents.
+        printer: Prints the table.
+        every_s: Seconds between two refreshes; None: print once.
     """
     if every_s is None or not printer.is_terminal:
         shown, missing = await asyncio.to_thread(once)

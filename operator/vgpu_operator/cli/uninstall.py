@@ -1,10 +1,10 @@
-"""`kubectl vgpu uninstall`: takes the project off a cluster, in an order in which nothing can hang.
+"""`kubectl vgpu uninstall`: remove vgpu from a cluster, in an order in which nothing can hang.
 
-What can hang is a claim: only the operator removes its finalizer, when an agent has reported that
-nothing uses its devices. So claims go while both still run; then both end, and the finalizers that
-are left, which nothing can honour any more, are removed here. Webhooks go before all else, or each
-of these writes would wait for them. Every wait has an end, what is left then is named, and the
-command may be run again, on a cluster in any state.
+Claims could hang: only the operator removes their finalizer, after an agent has reported that their
+devices are unused. So claims are deleted while both still run. Then both are stopped, and this
+command removes the remaining finalizers, which nothing else would remove. Webhooks are removed
+first, or each of these writes would wait for them. Every wait has a limit; the command then names
+the objects that are left. It may be run again, on a cluster in any state.
 """
 
 from __future__ import annotations
@@ -58,40 +58,40 @@ OTHERS = (
     Resource(_RBAC, "v1", "rolebindings", "RoleBinding", True),
     Resource(_RBAC, "v1", "roles", "Role", True),
 )
-"""Kinds of the manifests that have no part in the order, of objects outside our namespaces."""
+"""Kinds of objects outside our namespaces that may be removed at any time."""
 REMOVED = (
     *_WEBHOOKS, BINDINGS, DEPLOYMENTS, DAEMON_SETS, *OTHERS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 )  # fmt: skip
-"""Every kind of which objects with our label are removed."""
+"""The kinds of which objects with our label are removed."""
 
 _DOCUMENT = "docs/operations/uninstall.md"
 _POLL_S = 0.5
 _NODES_POLL_S = 5.0
 _RELEASE_S = 60.0
-"""For operator and agents to let claims go in the ordinary way."""
+"""Time for the operator and the agents to release claims themselves."""
 _END_S = 90.0
 _POLICY_S = 30.0
-"""For API servers to notice that a policy is gone."""
+"""Time for all API servers to notice that a policy was deleted."""
 _CLEAN_S = 180.0
 _CAPACITY_S = 420.0
-"""A kubelet keeps the capacity of a plugin that ended for five minutes, and writes 0 then."""
+"""A kubelet keeps the capacity of a plugin that ended for five minutes, then it writes 0."""
 _CAPACITY_STEADY_S = 25.0
-"""A kubelet writes its status every ten seconds when it differs."""
+"""A kubelet writes its status every ten seconds if it differs."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Removal:
-    """What there is to remove.
+    """The objects to remove.
 
     Attributes:
-        objects: Those of the manifests, by kind, as `namespace/name` or `name`.
+        objects: Objects of the manifests, by kind, as `namespace/name` or `name`.
         claims: All claims, as `namespace/name`.
-        users: Pods that use devices, or may.
+        users: Pods that use devices or may use them.
         devices: GPUDevices.
-        nodes: Nodes that carry an annotation of ours or the capacity.
-        agents: The DaemonSets of agents, from which those that clean are made.
+        nodes: Nodes with our annotations or the capacity.
+        agents: The agents' DaemonSets, from which the cleaners are derived.
     """
 
     objects: dict[str, list[str]] = field(default_factory=dict)
@@ -102,13 +102,13 @@ class Removal:
     agents: list[Object] = field(default_factory=list)
 
     def lines(self, resource: str) -> list[str]:
-        """The plan in the order in which it is carried out."""
+        """Return the steps of the plan in order."""
         objects = self.objects
         names = [agent["metadata"]["name"] for agent in self.agents]
         clean = (
-            f"clean every node that DaemonSet {', '.join(names)} serves: CDI specs, mounts, state"
+            f"clean the nodes of DaemonSet {', '.join(names)}: CDI specs, mounts, state"
             if self.agents
-            else f"hosts are not cleaned: no DaemonSet of agents says which ({_DOCUMENT})"
+            else f"hosts are not cleaned: there is no DaemonSet of agents ({_DOCUMENT})"
         )
         kinds = {resource.kind for resource in (*_WEBHOOKS, DEPLOYMENTS, DAEMON_SETS)}
         rest = [
@@ -117,27 +117,27 @@ class Removal:
         return [
             f"remove webhooks: {_listed(_of(objects, *_WEBHOOKS))}",
             f"delete {len(self.users)} pods that use GPUs" if self.users else "no pod uses a GPU",
-            f"delete {len(self.claims)} claims and wait for their release",
-            f"end operator, webhooks and schedulers: {_listed(_of(objects, DEPLOYMENTS))}",
-            "remove finalizers that nothing can honour any more from claims that are left",
-            f"end agents: {_listed(_of(objects, DAEMON_SETS))}",
+            f"delete {len(self.claims)} claims and wait until they are released",
+            f"stop operator, webhooks and schedulers: {_listed(_of(objects, DEPLOYMENTS))}",
+            "remove the finalizers of the remaining claims",
+            f"stop agents: {_listed(_of(objects, DAEMON_SETS))}",
             clean,
             f"delete {len(self.devices)} GPUDevices",
-            f"take {resource} and {', '.join(NODE_ANNOTATIONS)} off {len(self.nodes)} nodes",
+            f"remove {resource} and {', '.join(NODE_ANNOTATIONS)} from {len(self.nodes)} nodes",
             *(f"delete {line}" for line in rest),
         ]
 
 
 class Uninstall:
-    """Takes the project off a cluster.
+    """Removes vgpu from a cluster.
 
     Args:
         api: An administrator's client.
-        say: Takes lines for people.
-        resource: The extended resource whose capacity goes.
-        delete_pods: Delete pods that use devices; otherwise they are in the way.
-        wait_for_capacity: Until kubelets have forgotten the plugin, some five minutes.
-        sleep: Waits.
+        say: Prints a line.
+        resource: The extended resource whose capacity is removed.
+        delete_pods: Delete pods that use devices; otherwise they are obstacles.
+        wait_for_capacity: Wait until kubelets have dropped the resource, about five minutes.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -159,10 +159,10 @@ class Uninstall:
         self._left: list[str] = []
 
     async def plan(self) -> Removal:
-        """Read what there is.
+        """Read the objects to remove.
 
         Raises:
-            ClientError: It cannot be read.
+            ClientError: They cannot be read.
         """
         plan = Removal()
         for kind in REMOVED:
@@ -179,16 +179,17 @@ class Uninstall:
         return plan
 
     def obstacles(self, plan: Removal) -> list[str]:
-        """What is in the way of carrying the plan out."""
+        """Return the reasons not to begin."""
         if not plan.users or self._delete_pods:
             return []
         return [f"pod {user} uses a GPU" for user in plan.users.names()]
 
     async def carry_out(self, plan: Removal) -> list[str]:
-        """Remove everything; returns what is left, as sentences.
+        """Remove everything; returns a sentence for each thing that is left.
 
         Raises:
-            ClientError: The API server is away, or refuses us something; run it again.
+            ClientError: The API server cannot be reached, or refuses a request. The command may
+                be run again.
         """
         for title, step in (
             ("webhooks", self._remove_webhooks),
@@ -246,7 +247,7 @@ class Uninstall:
             for claim in claims:
                 try:
                     await self._release(claim)
-                except (Forbidden, Invalid) as error:  # a policy that an API server still has
+                except (Forbidden, Invalid) as error:  # an API server still applies the policy
                     refused = str(error)
                 except (Conflict, NotFound):
                     continue
@@ -264,22 +265,22 @@ class Uninstall:
         await self._pods_end(found)
 
     async def _clean_hosts(self, plan: Removal) -> None:
-        """One pod a node, like the agents' but that it cleans; ready when it has."""
+        """Run a cleaner on each node of the agents; it is ready once the host is clean."""
         for cleaner in map(cleaner_of, plan.agents):
             await self._delete(DAEMON_SETS, [cleaner])
             await self._until_gone(partial(self._there, DAEMON_SETS, cleaner), _END_S)
             await self._api.create(DAEMON_SETS, cleaner)
             unready = await self._until_gone(partial(self._uncleaned, cleaner), _CLEAN_S)
-            self._left += [f"host of node {node} is not clean" for node in unready]
+            self._left += [f"the host of node {node} is not clean" for node in unready]
             await self._delete(DAEMON_SETS, [cleaner])
             await self._pods_end([cleaner])
         if not plan.agents:
             self._left.append(
-                f"hosts are not clean: no DaemonSet of agents was there ({_DOCUMENT})"
+                f"hosts were not cleaned: there was no DaemonSet of agents ({_DOCUMENT})"
             )
 
     async def _clear_nodes(self, _: Removal) -> None:
-        """A kubelet writes the capacity of a plugin anew for five minutes, and 0 at the end."""
+        """Remove annotations and capacity, until kubelets no longer write the capacity back."""
         await self._delete(GPU_DEVICES, await self._list(GPU_DEVICES))
         steady = waited = 0.0
         while True:
@@ -291,7 +292,7 @@ class Uninstall:
             if not self._wait_for_capacity or steady >= _CAPACITY_STEADY_S:
                 return
             if waited >= _CAPACITY_S:
-                self._left += [f"node {_name(node)} shows {self._resource}" for node in alive]
+                self._left += [f"node {_name(node)} still has {self._resource}" for node in alive]
                 return
             await self._sleep(_NODES_POLL_S)
             waited += _NODES_POLL_S
@@ -301,7 +302,7 @@ class Uninstall:
             await self._delete(kind, await self._ours(kind))
         for kind in (CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES):
             left = await self._until_gone(partial(self._ours, kind), _END_S)
-            self._left += [f"{kind.kind} {_name(obj)} is still there" for obj in left]
+            self._left += [f"{kind.kind} {_name(obj)} still exists" for obj in left]
 
     # Parts.
 
@@ -338,7 +339,7 @@ class Uninstall:
         )
 
     async def _uncleaned(self, cleaner: Object) -> Sequence[str]:
-        """The nodes on which the cleaner has not done its work; a placeholder until it is known."""
+        """Return the nodes that are not clean yet, or a placeholder until they are known."""
         metadata = cleaner["metadata"]
         found = await self._api.get(DAEMON_SETS, metadata["name"], namespace=metadata["namespace"])
         status = found.get("status") or {}
@@ -378,7 +379,7 @@ class Uninstall:
     async def _until_gone(
         self, look: Callable[[], Awaitable[Sequence[Any]]], limit_s: float
     ) -> Sequence[Any]:
-        """Look until there is nothing to see, or `limit_s` has passed; returns the last look."""
+        """Poll until nothing is found or `limit_s` has passed; returns what was found last."""
         waited = 0.0
         while (found := await look()) and waited < limit_s:
             await self._sleep(_POLL_S)
@@ -389,7 +390,7 @@ class Uninstall:
         return await self._list(kind, label_selector=PART_OF_LABEL)
 
     async def _list(self, kind: Resource, **which: Any) -> list[Object]:
-        """Objects of a kind; none where the API server does not serve the kind."""
+        """Return the objects of a kind; none if the API server does not serve it."""
         try:
             return list((await self._api.list(kind, **which)).items)
         except NotFound:
@@ -408,7 +409,7 @@ class Uninstall:
             except NotFound:
                 continue
             except ApiError as error:
-                self._left.append(f"{kind.kind} {_name(obj)} is not deleted: {error}")
+                self._left.append(f"{kind.kind} {_name(obj)} could not be deleted: {error}")
 
 
 def _is_agent(daemon_set: Object) -> bool:

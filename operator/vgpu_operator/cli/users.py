@@ -1,4 +1,4 @@
-"""Pods that use devices, or may: found by the claims that are allocated for them, and ended."""
+"""The pods that use devices: found by the claims that are allocated for them, and deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Pods that claims are allocated for, and that have not ended."""
+    """Pods that claims are allocated for and that have not ended."""
 
     pods: tuple[Object, ...] = field(default=())
 
@@ -25,14 +25,14 @@ class Users:
         return len(self.pods)
 
     def names(self) -> list[str]:
-        """Some of them, for people, and how many more there are."""
+        """Return some of the names, and the number of the others, for people."""
         shown = [_name(pod) for pod in self.pods[:_NAMED]]
         more = len(self.pods) - len(shown)
         return [*shown, f"(and {more} more)"] if more else shown
 
 
 def users_of(claims: Iterable[Object], pods: Iterable[Object]) -> Users:
-    """The pods that these claims are allocated for."""
+    """Return the pods that these claims are allocated for."""
     reserved = {
         (claim.get("status") or {}).get("reservedFor", {}).get("podUID", "")
         for claim in claims
@@ -56,13 +56,20 @@ async def delete_pods(
     sleep: Callable[[float], Awaitable[None]],
     force: bool = False,
 ) -> list[str]:
-    """Delete them and wait; with `force`, and on nodes that are not Ready, no kubelet is asked.
+    """Delete pods and wait until they are gone.
+
+    Args:
+        api: An administrator's client.
+        users: The pods.
+        limit_s: Seconds to wait.
+        sleep: Waits for some seconds.
+        force: Delete without asking kubelets, as is always done on nodes that are not Ready.
 
     Returns:
-        The ones that are still there, as sentences.
+        A sentence for each pod that still exists.
 
     Raises:
-        ClientError: The API server is away, or refuses it.
+        ClientError: The API server cannot be reached, or refuses a request.
     """
     dead = [
         node["metadata"]["name"] for node in (await api.list(NODES)).items if not _is_ready(node)

@@ -1,4 +1,4 @@
-"""The files that people hand in, read with one clear line about whatever is wrong in them."""
+"""Reads the files that users pass, with one clear line about anything invalid."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ QuotaScope = Literal[
     "VolumeAttributesClass",
 ]
 _MOST_OF_A_MANIFEST = 100_000
-"""Values of one file of manifests: more than an API server takes of one object."""
+"""Values in a file of manifests: more than an API server accepts in one object."""
 
 
 class BadDocument(VgpuError):
-    """A file cannot be used; the message names the file, the place in it and what is wrong."""
+    """A file is unusable; the message names the file, the place in it and the reason."""
 
 
 class _Document(BaseModel):
@@ -49,14 +49,14 @@ Slice = Annotated[int, Field(ge=0, le=63)]
 
 
 class MigPlace(_Document):
-    """Memory slices that an instance may lie on."""
+    """Memory slices that an instance may occupy."""
 
     start: Slice
     size: Annotated[int, Field(ge=1, le=64)]
 
 
 class MigProfileState(_Document):
-    """What a device may be cut into."""
+    """A MIG profile of a device."""
 
     name: Name
     memory_mib: Count = Field(alias="memoryMiB")
@@ -66,14 +66,14 @@ class MigProfileState(_Document):
 
 
 class MigInstanceState(_Document):
-    """An instance that is in use apart from the state's claims."""
+    """A MIG instance that is used by something else than the state's claims."""
 
     profile: Name
     start: Slice
 
 
 class MigState(_Document):
-    """Multi-instance mode of a device; what is in use of the device includes its instances."""
+    """The MIG mode of a device; its used amounts include its instances."""
 
     enabled: bool = True
     profiles: Annotated[list[MigProfileState], Field(max_length=64)] = Field(default_factory=list)
@@ -81,7 +81,7 @@ class MigState(_Document):
 
 
 class PartState(_Document):
-    """A part that another vendor's device is given in."""
+    """A part that another vendor's device can be divided into."""
 
     name: Name
     size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)]
@@ -90,7 +90,7 @@ class PartState(_Document):
 
 
 class DeviceState(_Document):
-    """A device, with what is in use of it apart from the state's claims."""
+    """A device, with the amounts that are used by something else than the state's claims."""
 
     uuid: Name
     index: Annotated[int, Field(ge=0, le=1023)] | None = None
@@ -111,7 +111,7 @@ class DeviceState(_Document):
 
 
 class PairScore(_Document):
-    """How well two devices are connected; of both ways unless the other way is given too."""
+    """The score of the link between two devices, in both directions unless both are given."""
 
     a: Name
     b: Name
@@ -137,7 +137,7 @@ class ScopeEntry(_Document):
 
 
 class ScopeSelectorEntry(_Document):
-    """Lines that must all hold."""
+    """Expressions that must all hold."""
 
     match_expressions: list[ScopeEntry] = Field(default_factory=list)
 
@@ -152,12 +152,12 @@ class QuotaEntry(_Document):
 
     @property
     def spec(self) -> ResourceQuotaSpec:
-        """Its spec, as the cluster has it."""
+        """The spec of the ResourceQuota."""
         return ResourceQuotaSpec.model_validate(self.model_dump(exclude={"namespace"}))
 
 
 class ClusterState(_Document):
-    """All that a decision looks at."""
+    """A cluster: everything that decides where a pod goes."""
 
     config: dict[str, Any] = Field(default_factory=dict)
     quotas: list[QuotaEntry] = Field(default_factory=list)
@@ -166,7 +166,7 @@ class ClusterState(_Document):
 
 
 class Case(_Document):
-    """One question of many."""
+    """A question with its own state, from a file of many."""
 
     id: str | int
     state: dict[str, Any]
@@ -175,10 +175,10 @@ class Case(_Document):
 
 
 def read_state(document: Any, *, source: str) -> ClusterState:
-    """A state, checked.
+    """Read and validate a state.
 
     Raises:
-        BadDocument: names the place.
+        BadDocument: The state is invalid; names the place.
     """
     try:
         state = ClusterState.model_validate(document)
@@ -207,11 +207,13 @@ def read_state(document: Any, *, source: str) -> ClusterState:
 
 
 def _refuse_twins(named: Iterable[tuple[str, str]], source: str) -> None:
-    """Names, each with where it stands, of which no two may be the same."""
+    """Refuse a name that occurs twice; each is given with its place."""
     first: dict[str, str] = {}
     for place, name in named:
         if name in first:
-            raise BadDocument(f"{source}: {place}: {name!r} stands at {first[name]} already")
+            raise BadDocument(
+                f"{source}: {place}: Duplicate value: {name!r}: first at {first[name]}"
+            )
         first[name] = place
 
 
@@ -223,7 +225,7 @@ def _check_mig(device: DeviceState, *, source: str) -> None:
         for profile in device.mig.profiles
     }
     if len(places) != len(device.mig.profiles):
-        raise BadDocument(f"{source}.profiles: two of them have the same name")
+        raise BadDocument(f"{source}.profiles: two profiles have the same name")
     for number, instance in enumerate(device.mig.instances):
         if instance.start not in places.get(instance.profile, ()):
             raise BadDocument(
@@ -233,34 +235,34 @@ def _check_mig(device: DeviceState, *, source: str) -> None:
 
 
 def read_case(document: Any, *, source: str) -> Case:
-    """One line of a file of cases.
+    """Read a line of a file of cases.
 
     Raises:
-        BadDocument: names the place.
+        BadDocument: The line is invalid; names the place.
     """
     try:
         case = Case.model_validate(document)
     except ValidationError as error:
         raise BadDocument(f"{source}: {describe(error)}") from error
     if (case.pod is None) == (case.claim is None):
-        raise BadDocument(f"{source}: give a pod or a claim, one of them")
+        raise BadDocument(f"{source}: a case needs either a pod or a claim")
     return case
 
 
 def json_file(path: Path) -> Any:
-    """A JSON document.
+    """Read a JSON file.
 
     Raises:
-        BadDocument: it cannot be read, or is no JSON.
+        BadDocument: The file cannot be read, or is not JSON.
     """
     return _json(_text(path), source=str(path))
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line of a file that is not empty: where it stands, and its text.
+    """Yield the place and the text of each line that is not empty.
 
     Raises:
-        BadDocument: the file cannot be read.
+        BadDocument: The file cannot be read.
     """
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
@@ -268,54 +270,54 @@ def json_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def json_text(text: str, *, source: str) -> Any:
-    """A JSON document that stands in one line of a file.
+    """Read a JSON document from a line of a file.
 
     Raises:
-        BadDocument: it is no JSON.
+        BadDocument: The text is not JSON.
     """
     return _json(text, source=source)
 
 
 def yaml_documents(path: Path) -> list[Any]:
-    """The documents of a YAML file; `-` is what comes in.
+    """Read the documents of a YAML file; `-` is standard input.
 
     Raises:
-        BadDocument: it cannot be read, or has what JSON cannot express.
+        BadDocument: The file cannot be read, or has values that JSON cannot express.
     """
     return yaml_text(_text(path), source=str(path))
 
 
 def yaml_text(text: str, *, source: str) -> list[Any]:
-    """The documents of a text.
+    """Read the documents of a YAML text.
 
     Raises:
-        BadDocument: it is no YAML, or has what JSON cannot have.
+        BadDocument: The text is not YAML, or has values that JSON cannot express.
     """
     try:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadDocument(f"{source}: {error}") from error
     except (LookupError, AttributeError, TypeError) as error:
-        # What a tag such as !!int or !!bool is given goes unchecked there.
-        raise BadDocument(f"{source}: a value is not of its tag: {error}") from error
+        # PyYAML does not check the value of a tag such as !!int or !!bool.
+        raise BadDocument(f"{source}: a value does not match its tag: {error}") from error
     for document in documents:
         _refuse_what_is_not_plain(document, source=source, most_values=_MOST_OF_A_MANIFEST)
     return documents
 
 
 def manifests(path: Path) -> list[dict[str, Any]]:
-    """The documents of a YAML file that have a place in a cluster; `-` is what comes in.
+    """Read the pods, claims, workloads and lists of a YAML file; `-` is standard input.
 
-    Pods, claims, workloads and lists of such; documents of other kinds are left out.
+    Documents of other kinds are skipped.
 
     Raises:
-        BadDocument: it cannot be read, or holds none.
+        BadDocument: The file cannot be read, or has none of them.
     """
     return _with_pods(yaml_documents(path), source=str(path))
 
 
 def manifests_in(text: str, *, source: str) -> list[dict[str, Any]]:
-    """As `manifests`, of a text."""
+    """Read a text as `manifests` reads a file."""
     return _with_pods(yaml_text(text, source=source), source=source)
 
 
@@ -323,7 +325,7 @@ def _with_pods(documents: list[Any], *, source: str) -> list[dict[str, Any]]:
     desired = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
     if not desired:
         raise BadDocument(
-            f"{source}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"
+            f"{source}: no pods or claims found: must have a Pod, a VGPUClaim, a workload or a list"
         )
     return desired
 

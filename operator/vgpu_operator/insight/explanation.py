@@ -36,22 +36,23 @@ from vgpu_operator.node_filter import NodeRules
 
 @dataclass(slots=True)
 class Explanation:
-    """All that is known of one request.
+    """The explanation of a pod or a claim.
 
     Attributes:
         subject: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`.
-        claim: NAMESPACE/NAME; the claim need not exist yet.
+        claim: NAMESPACE/NAME of the claim, which need not exist yet.
         asks: The request in short.
-        state: The claim's.
-        reason: The condition's.
-        message: The condition's: the operator's last report.
-        now: Why no node serves it as things are; empty where one does.
-        node: Which node it has; empty: none.
-        devices: What it has there.
-        nodes: Each node that was checked.
-        nodes_hidden: So many more were not shown.
-        not_shown: Why nodes are not explained.
-        not_judged: What of the pod was left out, and why.
+        state: The state of the claim.
+        reason: The reason of its condition.
+        message: The message of its condition, which is the operator's last report.
+        since: The time since the condition changed, for people.
+        now: Why no node can serve it now; empty if one can.
+        node: The node that it has; empty: none.
+        devices: The devices that it has there.
+        nodes: The verdicts of nodes.
+        nodes_hidden: The number of nodes that are not shown.
+        not_shown: Why there are no nodes; empty if there are.
+        not_judged: The checks that are left out, with the reason.
     """
 
     subject: str
@@ -84,14 +85,14 @@ def explained(
     reads: Reads = every_namespace,
     unread: Unread = EVERYTHING_READ,
 ) -> Explanation:
-    """As `explain`, of a claim in a state that is kept up to date.
+    """Explain a claim in a state that is kept up to date.
 
     Args:
-        state: Left as it is.
+        state: The engine's state, which is not changed.
         claim: One of its claims.
-        now: For how long something has been so.
-        reads: Whose claims are named.
-        unread: What the state lacks.
+        now: The time for durations.
+        reads: Tells whose claims may be named.
+        unread: The parts of the cluster that the state lacks.
     """
     pods = state.cache.pods_of(key_of(claim))
     pod = pods[0] if pods else None
@@ -101,7 +102,13 @@ def explained(
 
 
 def from_status(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Explanation:
-    """What the claim's status has, if there is one."""
+    """Return an explanation with the report of the claim's status, if there is a claim.
+
+    Args:
+        claim: The claim; None: it does not exist yet.
+        subject: The pod or claim to explain; None: the claim.
+        now: The time for durations.
+    """
     name = "" if claim is None else "{0.namespace}/{0.name}".format(key_of(claim))
     said = Explanation(subject or f"claim {name}", name)
     if claim is not None:
@@ -110,7 +117,7 @@ def from_status(claim: VGPUClaim | None, subject: str | None, now: datetime) -> 
 
 
 def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
-    """From the claim's status."""
+    """Copy the report of the claim's status."""
     status = claim.status
     said.asks = status.summary or summary(claim.spec)
     said.state = claim.shown_state
@@ -141,11 +148,11 @@ def ask_nodes(
     """Add to an explanation what each node makes of the claim now.
 
     Args:
-        state: Left as it is.
+        state: The engine's state, which is not changed.
         pod: The pod that waits with the claim or runs with it; None: there is none.
         claim: Its claim, or one without a pod; None: the pod has none yet.
-        said: What the claim's status reports.
-        reads: Whose claims are named.
+        said: The explanation so far.
+        reads: Tells whose claims may be named.
         unread: The parts of the cluster that the state lacks.
     """
     gated = pod if pod is not None and pod.is_gated else None
@@ -207,7 +214,7 @@ def _kind(
 def _refused_first(
     state: State, pod: GPUPod, claim: VGPUClaim | None, said: Explanation
 ) -> Refusal | None:
-    """Why a pod goes nowhere, whatever devices there are."""
+    """Return the refusal of a pod that does not depend on devices, or None."""
     if said.node:
         return refusal_before_nodes(state, pod, claim) if pod.is_gated else None
     if pod.is_gated:

@@ -1,8 +1,7 @@
-"""What the operator would decide, asked of its own functions on the engine's state.
+"""Answers questions about new pods and claims with the operator's functions on the engine's state.
 
-`explain` asks about what there is; `simulate` and the web page ask about what there is not, which
-is a `LiveCluster`'s to answer. Where not everything could be read, a pod is judged without the part
-that rests on it, and `not_judged` names that part.
+If parts of the cluster could not be read, a pod is judged without the rules that depend on them,
+and `not_judged` names those rules.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _EPHEMERAL = "ephemeral volumes are not judged: their claims are made with the p
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Why parts of a cluster are not known; empty: they are.
+    """The reasons why parts of a cluster are not known; each is empty if the part is known.
 
     Attributes:
-        config: The operator's configuration.
-        pods: The pods of all namespaces.
-        volumes: PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes.
+        config: For the operator's configuration.
+        pods: For the pods of all namespaces.
+        volumes: For PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSINodes.
     """
 
     config: str = ""
@@ -52,7 +51,7 @@ EVERYTHING_READ = Unread()
 
 
 def known_part(pod: GPUPod, unread: Unread) -> GPUPod:
-    """The pod without what cannot be judged of it."""
+    """Return the pod without the parts that cannot be judged."""
     spec: dict[str, Any] = {}
     if unread.volumes:
         spec["volumes"] = []
@@ -65,22 +64,22 @@ def known_part(pod: GPUPod, unread: Unread) -> GPUPod:
 
 
 def not_judged(config: ClusterConfig, pod: GPUPod | None, unread: Unread) -> str:
-    """What an answer leaves out, in one line; empty: nothing.
+    """Return a line about the checks that an answer leaves out; empty if there are none.
 
     Args:
-        config: The cluster's, or the one that is assumed.
-        pod: One that is judged as the operator judges gated pods; None: there is none.
-        unread: What could not be read.
+        config: The cluster's configuration, or the one that is assumed.
+        pod: The pod, if it is judged as the operator judges gated pods; else None.
+        unread: The parts of the cluster that could not be read.
     """
     lines = []
     if unread.config:
         lines.append(
-            "the operator's configuration is not known, and the defaults with scheduling.mode "
-            f"{config.scheduling.mode} are assumed: {unread.config}"
+            "the operator's configuration is not known; the defaults are assumed, with "
+            f"scheduling.mode {config.scheduling.mode}: {unread.config}"
         )
     if pod is not None and unread.pods:
         lines.append(
-            f"what other pods take of nodes, and rules about pods, are not judged: {unread.pods}"
+            f"resources that other pods use, and rules about pods, are not judged: {unread.pods}"
         )
     if pod is not None and unread.volumes and pod.host_demand.volumes:
         lines.append(f"volumes are not judged: {unread.volumes}")
@@ -88,16 +87,16 @@ def not_judged(config: ClusterConfig, pod: GPUPod | None, unread: Unread) -> str
 
 
 class LiveCluster:
-    """A cluster as the engine knows it, which answers questions about pods and claims that are new.
+    """A cluster as the engine knows it, for questions about pods and claims that do not exist.
 
-    Nothing is written, neither there nor, once it is left as a context manager, in the state.
+    Nothing is written to the cluster. Changes to the state are undone at the end of the context.
 
     Args:
-        state: Nothing else changes it meanwhile.
-        unread: By namespace: what could not be read of what its pods are judged by.
+        state: The engine's state, which nothing else may change meanwhile.
+        unread: Returns for a namespace the parts of the cluster that could not be read.
 
     Attributes:
-        state: The state.
+        state: The engine's state.
     """
 
     def __init__(
@@ -121,25 +120,25 @@ class LiveCluster:
 
     @property
     def config(self) -> ClusterConfig:
-        """The operator's."""
+        """The operator's configuration."""
         return self.state.config
 
     @property
     def columns(self) -> Columns:
-        """Its devices."""
+        """The cluster's devices."""
         return self.state.ledger.columns
 
     @property
     def nodes(self) -> Collection[str]:
-        """Its nodes with devices, by name."""
+        """The names of the nodes with devices."""
         return self.state.ledger.nodes()
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """A claim, or a template of claims."""
+        """Return a claim or a template of claims; None if it does not exist."""
         return self.state.cache.claim(ClaimKey(namespace, name))
 
     def decide(self, question: Question) -> Outcome:
-        """Where it goes. Nothing is held."""
+        """Return the place of the pod or claim, or the refusal; no devices are held."""
         pod, ledger = self._pod(question), self.state.ledger
         if pod is not None and self._is_gated(pod):
             refusal = refusal_before_nodes(self.state, pod, self.state.cache.claim(pod.claim))
@@ -161,7 +160,7 @@ class LiveCluster:
         return Outcome(plan, plan.text if found is None else found.message)
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Why nodes do not serve it, by name."""
+        """Return the reasons of the nodes that cannot serve it, by node name."""
         if question.standing is not None:
             elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
             return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
@@ -175,7 +174,7 @@ class LiveCluster:
         )
 
     def kind(self, question: Question) -> EquivalenceClass:
-        """What it asks for, of devices and of nodes."""
+        """Return the class that it would wait in: its demand for devices and nodes."""
         pod, request = self._pod(question), self.demand(question)
         if pod is None:
             return EquivalenceClass(request, NodeRules(), question.namespace)
@@ -185,14 +184,14 @@ class LiveCluster:
         )
 
     def demand(self, question: Question) -> Demand:
-        """What it asks for of devices."""
+        """Return the devices that it asks for."""
         pod = self._pod(question)
         if pod is None:
             return Demand.of(question.spec, self.config)
         return pod.request(question.spec, self.config)
 
     def not_judged(self, question: Question) -> str:
-        """What an answer leaves out, in one line; empty: nothing."""
+        """Return a line about the checks that the answer leaves out; empty if there are none."""
         pod, unread = question.pod, self._unread(question.namespace)
         new = None if pod is None else self._new(question, pod)
         if pod is None or new is None or not self._is_gated(new):
@@ -202,12 +201,12 @@ class LiveCluster:
         return "; ".join(filter(None, (line, _EPHEMERAL if is_made else "")))
 
     def budget(self, question: Question) -> Budget:
-        """What it may still take of its namespace's quotas."""
+        """Return the amounts that its namespace's quotas still allow."""
         pod = self._pod(question)
         return self.state.ledger.budget(question.namespace, None if pod is None else pod.scopes)
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """From now on it has what was decided; what stands already is held."""
+        """Hold the decided devices from now on; devices that it already has are held anyway."""
         if question.standing is not None:
             return
         ledger, node, key = self.state.ledger, outcome.plan.node, self._key(question)
@@ -227,31 +226,31 @@ class LiveCluster:
             self._held.callback(ledger.forget_pod, uid)
 
     def utilisation(self) -> dict[str, float]:
-        """The used part of all slots, cores and memory, in percent."""
+        """Return the used part of all slots, cores and memory, in percent."""
         columns = self.columns
         numbers = (columns.node_id(name) for name in self.nodes)
         of_nodes = (columns.node_devices[number] for number in numbers if number is not None)
         return utilisation(columns, [device for devices in of_nodes for device in devices])
 
     def _key(self, question: Question) -> ClaimKey:
-        """Of a claim that no cluster can have: names have no slash."""
+        """Return a key that no real claim can have: names contain no slash."""
         return ClaimKey(question.namespace, f"question/{self._count}")
 
     def _pod(self, question: Question) -> GPUPod | None:
-        """What is known of its pod."""
+        """Return the parts of its pod that can be judged; None for a claim."""
         if question.pod is None:
             return None
         return known_part(self._new(question, question.pod), self._unread(question.namespace))
 
     def _new(self, question: Question, given: Pod) -> GPUPod:
-        """Its pod as one that is being created, whatever it was before."""
+        """Return its pod as one that is being created, whatever it was before."""
         identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
         labels = given.metadata.labels | {names.LABEL_ADMITTED: names.ADMITTED}
         metadata = given.metadata.model_copy(update=identity | {"labels": labels})
         volumes = [each for each in given.spec.volumes if not each.get("ephemeral")]
         new = _with(given.model_copy(update={"metadata": metadata}), volumes=volumes)
         pod = gpu_pod_of(new, self.config)
-        assert pod is not None  # else it would be no question
+        assert pod is not None  # a question is about a pod that asks for devices
         return pod
 
     def _is_gated(self, pod: GPUPod) -> bool:

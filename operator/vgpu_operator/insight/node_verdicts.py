@@ -1,4 +1,4 @@
-"""What each node makes of a claim: whether it would serve it, and the devices it has."""
+"""The verdict of each node on a claim: reasons, devices, and the claims that would have to end."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from vgpu_operator.placement import refusals_on
 from vgpu_operator.placement.score import device_score, node_score
 
 MOST_NODES = 20
-"""Shown of a fleet, the best first."""
+"""The number of nodes that are shown of a fleet, the best first."""
 
 Reads: TypeAlias = Callable[[str], bool]
-"""Whether claims of a namespace are named; those of others are counted."""
+"""Returns True if claims of a namespace may be named; other claims are only counted."""
 
 
 def every_namespace(_: str) -> bool:
-    """Names all claims."""
+    """Allow the claims of all namespaces to be named."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """A device of a node that was checked.
+    """A device of a checked node.
 
     Attributes:
-        score: What the device's policy compares; a device that serves best has the most or the
-            least of it, by policy.
-        free_memory_mib: What no claim holds, without what the claim itself holds.
-        held_by: The claims that hold it, with their amounts.
+        score: The score that the device policy compares; the policy prefers the highest or the
+            lowest.
+        free_memory_mib: The memory that no other claim holds, in MiB.
+        held_by: The other claims that hold it, with their amounts.
     """
 
     uuid: str
@@ -51,14 +51,15 @@ class DeviceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """A node that was checked.
+    """A checked node.
 
     Attributes:
-        score: How full its devices are without the claim, 0 to 30; the node policy compares it.
-        verdict: `holds it`, `would serve`, how many of its devices an earmark keeps, or the reasons
-            why it does not.
-        end_first: Where it does not: the claims whose end would let it serve; None where none of
-            them would.
+        score: The score that the node policy compares: 0 (empty) to 30 (full), without the claim.
+        verdict: `holds it`, `would serve`, the number of devices that earmarks keep, or the
+            reasons of the refusal.
+        serves: True if the node holds the claim or would serve it.
+        end_first: The claims that would have to end before it could serve; None if that would not
+            help, or is not needed.
     """
 
     name: str
@@ -72,14 +73,14 @@ class NodeVerdict:
 def verdicts(
     state: State, key: ClaimKey, kind: EquivalenceClass, *, chosen: str = "", reads: Reads
 ) -> list[NodeVerdict]:
-    """What nodes make of a claim, which holds nothing meanwhile: the best, `MOST_NODES` of them.
+    """Return the verdicts of the best `MOST_NODES` nodes, as if the claim held nothing.
 
     Args:
-        state: Left as it is.
-        key: The claim, which need not exist.
-        kind: What it asks for.
-        chosen: The node that it has; it comes first.
-        reads: Whose claims are named.
+        state: The engine's state, which is not changed.
+        key: The key of the claim, which need not exist.
+        kind: The class of requests that the claim belongs to.
+        chosen: The node that the claim has, which comes first; empty: none.
+        reads: Tells whose claims may be named.
     """
     names = state.ledger.nodes()
     with state.ledger.without(key):
@@ -160,10 +161,10 @@ def _of_others(count: int) -> str:
 def _with_ends(
     state: State, view: NodeVerdict, key: ClaimKey, kind: EquivalenceClass, reads: Reads
 ) -> NodeVerdict:
-    """With the claims whose end would let the node serve: none of them could be left out.
+    """Add the smallest set of claims that would have to end before the node could serve.
 
-    As kube-scheduler finds the pods to preempt: were all of them gone, and then each is let stay,
-    the most important and oldest first, as long as there is room.
+    This is how kube-scheduler finds pods to preempt: assume that all are gone, then let each stay
+    if there is room for it, the most important and oldest first.
     """
     held = {holder.key for d in view.devices for holder in state.ledger.holders(d.uuid)} - {key}
     if not held or not _serves_without(state, view.name, kind, held):
@@ -184,7 +185,7 @@ def _serves_without(state: State, node: str, kind: EquivalenceClass, gone: set[C
 
 
 def _importance(state: State, key: ClaimKey) -> tuple[int, str, ClaimKey]:
-    """The most important first: by the priority of the claim's pods, then by age."""
+    """Return a sort key: the priority of the claim's pods, then its age; the greatest first."""
     priority = max((pod.priority for pod in state.cache.pods_of(key)), default=0)
     claim = state.cache.claim(key)
     created = "" if claim is None else claim.metadata.creation_timestamp or ""

@@ -1,4 +1,4 @@
-"""A cluster on paper to ask about: the columns, quotas and claims of a state file."""
+"""A cluster that a file describes, for `simulate`: its devices, quotas and claims."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _POLICY_WORDS: Mapping[str, Collection[str]] = {
 
 
 class Cluster:
-    """The contents of a state file, ready to be decided on.
+    """The cluster that a state file describes.
 
     Args:
-        state: The file, checked.
-        source: Its name, for errors.
+        state: The content of the file.
+        source: The name of the file, for errors.
 
     Raises:
-        BadDocument: the configuration, a claim or a node's policy cannot be read.
+        BadDocument: The configuration, a claim or a node's policy is invalid.
     """
 
     def __init__(self, state: ClusterState, *, source: str) -> None:
@@ -89,11 +89,11 @@ class Cluster:
     # Questions.
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """A claim, or a template of claims, of the state."""
+        """Return a claim or a template of claims; None if it does not exist."""
         return self.claims.get((namespace, name))
 
     def decide(self, question: Question) -> Outcome:
-        """Where it goes. Nothing is held."""
+        """Return the place of the pod or claim, or the refusal; no devices are held."""
         if question.standing is not None:
             return Outcome(plan_of(question.standing, self.refusals(question)))
         plan = place(
@@ -106,7 +106,7 @@ class Cluster:
         return Outcome(plan, plan.text if plan.refused else "")
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Why nodes do not serve it, by name."""
+        """Return the reasons of the nodes that cannot serve it, by node name."""
         if question.standing is not None:
             elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
             return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
@@ -119,31 +119,33 @@ class Cluster:
         )
 
     def not_judged(self, question: Question) -> str:
-        """Behind the gate, what a pod asks of nodes besides devices: a state does not have it."""
+        """Return a line about demands of gated pods that a state file says nothing about."""
         pod = question.pod
         if self.config.scheduling.mode != "Gate" or pod is None or question.standing is not None:
             return ""
         besides = ", ".join(_besides_devices(HostDemand.of(pod), self.config))
-        return f"{besides}: not judged, a state does not have them" if besides else ""
+        return (
+            f"{besides}: not judged, because a state file does not describe them" if besides else ""
+        )
 
     def demand(self, question: Question) -> Demand:
-        """What it asks for."""
+        """Return the devices that it asks for."""
         pod = question.pod
         by_labels = pod is not None and follows_labels(pod, self.config)
         return Demand.of(question.spec, self.config, by_labels=by_labels)
 
     def budget(self, question: Question) -> Budget:
-        """What it may still take of its namespace's quotas."""
+        """Return the amounts that its namespace's quotas still allow."""
         return self._quotas.left(question.namespace, _scopes(question))
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """From now on it holds its devices; what stands already is held."""
+        """Hold the decided devices from now on; devices that it already has are held anyway."""
         if question.standing is None:
             shares = shares_of(question.spec, outcome.plan.allocation())
             self._charge(question.namespace, shares, _scopes(question))
 
     def utilisation(self) -> dict[str, float]:
-        """The used part of all slots, cores and memory, in percent."""
+        """Return the used part of all slots, cores and memory, in percent."""
         return utilisation(self.columns, list(self._numbers.values()))
 
     def _nodes_for(self, question: Question) -> NodeFilter:
@@ -153,7 +155,7 @@ class Cluster:
         return self._filters.of(NodeRules.of(pod, kinds=node_kinds(pod, self.config)))
 
     def _check_quota(self, quota: QuotaEntry, source: str) -> None:
-        """A live quota that cannot be read lets nothing through; in a file it is a slip."""
+        """Refuse a quota that cannot be read; a real cluster would let nothing through."""
         nvidia = self.config.nvidia
         for name in (nvidia.resource_memory_name, nvidia.resource_core_name):
             written = quota.hard.get(f"limits.{name}", 0)
@@ -239,7 +241,7 @@ class Cluster:
         namespace = claim.metadata.namespace or "default"
         name = claim.metadata.name
         if name and (namespace, name) in self.claims:
-            text = f"claim {namespace}/{name} is there more than once"
+            text = f"claim {namespace}/{name} occurs more than once"
             raise BadDocument(f"{source}: claims[{at}]: {text}")
         self.claims[namespace, name] = claim
         self._charge(namespace, shares)
@@ -263,14 +265,14 @@ class Cluster:
             )
             if share.contradicts(in_mig_mode=columns.mode[number] == "MIG"):
                 self._fill(number)
-        for name in shares.full_nodes:  # one of its devices, unknown which
+        for name in shares.full_nodes:  # the claim holds one of its devices; which is not known
             node = columns.node_id(name)
             for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
         self._quotas.move(namespace, before=NOTHING, after=shares, scopes=scopes)
 
     def _fill(self, number: int) -> None:
-        """How much of the device is in use is unknown, so all of it counts."""
+        """Count all of a device as used, because the used amount is not known."""
         columns = self.columns
         slots, cores, memory, slices = columns.in_use(number)
         columns.set_used(
@@ -283,12 +285,12 @@ class Cluster:
 
 
 def _scopes(question: Question) -> PodScopes | None:
-    """What quotas ask about its pod; None: a claim without one is asked about."""
+    """Return the properties of its pod that quota scopes select by; None for a claim."""
     return None if question.pod is None else PodScopes.of(question.pod)
 
 
 def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:
-    """What is asked of a node besides devices, in words."""
+    """Return names for the demands on a node besides devices."""
     ours = {name for dialect in dialects() for name in dialect.resource_names(config)}
     found = [name for name, _ in requested.amounts if name not in (*ours, PODS)]
     peers = requested.peers
@@ -301,7 +303,7 @@ def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:
 
 
 def utilisation(columns: Columns, devices: Sequence[int]) -> dict[str, float]:
-    """The used part of devices' slots, cores and memory, in percent."""
+    """Return the used part of devices' slots, cores and memory, in percent."""
     totals = {
         "slots": (columns.slots_used, columns.slots),
         "cores": (columns.cores_used, columns.cores),
@@ -332,7 +334,7 @@ def _offers(device: DeviceState) -> list[Offer]:
 
 
 def _instances(device: DeviceState) -> list[Instance]:
-    """The instances that are in use, each of which lies where its profile may."""
+    """Return the instances in use; documents are checked for valid places."""
     if device.mig is None:
         return []
     desired = {(instance.profile, instance.start) for instance in device.mig.instances}
@@ -345,7 +347,7 @@ def _instances(device: DeviceState) -> list[Instance]:
 
 
 def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
-    """Each device's links to the others."""
+    """Return the link scores of each device to the others."""
     links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
     for pair in entry.pair_scores:
         links[pair.b].setdefault(pair.a, pair.score)

@@ -1,8 +1,8 @@
-"""Whether a document holds nothing but what JSON can express, to a bearable depth.
+"""Checks that a document has only values that JSON can express, and limited depth.
 
-YAML can express more: numbers that are none, dates, keys that are no text, a list that holds
-itself. JSON's own texts can hold halves of characters and numbers without end. Whatever reads a
-document later may take for granted that it is plain.
+YAML has more: NaN, dates, keys that are not strings, lists that contain themselves. Even JSON text
+may have lone surrogates and numbers of any size. Code that reads a document later may rely on this
+check.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from vgpu_api.field_errors import path
 
 MOST_LEVELS = 64
 MOST_VALUES = 50_000_000
-"""More than any cluster; an end for a text that names one part of itself again and again."""
+"""More than any cluster has; stops a YAML text that expands its aliases again and again."""
 _MOST_BITS = 1024
 
 _Place = tuple[Any, int | str] | None
-"""(the place of what holds it, its key there)."""
+"""(the place of the container, the key in it)."""
 
 
 def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -> None:
-    """Raise for the first value that JSON cannot express, or that lies too deep.
+    """Refuse a document with a value that JSON cannot express or that is nested too deeply.
 
     Args:
-        document: As it was read.
-        most_values: So many are checked.
+        document: The document as it was read.
+        most_values: The largest number of values that is accepted.
 
     Raises:
-        BadInput: names the path.
+        BadInput: Names the path of the first such value.
     """
     waiting: list[tuple[Any, int, _Place]] = [(document, 0, None)]
     seen = 0
@@ -56,13 +56,13 @@ def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -
 
 
 def _expected_instead_of(value: Any) -> str | None:
-    """What would be right in the place of a single value; None if it is."""
+    """Return a description of valid values if this one is invalid, else None."""
     if isinstance(value, dict | list):
         return f"at most {MOST_LEVELS} levels deep"
     if isinstance(value, str):
-        return None if _is_text(value) else "text without half a character"
+        return None if _is_text(value) else "text without lone surrogates"
     if isinstance(value, float):
-        return None if math.isfinite(value) else "a number that JSON can say"
+        return None if math.isfinite(value) else "a finite number"
     if value is None or (isinstance(value, int) and value.bit_length() <= _MOST_BITS):
         return None
     if isinstance(value, int):

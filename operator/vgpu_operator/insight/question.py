@@ -1,6 +1,6 @@
-"""Where would this pod or claim go? The question, read from a document, and what answers it.
+"""Questions about where a pod or a claim would go, and the interface of clusters that answer them.
 
-That is a cluster on paper (`cluster.Cluster`) or a live one (`judge.LiveCluster`).
+`offline_cluster.Cluster` answers from a file and `live_cluster.LiveCluster` from a real cluster.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ from vgpu_operator.placement.geometry import Instance
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pod or a claim whose place is wanted.
+    """A pod or a claim to find a place for.
 
-    `pod` is None for a claim. `containers` names the container of each request of a named claim,
-    `standing` what that claim holds already.
+    Attributes:
+        spec: The devices that it asks for.
+        namespace: Its namespace.
+        pod: The pod; None if the question is about a claim.
+        containers: The container of each request, if the pod names a claim.
+        standing: The devices that the named claim already holds.
     """
 
     spec: VGPUClaimSpec
@@ -51,12 +55,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where a question's pod or claim goes.
+    """The answer to a question.
 
     Attributes:
-        plan: Its node and devices.
-        refused: Why there are none, in a condition's words; empty: there are.
-        of_nodes: Whether nodes were checked: a pod may be refused before that.
+        plan: The node and the devices.
+        refused: The message of the refusal; empty if there is a place.
+        of_nodes: True if nodes were checked; a pod may be refused before that.
     """
 
     plan: Plan
@@ -65,60 +69,60 @@ class Outcome:
 
 
 class Known(Protocol):
-    """What a question is read with: a cluster's configuration and claims."""
+    """The part of a cluster that questions are read with: its configuration and claims."""
 
     @property
     def config(self) -> ClusterConfig:
-        """The cluster's."""
+        """The cluster's configuration."""
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """A claim, or a template of claims."""
+        """Return a claim or a template of claims; None if it does not exist."""
 
 
 class Judge(Known, Protocol):
-    """A cluster that answers. Only `charge` changes it."""
+    """A cluster that answers questions. Only `charge` changes it."""
 
     @property
     def columns(self) -> Columns:
-        """Its devices."""
+        """The cluster's devices."""
 
     @property
     def nodes(self) -> Collection[str]:
-        """The names of its nodes with devices."""
+        """The names of the nodes with devices."""
 
     def decide(self, question: Question) -> Outcome:
-        """Where it goes."""
+        """Return the place of the pod or claim, or the refusal."""
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Why nodes do not serve it, by name; a node that would is left out."""
+        """Return the reasons of the nodes that cannot serve it, by node name."""
 
     def not_judged(self, question: Question) -> str:
-        """What the operator judges besides, and why that is left out here; empty: nothing."""
+        """Return a line about checks of the operator that are left out here; empty if none is."""
 
     def demand(self, question: Question) -> Demand:
-        """What it asks for."""
+        """Return the devices that it asks for."""
 
     def budget(self, question: Question) -> Budget:
-        """What it may still take of its namespace's quotas."""
+        """Return the amounts that its namespace's quotas still allow."""
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """From now on it has what was decided."""
+        """Hold the decided devices from now on."""
 
     def utilisation(self) -> dict[str, float]:
-        """The used part of all slots, cores and memory, in percent."""
+        """Return the used part of all slots, cores and memory, in percent."""
 
 
 def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> Question | None:
-    """What a pod or a claim asks for; None if it asks for no GPU.
+    """Read the question from a pod or a claim; returns None if it asks for no GPU.
 
     Args:
-        document: As stored in the API server.
-        cluster: Where the claim is that a pod names.
-        admit: Put a pod through admission first, as if it were being created.
+        document: The object as the API server stores it.
+        cluster: The cluster that has the claims that pods name.
+        admit: Apply admission to a pod first, as if it were being created.
 
     Raises:
-        BadInput: it asks in a way that cannot be understood.
-        Denied: admission refuses it.
+        BadInput: The object is invalid.
+        Denied: Admission refuses it.
     """
     raw = dict(document)
     kind = raw.get("kind")
@@ -145,7 +149,7 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
             field="claim",
             value=demand.native.name,
             fault=Fault.NOT_FOUND,
-            detail="the state has no such claim",
+            detail="the cluster has no such claim",
         )
     requests = (request.name for request in claim.spec.requests)
     containers = dict(zip(requests, containers_of_claim(pod, claim.spec), strict=True))
@@ -153,10 +157,10 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
 
 
 def plan_of(allocation: Allocation, elsewhere: Mapping[str, Tally]) -> Plan:
-    """What is held already, as a plan.
+    """Return an existing allocation as a plan.
 
     Args:
-        allocation: What is held.
+        allocation: The devices that are held.
         elsewhere: The reasons of the other nodes.
     """
     grants = tuple(
@@ -171,10 +175,10 @@ def plan_of(allocation: Allocation, elsewhere: Mapping[str, Tally]) -> Plan:
 
 
 def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
-    """What a claim holds already for the pod that names it.
+    """Return the devices that a claim already holds for the pod that names it.
 
     Raises:
-        BadInput: it serves another.
+        BadInput: The claim serves another pod.
     """
     reserved = claim.status.reserved_for
     if reserved is not None and reserved.pod_name != pod.metadata.name:
@@ -195,10 +199,10 @@ def _of_claim(raw: dict[str, Any]) -> Question:
 
 
 def _defaulted(raw: dict[str, Any]) -> dict[str, Any]:
-    """A pod with the defaults of the API server on which its room on a node rests.
+    """Return a pod with the API server's defaults for resources and host ports.
 
-    Source: Kubernetes, SetDefaults_Pod: what is limited and not requested is requested, and on the
-    host's network each port is the host's.
+    Source: Kubernetes, SetDefaults_Pod: a limit without a request is also the request, and on the
+    host's network each port is a host port.
     """
     raw = without_nulls(raw)
     spec = raw.get("spec") or {}

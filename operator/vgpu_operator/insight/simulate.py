@@ -1,4 +1,4 @@
-"""Where would this go, and why not elsewhere? Answered by the function that decides in earnest."""
+"""Answers of `simulate`: the place of a pod or claim, and the reasons of the other nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_GPU = "the pod asks for no GPU"
 def answer(
     question: Question | None, cluster: Judge, *, explain: bool = True
 ) -> tuple[Result, Outcome | None]:
-    """The result as it is printed, and the outcome. The cluster is left as it was."""
+    """Return the result as it is printed, and the outcome. The cluster is not changed."""
     if question is None:
         return refusal(NO_GPU), None
     outcome = cluster.decide(question)
@@ -62,12 +62,12 @@ def answer(
 
 
 def refusal(text: str) -> Result:
-    """The result for what does not come as far as placement."""
+    """Return the result for a pod or claim that is refused before placement."""
     return {"node": None, "requests": [], "devices": [], "refused": text, "nodes": {}}
 
 
 def _mig(grant: Grant) -> Result:
-    """What of a device in MIG mode it is."""
+    """Return the MIG instance of a device, if it is one."""
     instance = grant.instance
     if instance is None:
         return {}
@@ -75,7 +75,7 @@ def _mig(grant: Grant) -> Result:
 
 
 def _requested_part(part: PartDemand | None) -> Result:
-    """Which part is asked for, where devices are given in parts."""
+    """Return the part that is asked for, if devices are given in parts."""
     written = {} if part is None else {"partSize": part.size, "partMemory": part.memory}
     return {key: amount for key, amount in written.items() if amount}
 
@@ -98,13 +98,13 @@ def _request(request: RequestDemand, containers: Mapping[str, str]) -> Result:
 def _node(
     columns: Columns, name: str, demand: Demand, budget: Budget, tally: Tally | None
 ) -> Result:
-    """A node's score, why it does not serve, and its devices in the order of the first request."""
+    """Return a node's score, its reasons, and its devices in the order of the first request."""
     node = columns.node_id(name)
     assert node is not None
     devices = columns.node_devices[node]
     first = demand.requests[0]
     request = on_node(columns, node, first) or first
-    # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
+    # NUMAFirst tries all nodes with one NUMA node required before it tries any without.
     together = demand.node_policy == "NUMAFirst" and not isinstance(
         plan_alone_on(columns, node, demand, "Require", budget), Tally
     )

@@ -11,7 +11,7 @@ from vgpu_api.v1alpha1 import GPUDevice
 
 
 def state_of(device: GPUDevice) -> str:
-    """One word for whether the device serves, the worst first."""
+    """Return the state of a device; the worst problem wins."""
     ready = find(device.status.conditions, conditions.READY)
     healthy = find(device.status.conditions, conditions.HEALTHY)
     if ready is None or ready.status == "Unknown":
@@ -24,7 +24,7 @@ def state_of(device: GPUDevice) -> str:
 
 
 def node_state(node: Mapping[str, Any], devices: Sequence[GPUDevice]) -> str:
-    """One word for whether the node serves, the worst first."""
+    """Return the state of a node and its devices; the worst problem wins."""
     status, spec = node.get("status") or {}, node.get("spec") or {}
     ready = any(
         each["type"] == "Ready" and each["status"] == "True"
@@ -35,7 +35,7 @@ def node_state(node: Mapping[str, Any], devices: Sequence[GPUDevice]) -> str:
 
 
 def worst_state(devices: Iterable[str], *, ready: bool, cordoned: bool) -> str:
-    """One word for a node: of its own condition, then of its devices' states."""
+    """Return the state of a node from its own condition, then from its devices' states."""
     if not ready:
         return "NotReady"
     if cordoned:

@@ -1,7 +1,7 @@
-"""The pods that a cluster's controllers make of what people apply.
+"""The pods that a cluster's controllers create for workloads.
 
-A Deployment, a Job or a list holds no place itself: its pods do. Each kind is a row of a table:
-where its pod templates stand and how many pods each of them makes at once.
+A Deployment, a Job or a list has no place itself; its pods have. A table maps each kind to a
+function that yields its pod templates, each with the number of pods that run at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ from vgpu_api import names
 from vgpu_api.errors import BadInput
 
 MOST_PODS = 10_000
-"""Pods of one document; more is a slip of the pen."""
+"""Pods of one document; more is taken for a mistake."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod template of a workload. `field` is its path, `pods` how many it makes side by side."""
+    """A pod template of a workload.
+
+    Attributes:
+        name: The name of its pods, without their number.
+        field: The path of the object that holds it.
+        template: The template.
+        pods: The number of pods that run at once.
+    """
 
     name: str
     field: str
@@ -31,7 +38,7 @@ class Template:
 
 
 def holds_pods(document: Document) -> bool:
-    """Whether something in it has a place: a pod, a claim, a workload, or a list of such."""
+    """Return True for a pod, a claim, a workload, and a list with one of them."""
     items = _items(document)
     if items is not None:
         return any(isinstance(item, dict) and holds_pods(item) for item in items)
@@ -40,16 +47,16 @@ def holds_pods(document: Document) -> bool:
 
 
 def pods_of(document: Document, nodes: Sequence[str]) -> Iterator[Document]:
-    """The pods and claims in a document; what has no place (a Service) yields nothing.
+    """Yield the pods and claims in a document; other objects, such as a Service, are skipped.
 
-    Pods of a workload have its namespace and its name with their number behind it.
+    The pods of a workload have its namespace, and its name followed by their number.
 
     Args:
         document: An object as it is applied.
-        nodes: The cluster's: a DaemonSet makes a pod for each, bound to it by affinity.
+        nodes: The cluster's nodes; a DaemonSet has a pod for each, bound to it by affinity.
 
     Raises:
-        BadInput: it is no such object; names the field.
+        BadInput: The object is invalid; names the field.
     """
     items = _items(document)
     if items is not None:
@@ -79,13 +86,13 @@ def _items(document: Document) -> list[Any] | None:
 
 
 def _plain(document: Document) -> Iterator[Template]:
-    """Deployment, ReplicaSet, StatefulSet, ReplicationController, DaemonSet."""
+    """Yield the template of a workload that has one, such as a Deployment."""
     spec = _object(document.get("spec"), "spec")
     yield _template(document, spec, "spec", _number(spec, "replicas", "spec.replicas"))
 
 
 def _job(document: Document) -> Iterator[Template]:
-    """A Job of batch/v1, or of Volcano: then a template for each of its tasks."""
+    """Yield the template of a Job of batch/v1, or of each task of a Job of Volcano."""
     spec = _object(document.get("spec"), "spec")
     if not str(document.get("apiVersion", "")).startswith("batch.volcano.sh/"):
         yield _template(document, spec, "spec", _at_once(spec, "spec"))
@@ -103,7 +110,7 @@ def _job(document: Document) -> Iterator[Template]:
 
 
 def _of_group(template: Document, job: Document, path: str) -> Document:
-    """The template with the scheduler and the PodGroup that Volcano's job controller writes."""
+    """Return the template with the scheduler and the PodGroup that Volcano's controller writes."""
     spec = _object(template.get("spec"), f"{path}.template.spec")
     metadata = _object(template.get("metadata") or {}, f"{path}.template.metadata")
     written = metadata.get("annotations")
@@ -118,7 +125,7 @@ def _of_group(template: Document, job: Document, path: str) -> Document:
 
 
 def _cron_job(document: Document) -> Iterator[Template]:
-    """One run of it."""
+    """Yield the template of one run of a CronJob."""
     spec = _object(document.get("spec"), "spec")
     path = "spec.jobTemplate.spec"
     job = _object(_object(spec.get("jobTemplate"), "spec.jobTemplate").get("spec"), path)
@@ -142,7 +149,7 @@ def _template(document: Document, holder: Document, path: str, pods: int) -> Tem
 
 
 def _at_once(job: Document, path: str) -> int:
-    """Pods of a Job that run side by side: `parallelism`, but not more than are to complete."""
+    """Return the number of a Job's pods at once: `parallelism`, but at most `completions`."""
     parallelism = _number(job, "parallelism", f"{path}.parallelism")
     completions = job.get("completions")
     if completions is None:
@@ -164,14 +171,14 @@ def _pod(document: Document, found: Template, suffix: str) -> dict[str, Any]:
 
 
 def _pinned(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """With the affinity by which the DaemonSet controller binds a pod to its node."""
+    """Return the pod with the affinity by which the DaemonSet controller ties it to its node."""
     pod = copy.deepcopy(pod)
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return pod
     affinity = spec.setdefault("affinity", {})
     if not isinstance(affinity, dict):
-        return pod  # refused where pods are read, with its field
+        return pod  # refused with its field when the pod is read
     node_affinity = affinity.setdefault("nodeAffinity", {})
     if isinstance(node_affinity, dict):
         required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
@@ -198,7 +205,7 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 
 
 def _number(holder: Document, key: str, field: str) -> int:
-    """A number of pods; 1 where it is not given."""
+    """Return a number of pods; 1 if it is not given."""
     number = holder.get(key)
     if number is None:
         return 1

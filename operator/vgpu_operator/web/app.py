@@ -1,4 +1,4 @@
-"""Puts the page's process together and runs it: informers into the mirror, a server in front."""
+"""Assembles and runs the process of the web page: informers, the mirror and the server."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 async def run(config: WebConfig) -> None:
     """Serve until SIGTERM.
 
-    A new configuration changes what claims mean: the process ends, and is started again with it.
+    A new configuration changes the meaning of claims, so the process ends and is started again.
 
     Raises:
-        VgpuError: No login, or the cluster's data were restored from a backup.
-        OSError: The port is taken, or the certificate in the files cannot be used.
+        VgpuError: Logging in failed, or the cluster's data were restored from a backup.
+        OSError: The port is in use, or the certificate files are unusable.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -45,11 +45,11 @@ async def run(config: WebConfig) -> None:
 
         async def note_synced() -> None:
             await asyncio.gather(*(source.synced.wait() for source in sources))
-            mirror.nodes()  # the rows of a large fleet take a second: not the first visitor's
+            mirror.nodes()  # the rows of a large fleet take a second; no visitor should wait
             synced.set()
 
         async def note_listed(source: Reflector[Any]) -> None:
-            # Not awaited by `synced`: an account that may not list them serves the rest.
+            # `synced` does not wait for this: an account that may not list volumes serves the rest.
             await source.synced.wait()
             mirror.note_listed(source.resource)
 
@@ -74,4 +74,4 @@ async def run(config: WebConfig) -> None:
         await asyncio.gather(*work, *side, stopping, return_exceptions=True)
         for task in ended:
             task.result()
-            logger.info("configuration: a new one is mounted; ending, to begin anew with it")
+            logger.info("a new configuration is mounted; restarting to use it")

@@ -1,8 +1,8 @@
-"""The cluster as the page knows it: the engine's state, kept up to date and never decided on.
+"""The cluster as the page knows it: the engine's state, kept up to date by the same informers.
 
-It is what a standby of the operator has, fed by the same informers, in a process of its own: no
-page makes the engine wait, and an explanation comes from the functions that decide. Rows of nodes
-and claims are made when one of them changes, so that a page of 5,000 nodes costs a sort.
+A standby of the operator has the same state. It is kept in a process of its own, so that no page
+makes the engine wait, and explanations come from the functions that decide. Rows of nodes and
+claims are made when one of them changes, so that a page of 5,000 nodes costs only a sort.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vgpu_operator.ledger import ClaimKey, Ledger
 
 @dataclass(frozen=True, slots=True)
 class GivenPart:
-    """What claims hold, of what may be given away."""
+    """An allocated amount, and the amount that can be allocated."""
 
     held: int
     given: int
@@ -49,12 +49,12 @@ NO_SHARE = GivenPart(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """The devices of one model on one node, or on several.
+    """The devices of one model, on one node or on several.
 
     Attributes:
-        devices: How many.
-        unused: How many of them no claim holds, and serve.
-        memory: In MiB.
+        devices: The number of devices.
+        unused: The number of ready devices that no claim holds.
+        memory: Their memory in MiB.
     """
 
     devices: int
@@ -72,17 +72,17 @@ NO_MODEL = ModelRow(0, 0, NO_SHARE)
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node with devices, summed up.
+    """The sums of a node with devices.
 
     Attributes:
         state: One word, as `kubectl vgpu get nodes` prints it.
-        device_state: The same without the node's own condition: of its devices alone.
-        states: How many devices are in each state.
-        memory: In MiB, of all devices.
-        cores: In percent of one device.
-        claims: How many hold something.
-        split_mib: Free memory on devices that are partly used.
-        models: By model.
+        device_state: The same from the devices alone, without the node's own condition.
+        states: The number of devices in each state.
+        memory: The memory of all devices, in MiB.
+        cores: The compute of all devices, in percent of one device.
+        claims: The number of claims that hold devices.
+        split_mib: The free memory of partly used devices, in MiB.
+        models: The devices of each model.
     """
 
     name: str
@@ -102,10 +102,10 @@ class ClaimRow:
     """A claim in short.
 
     Attributes:
-        state: `Waiting` where it was refused; else the status's own.
-        reason: Of its refusal, or of a violation.
-        since: When it came to that, RFC 3339.
-        memory_mib: That it holds.
+        state: `Waiting` if it was refused, else the state of its status.
+        reason: The reason of its refusal or of a violation.
+        since: The time of that, RFC 3339.
+        memory_mib: The memory that it holds, in MiB.
     """
 
     key: ClaimKey
@@ -120,17 +120,17 @@ class ClaimRow:
 
 
 class Mirror:
-    """The state, and rows made from it.
+    """The engine's state, and the rows that are made from it.
 
     Args:
-        config: The cluster's.
-        clock: Of the state.
+        config: The cluster's configuration.
+        clock: The clock of the state.
 
     Attributes:
-        state: What explanations and simulations are made from; left as it is by them.
-        claims: By key.
-        version: Grows with each observation.
-        unread: What the state lacks; in mode Gate volumes, until all of their kinds were listed.
+        state: The state for explanations and simulations, which do not change it.
+        claims: The rows of claims, by key.
+        version: A number that grows with each observation.
+        unread: The parts that the state lacks; in mode Gate volumes, until all are listed.
     """
 
     def __init__(self, config: ClusterConfig, clock: Clock) -> None:
@@ -146,12 +146,12 @@ class Mirror:
         self._changed = asyncio.Event()
 
     def observe(self, event: Event) -> None:
-        """Take a change of the cluster in."""
+        """Apply a change of the cluster."""
         state = self.state
         state.now, state.unix = self._clock.monotonic(), self._clock.unix()
         self._stale.update(self._nodes_of(event))
         apply(event, state)
-        # What a leader would do about it is not done here.
+        # Drop the work that a leader would do about it.
         state.outbox.clear()
         for due in (state.claims.due, state.pods.due, state.devices, state.registers, state.links):
             due.clear()
@@ -160,7 +160,7 @@ class Mirror:
         self._changed.set()
 
     def note_listed(self, kind: Resource) -> None:
-        """All objects of a kind were observed."""
+        """Note that all objects of a kind were observed."""
         if kind.plural in self._unlisted:
             self._unlisted.remove(kind.plural)
             self.unread = self._what_lacks()
@@ -172,7 +172,7 @@ class Mirror:
         return Unread(volumes=f"this page has not listed {kinds}" if kinds else "")
 
     async def changed(self, since: int, *, within_s: float) -> None:
-        """Return when the version is greater, or after so many seconds."""
+        """Wait until the version is greater, or for so many seconds."""
         try:
             async with asyncio.timeout(within_s):
                 while self.version <= since:
@@ -182,7 +182,7 @@ class Mirror:
             pass
 
     def nodes(self) -> Mapping[str, NodeRow]:
-        """The nodes that have devices, by name."""
+        """Return the rows of the nodes that have devices, by name."""
         ledger = self.state.ledger
         self._cursor, touched = ledger.changed_since(self._cursor)
         for name in self._stale | touched:
@@ -195,7 +195,7 @@ class Mirror:
         return self._nodes
 
     def shares(self, device: GPUDevice) -> tuple[GivenPart, GivenPart, GivenPart]:
-        """What claims hold of a device: slots, percent, MiB. Nothing before it is described."""
+        """Return a device's slots, compute in percent and MiB; nothing before it is described."""
         if not device.status.uuid:
             return NO_SHARE, NO_SHARE, NO_SHARE
         columns = self.state.ledger.columns
@@ -208,7 +208,7 @@ class Mirror:
         )
 
     def _nodes_of(self, event: Event) -> tuple[str, ...]:
-        """The nodes whose rows an event may change, beside those that the ledger touches."""
+        """Return the nodes whose rows an event may change, besides those the ledger reports."""
         match event:
             case events.NodeObserved():
                 return (event.node.metadata.name,)
@@ -275,7 +275,7 @@ class Mirror:
 
 
 def claim_row(claim: VGPUClaim) -> ClaimRow:
-    """A claim in short."""
+    """Return the row of a claim."""
     status, refused = claim.status, refused_reason(claim)
     allocated = find(status.conditions, conditions.ALLOCATED)
     violated = find(status.conditions, conditions.VIOLATED)

@@ -1,12 +1,12 @@
-"""The page over HTTP: static files, and documents for who shows a token.
+"""Serves the page over HTTP: static files, and documents for visitors with a token.
 
     GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
     POST /api/v1/what-if
 
-A GET that accepts `text/event-stream` stays open and gets the document again whenever it changes:
-server-sent events, read by `fetch`, because an EventSource sends no Authorization header. Rights
-are reviewed for each of them, so a stream ends with the right to it. No cookie is set or read, so
-no other site's page can ask in a visitor's name.
+A GET that accepts `text/event-stream` stays open, and the document is sent again whenever it
+changes, as server-sent events. The page reads them with `fetch`, because an EventSource sends no
+Authorization header. Rights are reviewed for each event, so a stream ends when the right is taken
+away. No cookie is set or read, so pages of other sites cannot ask in a visitor's name.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ CONNECTIONS = 512
 STREAMS = 256
 STREAMS_OF_A_USER = 16
 QUESTIONS = 2
-"""What-ifs that are read at once."""
+"""What-if questions that are read at once."""
 LARGEST_TEXT = 64 << 10
-"""Of a what-if: more than any pod, and parsed within a second."""
+"""The largest text of a what-if question: more than any pod needs, parsed within a second."""
 FIRST_REQUEST_S = 10.0
-"""A connection that has asked nothing by then is closed."""
+"""A connection without a request is closed after so long."""
 _KEPT = 128
-"""Documents."""
+"""Documents in the cache."""
 _KEPT_OF_A_USER = 16
 _SILENCE_S = 15.0
-"""Of a stream; then a comment is sent, so that proxies keep it."""
+"""After so long without a change a comment is sent, so that proxies keep the stream open."""
 _SHORTEST_PAUSE_S = 1.0
 _PART_OF_THE_TIME = 0.05
-"""That documents of one stream may take."""
+"""The part of the process's time that the documents of one stream may take."""
 _EVENTS = "text/event-stream"
 _JSON = "application/json"
 _PAGE = {
@@ -77,20 +77,20 @@ _HEADERS = {
 }
 
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...], Sight]
-"""Of a document: its path, its parameters, and who sees it."""
+"""The path and the parameters of a document, and the sight of its visitor."""
 _Document: TypeAlias = Mapping[str, object]
 _View: TypeAlias = Callable[[web.Request, Sight], _Document]
 
 
 class WebServer:
-    """Serves until closed; `async with` starts and closes it.
+    """The HTTP server; `async with` starts and closes it.
 
     Args:
-        mirror: What is shown.
-        visitors: Reviews who asks.
-        listening: Where; closed at the end.
-        tls: What to show of ourselves; None: plain HTTP.
-        synced: Set once the mirror has seen everything; 503 before.
+        mirror: The cluster to show.
+        visitors: Reviews tokens and rights.
+        listening: The listening socket, which is closed at the end.
+        tls: The server's certificate; None: plain HTTP.
+        synced: Set once the mirror is complete; before that the answer is 503.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class WebServer:
         self._kept: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
         self._streams: dict[str, list[asyncio.Task[object]]] = {}  # by visitor, oldest first
         self._questions = asyncio.Semaphore(QUESTIONS)
-        self._silent: set[asyncio.BaseProtocol] = set()  # connections that have asked nothing yet
+        self._silent: set[asyncio.BaseProtocol] = set()  # connections without a request so far
         self._server: asyncio.Server | None = None
         app = web.Application(client_max_size=LARGEST_TEXT, middlewares=[self._answered])
         folder = resources.files("vgpu_operator.web") / "page"
@@ -156,7 +156,7 @@ class WebServer:
         self._listening.close()
 
     def _connected(self) -> asyncio.BaseProtocol:
-        """Of a new connection: aiohttp's protocol, unless there are too many of them."""
+        """Return aiohttp's protocol for a new connection, unless there are too many."""
         server = self._runner.server
         assert server is not None
         if len(server.connections) >= CONNECTIONS:
@@ -209,7 +209,7 @@ class WebServer:
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             user = await self._visitor(request)
-            views.Query.read(request.query, orders)  # before anything is kept under it
+            views.Query.read(request.query, orders)  # refuse bad parameters before caching
             sight = await self._sight(user, request)
             version, body = self._mirror.version, self._rendered(view, request, sight)
             if _EVENTS in request.headers.get("Accept", ""):
@@ -221,7 +221,7 @@ class WebServer:
     async def _visitor(self, request: web.Request) -> User:
         user = await self._visitors.user(request.headers.get("Authorization", ""))
         if not self._synced.is_set():
-            raise VisitorRefused(503, "the cluster is being read; try again in a moment")
+            raise VisitorRefused(503, "the cluster is still being read; try again in a moment")
         return user
 
     async def _sight(self, user: User, request: web.Request) -> Sight:
@@ -230,7 +230,7 @@ class WebServer:
         return await self._visitors.sight(user, known | set(filter(None, named)))
 
     def _rendered(self, view: _View, request: web.Request, sight: Sight) -> bytes:
-        """The document; one that was made of the same for the same sight is not made again."""
+        """Return the document; from the cache if nothing has changed since."""
         key = request.path, tuple(sorted(request.query.items())), sight
         version = self._mirror.version
         kept = self._kept.get(key)
@@ -257,7 +257,7 @@ class WebServer:
                 async for event in events:
                     await answer.write(event)
             except ConnectionResetError:
-                pass  # the visitor went to another view
+                pass  # the visitor closed the page
             return answer
 
     @asynccontextmanager
@@ -275,10 +275,10 @@ class WebServer:
             self._end_stream(visitor, task)
 
     def _has_room(self, own: int) -> bool:
-        """True if a visitor with so many streams may have another one.
+        """Return True if a visitor with so many streams may have another one.
 
-        When all are taken, the visitor with the most gives the oldest up to one with fewer: else
-        a few accounts could shut everyone out.
+        If there are too many, the visitor with the most loses the oldest one to a visitor with
+        fewer; otherwise a few accounts could shut everyone out.
         """
         if sum(map(len, self._streams.values())) < STREAMS:
             return True
@@ -300,13 +300,13 @@ class WebServer:
     async def _events(
         self, view: _View, request: web.Request, version: int, body: bytes
     ) -> AsyncIterator[bytes]:
-        """The document, and each other one that follows; what ends it, at the end.
+        """Yield the document, and again after each change; ends with the error if it is refused.
 
         Args:
-            view: Makes it.
-            request: Who asks for what; reviewed again for each.
-            version: Of the mirror, of which the document was made.
-            body: The document.
+            view: Makes the document.
+            request: The request, which is reviewed again each time.
+            version: The version of the mirror that the document was made from.
+            body: The first document.
         """
         mirror = self._mirror
         yield b"data: " + body + b"\n\n"
@@ -359,11 +359,11 @@ class WebServer:
         try:
             text = (await request.read()).decode()
         except UnicodeDecodeError as error:
-            raise VisitorRefused(400, f"the text is no UTF-8: {error}") from error
+            raise VisitorRefused(400, f"the text is not UTF-8: {error}") from error
         if self._questions.locked():
-            raise VisitorRefused(429, "other questions are being answered; try again")
+            raise VisitorRefused(429, "too many questions at once; try again")
         async with self._questions:
-            # In a thread: YAML of this size takes a good part of a second.
+            # In a thread: YAML of this size may take most of a second.
             found = await asyncio.to_thread(what_if.documents, text)
             namespaces = what_if.namespaces(found)
             sight = await self._visitors.sight(user, namespaces)
@@ -374,15 +374,15 @@ class WebServer:
 
 
 def _visitor_of(user: str) -> str:
-    """Return whose streams count together: the ServiceAccounts of a namespace are one visitor.
+    """Return the name that streams are counted by; a namespace's ServiceAccounts share one.
 
-    An account that may make one of them may make any number.
+    Whoever may create one ServiceAccount may create any number of them.
     """
     return user.rpartition(":")[0] if user.startswith("system:serviceaccount:") else user
 
 
 class _Closing(asyncio.Protocol):
-    """Of a connection too many."""
+    """Closes a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it."""

@@ -1,7 +1,7 @@
-"""What a visitor may see: his token and his rights, reviewed by the API server.
+"""Visitors: their tokens and rights, reviewed by the API server.
 
-The process reads the whole cluster; a visitor is shown what he could read himself. Each right is
-one SubjectAccessReview, kept for some seconds: a right that is taken away ends there.
+The process reads the whole cluster, but a visitor sees only what they could read themselves. Each
+right takes one SubjectAccessReview, whose answer is kept for some seconds.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, Limits, User, bearer, fingerprint, may, user_of
 
 KNOWN_S = 15.0
-"""For so long a token, or a right, is good without being reviewed again."""
+"""Seconds after which a token or a right is reviewed again."""
 REFUSED_S = 30.0
-"""A tenant of a cluster with a thousand namespaces is refused most of them, again and again."""
+"""Seconds for refusals; a tenant is refused most namespaces of a large cluster again and again."""
 _AT_ONCE = 8
 _TOKENS = Limits(kept=1_000, of_owner=16, at_once=4, waiting=32)
 _PERMISSIONS = Limits(kept=100_000, of_owner=10_000, at_once=_AT_ONCE, waiting=1_000)
 
 _Right: TypeAlias = tuple[User, str, str]
-"""Who lists what, in which namespace; empty: everywhere."""
+"""The user, the plural of the kind to list, and the namespace; empty: all namespaces."""
 
 
 class VisitorRefused(VgpuError):
-    """A request is not answered.
+    """A visitor's request is refused.
 
     Attributes:
-        status: Of HTTP.
+        status: The HTTP status.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -51,15 +51,15 @@ class VisitorRefused(VgpuError):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one visitor may see.
+    """The objects that a visitor may see.
 
     Attributes:
-        user: His name.
-        devices: Whether devices, and what of them is given away.
-        nodes: Whether the conditions of nodes, too.
-        everywhere: Whether the claims of every namespace.
-        namespaces: Else, those whose claims; of the namespaces that have claims.
-        volumes: Whose PersistentVolumeClaims, of the namespaces that he asks about.
+        user: The name of the user.
+        devices: True if devices and their allocated amounts may be seen.
+        nodes: True if the conditions of nodes may be seen.
+        everywhere: True if the claims of all namespaces may be seen.
+        namespaces: Otherwise, the namespaces with claims that may be seen.
+        volumes: The namespaces of a question whose PersistentVolumeClaims may be seen.
     """
 
     user: str
@@ -70,16 +70,16 @@ class Sight:
     volumes: frozenset[str] = field(default_factory=frozenset)
 
     def reads(self, namespace: str) -> bool:
-        """Whether claims of a namespace are shown by name."""
+        """Return True if the claims of a namespace may be shown by name."""
         return self.everywhere or namespace in self.namespaces
 
 
 class Visitors:
-    """Reviews who asks.
+    """Reviews the tokens and the rights of visitors.
 
     Args:
-        api: Ours; its account may create TokenReviews and SubjectAccessReviews.
-        clock: Monotonic seconds.
+        api: A client whose account may create TokenReviews and SubjectAccessReviews.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,14 +98,15 @@ class Visitors:
         )
 
     async def user(self, authorization: str) -> User:
-        """Who shows this `Authorization` header.
+        """Return the user of an `Authorization` header.
 
         Raises:
-            VisitorRefused: 401, the API server does not accept him; 503, he cannot be reviewed now.
+            VisitorRefused: 401: the API server does not accept the token. 503: it cannot be
+                reviewed now.
         """
         token = bearer(authorization)
         if not token:
-            raise VisitorRefused(401, "show a token: Authorization: Bearer TOKEN")
+            raise VisitorRefused(401, "a token is required: Authorization: Bearer TOKEN")
         try:
             user = await self._users.get(fingerprint(token), lambda: user_of(self._api, token))
         except (Busy, ClientError) as error:
@@ -115,14 +116,14 @@ class Visitors:
         return user
 
     async def sight(self, user: User, namespaces: Collection[str]) -> Sight:
-        """What he may see.
+        """Return what a user may see.
 
         Args:
-            user: Who.
-            namespaces: Those that have claims, and those that he names.
+            user: The user.
+            namespaces: The namespaces that have claims, and those that the request names.
 
         Raises:
-            VisitorRefused: 503, his rights cannot be reviewed now.
+            VisitorRefused: 503: the rights cannot be reviewed now.
         """
         devices, nodes, everywhere = await asyncio.gather(
             *(self.lists(user, resource) for resource in (GPU_DEVICES, NODES, VGPU_CLAIMS))
@@ -133,10 +134,10 @@ class Visitors:
     async def sight_of_volumes(
         self, user: User, sight: Sight, namespaces: Collection[str]
     ) -> Sight:
-        """The same with those of the namespaces whose volumes he may see.
+        """Return the sight with the namespaces whose volumes the user may see.
 
         Raises:
-            VisitorRefused: 503, his rights cannot be reviewed now.
+            VisitorRefused: 503: the rights cannot be reviewed now.
         """
         listed = await self._listed_in(namespaces, user, PERSISTENT_VOLUME_CLAIMS)
         return replace(sight, volumes=listed)
@@ -151,10 +152,10 @@ class Visitors:
         return frozenset(listed)
 
     async def lists(self, user: User, resource: Resource, namespace: str = "") -> bool:
-        """Whether he may list a kind, in one namespace or (empty) in all.
+        """Return True if the user may list a kind in a namespace; empty: in all namespaces.
 
         Raises:
-            VisitorRefused: 503, that cannot be reviewed now.
+            VisitorRefused: 503: the right cannot be reviewed now.
         """
         attributes: Mapping[str, object] = {
             "resourceAttributes": {

@@ -1,7 +1,7 @@
-"""The documents of the page, as a visitor may see them: functions of the mirror and of his sight.
+"""The documents of the page, computed from the mirror and the visitor's sight.
 
-Nothing here asks anybody. What a visitor may not read by name is counted: each function takes the
-sight and leaves out, so that no caller can forget to.
+There is no I/O here. Claims that a visitor may not read by name are only counted. Each function
+takes the sight and filters itself, so that no caller can forget to.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ LARGEST_PAGE = 200
 _PAGE = 50
 _LARGEST_FILTER = 253
 _NAMESPACES = 100
-"""Rows of the table of namespaces, those that hold most first; the others are summed up."""
+"""Rows in the table of namespaces, the largest first; the others are summed up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which rows of a table, in which order.
+    """The rows of a table to show, and their order.
 
     Attributes:
-        page: From 1.
-        size: Rows of a page.
-        sort: A key of the table's orders; a leading `-` turns it about.
-        text: Part of a name; empty: all.
-        state: Rows in this state; empty: all.
-        namespace: Claims of this one; empty: all that are readable.
+        page: The number of the page, from 1.
+        size: The number of rows on a page.
+        sort: A key of the table's orders; a leading `-` reverses it.
+        text: Show rows with this text in their name; empty: all.
+        state: Show rows in this state; empty: all.
+        namespace: Show claims of this namespace; empty: all that may be read.
     """
 
     page: int = 1
@@ -60,14 +60,14 @@ class Query:
 
     @classmethod
     def read(cls, given: Mapping[str, str], orders: Iterable[str] | None) -> Query:
-        """A URL's parameters.
+        """Read the parameters of a URL.
 
         Args:
-            given: As they are in the URL.
-            orders: Keys to sort the table by; None: it is no table, and has no parameters.
+            given: The parameters.
+            orders: The keys to sort the table by; None: the document takes no parameters.
 
         Raises:
-            BadInput: One of them is none of ours, or cannot be read.
+            BadInput: A parameter is unknown or invalid.
         """
         if orders is None:
             for name in given:
@@ -105,7 +105,7 @@ def _number(given: Mapping[str, str], name: str, otherwise: int, most: int) -> i
 
 
 def fleet(mirror: Mirror, sight: Sight) -> Document:
-    """Everything in sums; of namespaces that are not readable, one sum of all."""
+    """Return the sums of the fleet, with one sum for all namespaces that may not be read."""
     rows = list(mirror.nodes().values()) if sight.devices else []
     claims = [claim for claim in mirror.claims.values() if sight.reads(claim.key.namespace)]
     shown = claims if not sight.devices else list(mirror.claims.values())
@@ -177,7 +177,7 @@ def _sum_of(claims: Iterable[ClaimRow]) -> Document:
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
-    """How often each, the most frequent first; by name where two are as frequent."""
+    """Count words; the most frequent first, equally frequent ones by name."""
     return dict(sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
@@ -195,10 +195,10 @@ NODE_ORDERS: Mapping[str, Callable[[NodeRow], Any]] = {
 
 
 def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
-    """A page of the nodes that have devices.
+    """Return a page of the nodes that have devices.
 
     Raises:
-        VisitorRefused: He may not list devices.
+        VisitorRefused: The visitor may not list devices.
     """
     _must_see_devices(sight)
     every = mirror.nodes().values()
@@ -215,10 +215,10 @@ def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
 
 
 def node(mirror: Mirror, sight: Sight, name: str) -> Document:
-    """A node and its devices, each with the claims that hold it.
+    """Return a node and its devices, each with the claims that hold it.
 
     Raises:
-        VisitorRefused: He may not list devices, or there is no such node.
+        VisitorRefused: The visitor may not list devices, or there is no such node.
     """
     _must_see_devices(sight)
     row = mirror.nodes().get(name)
@@ -312,10 +312,10 @@ CLAIM_ORDERS: Mapping[str, Callable[[ClaimRow], Any]] = {
 
 
 def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
-    """A page of the claims that are readable; how many others there are of each state.
+    """Return a page of the claims that may be read, and the number of the others.
 
     Raises:
-        VisitorRefused: A namespace is named whose claims he may not list.
+        VisitorRefused: The visitor may not list the claims of the named namespace.
     """
     if query.namespace:
         _must_read(sight, query.namespace)
@@ -338,10 +338,10 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
 
 
 def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Document:
-    """A claim, and why it waits, or is where it is.
+    """Return a claim with its explanation.
 
     Raises:
-        VisitorRefused: He may not list the namespace's claims, or there is no such claim.
+        VisitorRefused: The visitor may not list the namespace's claims, or there is no such claim.
     """
     _must_read(sight, key.namespace)
     row, found = mirror.claims.get(key), mirror.state.cache.claim(key)
@@ -351,7 +351,7 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
         return {**_claim_row(row), "why": None, "conditions": []}
     said = explained(mirror.state, found, now=now, reads=sight.reads, unread=mirror.unread)
     why = asdict(said)
-    del why["since"]  # the page counts itself
+    del why["since"]  # the page counts the time itself
     if not sight.devices:
         why["nodes"], why["nodes_hidden"] = [], 0
         why["not_shown"] = f'nodes: user "{sight.user}" cannot list gpudevices.vgpu.dev'
@@ -409,7 +409,7 @@ def _in_order(
 
 
 def _paged(rows: Sequence[T], query: Query, shown: Callable[[T], Document]) -> Document:
-    """A page; the last one where the asked one is beyond it."""
+    """Return a page of the rows; the last one if the query asks for a later one."""
     pages = max(-(-len(rows) // query.size), 1)
     page = min(query.page, pages)
     first = (page - 1) * query.size

@@ -1,7 +1,7 @@
-"""What would become of pasted pods now: the code of `kubectl vgpu simulate`, on the mirror's state.
+"""Answers where pasted pods would go, with the code of `kubectl vgpu simulate`.
 
-Pods go through admission, as if they were created, and then one after the other through placement;
-each finds what those before it have taken. Everything is undone before the answer is returned.
+Pods go through admission, as if they were being created, and then through placement one by one,
+each with the devices of those before it taken. All of this is undone before the answer is returned.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from vgpu_operator.web.sight import Sight, VisitorRefused
 MOST_PODS = 64
 _SOURCE = "the text"
 _NEW = ClaimKey("", "")
-"""A claim that there is not."""
+"""The key of a claim that does not exist."""
 _ANY_NODE = ("node",)
-"""In place of the cluster's, where only the namespace of a DaemonSet's pods matters."""
+"""Stands for the cluster's nodes if only the namespace of a DaemonSet's pods matters."""
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """The pods, claims and workloads of a text, YAML or JSON.
+    """Return the pods, claims and workloads in YAML or JSON.
 
     Raises:
-        BadDocument: It cannot be read, or has none.
+        BadDocument: The text is invalid, or has none of them.
     """
     return manifests_in(text, source=_SOURCE)
 
 
 def namespaces(found: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Those that the documents are for.
+    """Return the namespaces of the documents' pods.
 
     Raises:
-        BadInput: A workload cannot be read, or there are more pods than can be meant.
+        BadInput: A workload is invalid, or there are too many pods.
     """
     return {_namespace(pod) for pod in _pods(found, _ANY_NODE)}
 
 
 def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where each pod would go, and what nodes make of the first that is refused, or of the first.
+    """Return the place of each pod, and the verdicts of nodes on the first that is refused.
+
+    If none is refused, the verdicts are about the first pod.
 
     Raises:
-        BadInput: A workload cannot be read, or there are more pods than can be meant.
-        VisitorRefused: He may not list devices, or not the claims of a pod's namespace.
+        BadInput: A workload is invalid, or there are too many pods.
+        VisitorRefused: The visitor may not list devices, or the claims of a pod's namespace.
     """
     state = mirror.state
     if not sight.devices:
@@ -73,7 +75,7 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
             answers.append(answer)
             if answer.question is None or answer.outcome is None:
                 continue
-            # Before it is held, so that nodes are shown as they were when it was decided.
+            # Before the devices are held, so that nodes are shown as the decision saw them.
             if first is None or (answer.outcome.refused and not first.document["refused"]):
                 first, kind = answer, cluster.kind(answer.question)
                 nodes = verdicts(state, _NEW, kind, reads=sight.reads)
@@ -89,7 +91,7 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What became of one pod, and what was decided of nodes for it, if any were checked."""
+    """The answer about one pod, with the decision if nodes were checked."""
 
     document: dict[str, Any]
     question: Question | None = None
@@ -97,7 +99,7 @@ class _Answer:
 
 
 def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
-    """What of a pod's namespace is not known, or not to this visitor."""
+    """Return the parts of a pod's namespace that are not known, or not to this visitor."""
     unread = mirror.unread
     if unread.volumes or namespace in sight.volumes:
         return unread
@@ -106,7 +108,7 @@ def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
 
 
 def _answered(cluster: LiveCluster, pod: Mapping[str, Any]) -> _Answer:
-    """One of them; nothing is held."""
+    """Answer about one pod; no devices are held."""
     document: dict[str, Any] = {
         "name": _name(pod),
         "node": "",

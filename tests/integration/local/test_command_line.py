@@ -278,7 +278,7 @@ def test_simulate_answers_about_the_cluster_as_explain_does(
         (("get", "nodes", "none"), "no node none"),
         (("explain", "none"), "no pod and no claim none in namespace default"),
         (("explain", "pod/none"), "no pod none in namespace default"),
-        (("explain", "job/none"), "give a name, pod/NAME or claim/NAME"),
+        (("explain", "job/none"), "use NAME, pod/NAME or claim/NAME"),
         (("get", "slices", "--context", "none"), "none"),
     ],
 )
@@ -414,7 +414,7 @@ def test_doctor_names_what_is_in_order_and_what_is_missing_with_a_remedy(cluster
     found = json.loads(done.stdout)
     well = {(each["check"], each["message"]) for each in found if each["level"] == "ok"}
     assert ("kinds", "vgpuclaims.vgpu.dev v1alpha1") in well
-    assert ("agents", "2 of 2 report") in well
+    assert ("agents", "2 of 2 agents report") in well
     assert any(check == "leader" for check, _ in well)
     assert all(each["remedy"] for each in found if each["level"] != "ok")
     # The programs of this cluster are no pods, and doctor reports that.
@@ -483,7 +483,7 @@ def test_a_plan_of_a_drain_changes_nothing_and_needs_a_yes(
     assert "evict pod default/third" in text
     done = run(cluster, "drain", scene["other"])
     assert done.returncode == 2
-    assert "give --yes" in done.stderr
+    assert "use --yes" in done.stderr
     assert "Cordoned" not in ask(cluster, "get", "devices")
 
 

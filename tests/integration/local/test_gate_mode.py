@@ -200,8 +200,8 @@ def test_without_the_right_to_the_configuration_explain_takes_the_gate_as_a_sign
     said = explained(cluster, forbidden(cluster, "configmaps"))
     assert (said["reason"], said["now"]) == refused(cluster)
     assert said["not_judged"].startswith(
-        "the operator's configuration is not known, and the defaults with scheduling.mode Gate are"
-        " assumed: "
+        "the operator's configuration is not known; the defaults are assumed, with scheduling.mode"
+        " Gate: "
     )
 
 
@@ -245,14 +245,14 @@ def test_simulate_reads_what_it_may_and_names_what_it_could_not_read(
     file.write_text(json.dumps(a_pod("patient", a_container(limits=HALF))))
     reader = forbidden(cluster, "pods")
     said = simulated(cluster, file, reader)
-    assert said["notJudged"].startswith("what other pods take of nodes, and rules about pods, are")
+    assert said["notJudged"].startswith("resources that other pods use, and rules about pods, are")
     assert said["node"] is not None
     done = in_files(reader, "simulate", "-f", str(file), "--admit", spawn=cluster.spawn)
     assert done.stdout.splitlines()[1] == said["notJudged"]
     said = simulated(cluster, file, forbidden(cluster, "configmaps"))
     assert said["notJudged"].startswith(
-        "the operator's configuration is not known, and the defaults with scheduling.mode Extender"
-        " are assumed: "
+        "the operator's configuration is not known; the defaults are assumed, with scheduling.mode"
+        " Extender: "
     )
 
 

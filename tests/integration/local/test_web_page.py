@@ -187,9 +187,9 @@ def test_a_pasted_pod_is_placed_and_nothing_is_made(watched: Watched) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        ("", 422, "the text: no pods and claims"),
+        ("", 422, "the text: no pods or claims"),
         ("kind: [", 422, "the text: "),
-        ("kind: Service", 422, "the text: no pods and claims"),
+        ("kind: Service", 422, "the text: no pods or claims"),
         ("#" * ((64 << 10) + 1), 413, "the text is larger than 64 KiB"),
     ],
     ids=["empty", "no YAML", "no pod", "too large"],

@@ -16,7 +16,7 @@ def test_the_configuration_that_is_installed_can_be_used(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "-f", str(INSTALLED)]) == 0
-    assert capsys.readouterr().out == f"{INSTALLED}: the configuration can be used\n"
+    assert capsys.readouterr().out == f"{INSTALLED}: the configuration is valid\n"
 
 
 def test_a_wrong_value_is_named_with_file_and_path(
@@ -38,7 +38,7 @@ def test_keys_that_do_nothing_are_listed(
     file.write_text("nvidia:\n  libCudaLogLevel: 4\n")
     assert main(["check", "-f", str(file)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == f"{file}: the configuration can be used"
+    assert first == f"{file}: the configuration is valid"
     assert "libCudaLogLevel: 4 has no effect: " in second
 
 

@@ -120,7 +120,7 @@ async def test_a_claim_without_a_pod_is_named_and_not_touched(cluster: Cluster):
     cluster.vanish(PODS, "c")
     work = drain(cluster, "node-2")
     plan = await work.plan()
-    assert "claim default/claim-of-c holds devices without a pod: it is not touched" in plan.lines()
+    assert "claim default/claim-of-c holds devices without a pod: it is not changed" in plan.lines()
     assert await work.carry_out(plan, limit_s=10) == [
         "claim default/claim-of-c holds devices without a pod"
     ]
@@ -148,7 +148,7 @@ async def test_uncordon_gives_back_only_what_was_cordoned(cluster: Cluster):
         ("none", "no node and no device none"),
         ("node/none", "no node none"),
         ("device/node-1", "no device node-1"),
-        ("pod/a", "give a name, node/NAME or device/NAME"),
+        ("pod/a", "use NAME, node/NAME or device/NAME"),
     ],
 )
 async def test_what_is_not_there_is_named(cluster: Cluster, subject: str, says: str):

@@ -47,8 +47,8 @@ def test_the_values_of_hamis_chart_become_a_configuration_and_the_rest_is_named(
     for left in ("global", "schedulerName", "admissionWebhook", "devicePlugin.runtimeClassName",
                  "dcuResourceName", "devices.enflame.customresources"):  # fmt: skip
         assert f"# not carried over: {file}: {left}: " in out
-    assert "pods that ask by acme.com/dcunum are served under the names" in out
-    assert "pods that ask by enflame.com/acme are served under the names" in out
+    assert "pods that ask for acme.com/dcunum are served under the names" in out
+    assert "pods that ask for enflame.com/acme are served under the names" in out
 
 
 def test_a_wrong_value_in_it_is_refused_and_check_takes_the_file_too(
@@ -57,7 +57,7 @@ def test_a_wrong_value_in_it_is_refused_and_check_takes_the_file_too(
     file = tmp_path / "values.yaml"
     file.write_text(VALUES)
     assert main(["check", "-f", str(file)]) == 0
-    assert "the configuration can be used" in capsys.readouterr().out
+    assert "the configuration is valid" in capsys.readouterr().out
     file.write_text(VALUES.replace("deviceSplitCount: 4", "deviceSplitCount: many"))
     assert main(["check", "-f", str(file)]) != 0
     assert "deviceSplitCount" in capsys.readouterr().err

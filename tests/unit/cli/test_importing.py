@@ -105,7 +105,7 @@ def test_objects_that_are_no_configuration_are_named_and_left_out(
 ) -> None:
     _, out, _ = imported("kind: Deployment\n---\nnvidia: {defaultCores: 10}")
     assert out == (
-        "# not carried over: 0.yaml[0]: a Deployment is no configuration\n"
+        "# not carried over: 0.yaml[0]: a Deployment is not a configuration\n"
         "nvidia:\n  defaultCores: 10\n"
     )
 

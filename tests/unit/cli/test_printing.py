@@ -63,7 +63,7 @@ def test_progress_in_a_pipe_is_a_line_for_each_change():
         for gone in (0, 0, 1, 1, 2):
             progress(gone, 2)
     assert out.getvalue().splitlines() == [
-        "0 of 2 claims have gone", "1 of 2 claims have gone", "2 of 2 claims have gone"
+        "0 of 2 claims are gone", "1 of 2 claims are gone", "2 of 2 claims are gone"
     ]  # fmt: skip
 
 

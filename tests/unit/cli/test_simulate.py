@@ -247,7 +247,7 @@ def test_behind_the_gate_a_state_has_nothing_of_nodes_but_devices_and_one_line_n
     pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "500"
     pod["spec"]["containers"][0]["ports"] = [{"hostPort": 80}]
     assert "notJudged" not in simulated(run, pod=pod)
-    line = "cpu, host ports, volumes: not judged, a state does not have them"
+    line = "cpu, host ports, volumes: not judged, because a state file does not describe them"
     assert simulated(run, state=state, pod=pod)["notJudged"] == line
     _, out, _ = run(state=state, file=pod)
     assert out.splitlines()[1] == line
@@ -271,8 +271,9 @@ def wrong(change) -> dict[str, Any]:
         (lambda s: s["nodes"][0]["devices"][1].update(memoryMiB=1 << 60), "devices[1].memoryMiB"),
         (lambda s: s["nodes"][0]["devices"][0].update(cores="100"), "nodes[0].devices[0].cores"),
         (lambda s: s["nodes"][1]["devices"][0].update(uuid="GPU-a0"),
-         "nodes[1].devices[0].uuid: 'GPU-a0' stands at nodes[0].devices[0].uuid already"),
-        (lambda s: s["nodes"][1].update(name="a"), "nodes[1].name: 'a' stands at nodes[0].name"),
+         "nodes[1].devices[0].uuid: Duplicate value: 'GPU-a0': first at nodes[0].devices[0].uuid"),
+        (lambda s: s["nodes"][1].update(name="a"),
+         "nodes[1].name: Duplicate value: 'a': first at nodes[0].name"),
         (lambda s: s.update(config={"scheduling": {"nodePolicy": "x"}}), "scheduling.nodePolicy"),
         (
             lambda s: s["nodes"][0].update(annotations={"hami.io/gpu-scheduler-policy": "best"}),
@@ -378,7 +379,7 @@ def test_a_line_of_cases_that_cannot_be_read_is_refused_by_itself(
         f"{file}:4",
     ]
     said = [found["refused"] for found in refused]
-    assert said[0] == f"{file}:1: give a pod or a claim, one of them"
+    assert said[0] == f"{file}:1: a case needs either a pod or a claim"
     assert "nodes[0].pairScores[0].score: Invalid value: -1: must be 0 or more" in said[1]
     assert all(found["devices"] == [] and found["node"] is None for found in refused)
 

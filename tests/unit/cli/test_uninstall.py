@@ -212,7 +212,7 @@ async def test_a_policy_that_stays_ends_the_wait_and_is_named() -> None:
 async def test_a_host_that_cannot_be_cleaned_is_named_and_the_rest_goes() -> None:
     cluster = installed()
     cluster.cleans = False
-    assert await carried_out(cluster) == ["host of node node-1 is not clean"]
+    assert await carried_out(cluster) == ["the host of node node-1 is not clean"]
     assert cluster.kinds() == {"nodes"}
 
 
@@ -227,7 +227,7 @@ async def test_capacity_that_a_kubelet_writes_anew_is_taken_off_until_it_stays_a
 async def test_capacity_that_never_goes_ends_the_wait_and_is_named() -> None:
     cluster = installed()
     cluster.kubelet_until_s = 1e9
-    assert await carried_out(cluster) == ["node node-1 shows nvidia.com/gpu"]
+    assert await carried_out(cluster) == ["node node-1 still has nvidia.com/gpu"]
 
 
 async def test_pods_that_use_devices_are_in_the_way_unless_they_may_be_deleted() -> None:
@@ -247,7 +247,7 @@ async def test_it_may_be_run_again_and_after_a_plain_delete() -> None:
     await carried_out(cluster)
     left = await carried_out(cluster)
     assert left == [
-        "hosts are not clean: no DaemonSet of agents was there (docs/operations/uninstall.md)"
+        "hosts were not cleaned: there was no DaemonSet of agents (docs/operations/uninstall.md)"
     ]
 
 
@@ -319,7 +319,7 @@ async def test_an_agent_that_renews_its_lease_is_in_the_way(
 
     work = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=beats)  # type: ignore[arg-type]
     (obstacle,) = await work.obstacles(await work.plan())
-    assert "the agent of node node-1 renews its Lease" in obstacle
+    assert "the agent of node node-1 is alive" in obstacle
     silent = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=cluster.sleep)  # type: ignore[arg-type]
     assert await silent.obstacles(await silent.plan()) == []
 
@@ -328,7 +328,7 @@ async def test_without_an_operator_a_release_ends_and_says_so() -> None:
     cluster = installed(operator=False)
     work = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=cluster.sleep)  # type: ignore[arg-type]
     left = await work.carry_out(await work.plan())
-    assert left == ["claim default/held is still allocated: does the operator run?"]
+    assert left == ["claim default/held is still allocated; check that the operator runs"]
 
 
 async def test_a_kind_that_the_server_does_not_know_has_no_objects(

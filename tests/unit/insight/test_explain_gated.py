@@ -73,6 +73,6 @@ def test_what_could_not_be_read_is_left_out_of_it_and_named() -> None:
     said = said_of(a_claim("own"), unread=Unread(config="why"))
     assert said.now == "PersistentVolumeClaim data does not exist yet"
     assert said.not_judged == (
-        "the operator's configuration is not known, and the defaults with scheduling.mode Gate are"
-        " assumed: why"
+        "the operator's configuration is not known; the defaults are assumed, with scheduling.mode"
+        " Gate: why"
     )

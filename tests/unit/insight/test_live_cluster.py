@@ -247,7 +247,7 @@ def test_where_pods_may_not_be_read_their_share_and_rules_about_them_are_left_ou
     cluster = LiveCluster(made.state, lambda _: Unread(pods=WHY))
     raw = a_raw_pod(labels={"app": "b"}, **APART)
     together = {"podAffinity": APART["affinity"]["podAntiAffinity"]}
-    line = f"what other pods take of nodes, and rules about pods, are not judged: {WHY}"
+    line = f"resources that other pods use, and rules about pods, are not judged: {WHY}"
     for pod in (raw, a_raw_pod(affinity=together)):
         assert decided(cluster, pod).refused == ""
         assert left_out(cluster, pod) == line
@@ -267,8 +267,8 @@ def test_an_unknown_configuration_is_named_with_the_mode_that_is_assumed() -> No
     state = Replica(MemoryApi()).state
     cluster = LiveCluster(state, lambda _: Unread(config="forbidden", pods="p", volumes="v"))
     assert left_out(cluster, a_raw_pod(**using("data"))) == (
-        "the operator's configuration is not known, and the defaults with scheduling.mode Extender"
-        " are assumed: forbidden"
+        "the operator's configuration is not known; the defaults are assumed, with scheduling.mode"
+        " Extender: forbidden"
     )
 
 

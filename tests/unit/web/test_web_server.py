@@ -118,7 +118,7 @@ async def test_the_page_is_served_to_anybody_and_may_load_nothing_from_elsewhere
 async def test_documents_take_a_token_that_the_api_server_knows(served: Served, path: str) -> None:
     assert await served.get(f"/api/v1{path}", token="") == (
         401,
-        {"error": "show a token: Authorization: Bearer TOKEN"},
+        {"error": "a token is required: Authorization: Bearer TOKEN"},
     )
     assert (await served.get(f"/api/v1{path}", token="forged"))[0] == 401
     status, found = await served.get(f"/api/v1{path}")
@@ -332,6 +332,6 @@ async def test_a_pasted_text_is_bounded_and_refused_by_name(served: Served) -> N
     )
     assert (await served.ask(b"\xff"))[0] == 400
     status, found = await served.ask("kind: Service")
-    assert (status, found["error"].startswith("the text: no pods and claims")) == (422, True)
+    assert (status, found["error"].startswith("the text: no pods or claims")) == (422, True)
     assert (await served.ask(POD.replace("mine", "theirs")))[0] == 403
     assert (await served.ask(POD, token="forged"))[0] == 401
