@@ -73,7 +73,7 @@ PACKAGES = (
         without=("operator/vgpu_operator/engine", "operator/vgpu_operator/cli"),
         callables=44,
         inits=3,
-        complex=38,
+        complex=33,
     ),
     Package("cli", "operator/vgpu_operator/cli", callables=14, complex=9),
     Package("agent", "nodeagent/vgpu_nodeagent", callables=12, complex=17),

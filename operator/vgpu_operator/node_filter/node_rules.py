@@ -83,7 +83,7 @@ class NodeRules:
 
     @classmethod
     def of(cls, pod: Pod, *, kinds: frozenset[str] | None = None) -> NodeRules:
-        """The pod's.
+        """Read the rules of a pod.
 
         Raises:
             BadInput: its affinity has an operator or values that Kubernetes refuses.
@@ -119,7 +119,7 @@ class NodeFilters:
         self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
 
     def put(self, number: int, node: Node) -> bool:
-        """Take a node on, or what has changed of it; whether its labels or taints have."""
+        """Take in a version of a node; return True if its labels or taints are new."""
         known = self._known.get(number)
         self._known[number] = node
         if known is not None and _rules_of(known) == _rules_of(node):
@@ -136,7 +136,7 @@ class NodeFilters:
             self._index(number, known, add=False)
 
     def of(self, rules: NodeRules) -> NodeFilter:
-        """The nodes that a pod with these rules may use, as they are now."""
+        """Return the nodes that a pod with these rules may use, as they are now."""
         known = self._filters.get(rules)
         if known is not None and known[0] == self._version:
             return known[1]
@@ -152,15 +152,15 @@ class NodeFilters:
         return made
 
     def _tolerated(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
-        """Bits of the closed nodes that are open to a pod with these tolerations."""
+        """Return the bits of the closed nodes that are open to a pod with these tolerations."""
         return any_of(self._closed.values()) & ~_not_tolerated(self._closed, tolerations)
 
     def domains(self, key: str) -> Mapping[str, int]:
-        """By value of a label: bits of the nodes that have it."""
+        """Return the bits of the nodes that have a label, by its value."""
         return self._labels.get(key, {})
 
     def by_terms(self, terms: Iterable[tuple[Requirement, ...]]) -> int:
-        """Bits of the nodes for which a term holds."""
+        """Return the bits of the nodes for which a term holds."""
         nodes = 0
         for term in terms:
             of_term = ALL if term else 0  # an empty term matches no node
@@ -170,7 +170,7 @@ class NodeFilters:
         return nodes
 
     def named(self, name: str) -> int:
-        """The bit of a node; none where it is not known."""
+        """Return the bit of a node; 0 if it is not known."""
         return self._names.get(name, 0)
 
     @property
@@ -204,12 +204,7 @@ class NodeFilters:
                 return any_of(by_value.values())
             case "DoesNotExist":
                 return ~any_of(by_value.values())
-        bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
-        return any_of(
-            nodes
-            for value, nodes in by_value.items()
-            if _INTEGER.fullmatch(value) and sign * int(value) > sign * bound
-        )
+        return _by_number(by_value, requirement)
 
     # The index.
 
@@ -237,35 +232,41 @@ class NodeFilters:
         self._version += 1
 
 
+def _by_number(by_value: Mapping[str, int], requirement: Requirement) -> int:
+    """Return the bits of the nodes whose label is a number above, or below, the requirement's."""
+    bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
+    return any_of(
+        nodes
+        for value, nodes in by_value.items()
+        if _INTEGER.fullmatch(value) and sign * int(value) > sign * bound
+    )
+
+
 def _rules_of(node: Node) -> tuple[object, ...]:
     return node.metadata.name, node.metadata.labels, _taints_of(node)
 
 
 def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
-    """The taints that keep a pod away, and those that stand for a cordoned or unready node.
+    """Return the taints that keep a pod away, and those that stand for a closed node.
 
     Kubernetes' controllers write the latter a little later than what they stand for, so a closed
     node counts as having them, and they are left out of the others: the reason is the node's state,
     which a toleration is rarely the cure of.
     """
     hard = [taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS]
-    closed: list[Taint] = []
-    if node.spec.unschedulable:
-        closed.append(_CORDON)
-        hard = [taint for taint in hard if taint != _CORDON]
+    closed = [_CORDON] if node.spec.unschedulable else []
     if not node.is_ready:
         of_readiness = [taint for taint in hard if taint.key in _OF_READINESS]
         closed += of_readiness
-        if all(taint.effect != _NOT_READY.effect for taint in of_readiness):
+        if _NOT_READY.effect not in {taint.effect for taint in of_readiness}:
             closed.append(_NOT_READY)
-        hard = [taint for taint in hard if taint not in of_readiness]
-    return tuple(hard), tuple(closed)
+    return tuple(taint for taint in hard if taint not in closed), tuple(closed)
 
 
 def _not_tolerated(
     index: Mapping[tuple[Taint, ...], int], tolerations: tuple[tuple[str, str, str, str], ...]
 ) -> int:
-    """Bits of the nodes that have a taint which no toleration is for."""
+    """Return the bits of the nodes that have a taint which no toleration is for."""
     return any_of(
         tainted
         for taints, tainted in index.items()
@@ -274,7 +275,7 @@ def _not_tolerated(
 
 
 def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
-    """True if a toleration is for the taint; one without a key is for every key."""
+    """Return True if a toleration is for the taint; one without a key is for every key."""
     key, operator, value, effect = toleration
     if (effect and effect != taint.effect) or (key and key != taint.key):
         return False
@@ -287,7 +288,7 @@ def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
 
 
 def _compares(operator: str, of_taint: str, of_toleration: str) -> bool:
-    """True if the taint's number is greater, or less, than the toleration's (KEP-5471)."""
+    """Return True if the taint's number is above, or below, the toleration's (KEP-5471)."""
     if not (_PLAIN_INTEGER.fullmatch(of_taint) and _PLAIN_INTEGER.fullmatch(of_toleration)):
         return False
     taint, bound = int(of_taint), int(of_toleration)
@@ -297,7 +298,7 @@ def _compares(operator: str, of_taint: str, of_toleration: str) -> bool:
 
 
 def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...], ...]:
-    """The terms of a node selector, of which one must hold.
+    """Read the terms of a node selector, of which one must hold.
 
     Args:
         selector: As it is written.
@@ -361,7 +362,7 @@ class Hosts:
         self._shares: dict[str, _Share] = {}  # pod UID → where and how much
 
     def apply_node(self, node: Node) -> None:
-        """A node was added or changed, and the columns know it."""
+        """Take in a version of a node that the columns know."""
         allocatable = allocatable_cpu_milli(node)
         if allocatable is None:
             self._allocatable.pop(node.metadata.name, None)
@@ -370,12 +371,12 @@ class Hosts:
         self._write(node.metadata.name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; its pods go one by one."""
+        """Forget a node; its pods go one by one."""
         self._allocatable.pop(name, None)
         self._write(name)
 
     def apply_pod(self, pod: Pod) -> bool:
-        """A pod was seen; whether it is new on a node. One without a node changes nothing."""
+        """Take in a version of a pod; return True if it is new on a node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.is_terminal:
             self.remove_pod(uid)
@@ -387,13 +388,13 @@ class Hosts:
         return known is None or known.node != node
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone, or its reservation."""
+        """Forget a pod, or its reservation."""
         share = self._shares.pop(uid, None)
         if share is not None:
             self._add(share.node, -share.cpu_milli)
 
     def expect(self, uid: str, *, node: str, cpu_milli: int) -> None:
-        """A pod is to come to a node."""
+        """Count a pod that is to come to a node."""
         self._put(uid, _Share(node, cpu_milli))
 
     def _put(self, uid: str, share: _Share) -> None:

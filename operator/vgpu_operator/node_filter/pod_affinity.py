@@ -7,7 +7,7 @@ A `namespaceSelector` that selects by labels is not: labels of namespaces are no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ class Selector:
 
     @classmethod
     def of(cls, written: Any) -> Selector:
-        """A LabelSelector; an absent one selects nothing, an empty one everything."""
+        """Read a LabelSelector; an absent one selects nothing, an empty one everything."""
         if written is None:
             return cls(is_none=True)
         lines = [
@@ -44,7 +44,7 @@ class Selector:
         return cls(tuple(sorted(lines, key=lambda line: (line[0], line[1], sorted(line[2])))))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
+        """Return True if an object with these labels is selected."""
         return not self.is_none and all(_holds(line, labels) for line in self.lines)
 
 
@@ -57,7 +57,7 @@ class Term:
     namespaces: frozenset[str] | None
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a pod is meant."""
+        """Return True if the line is about a pod with these labels."""
         return (self.namespaces is None or namespace in self.namespaces) and self.selector.matches(
             labels
         )
@@ -87,7 +87,7 @@ class PeerRules:
 
     @classmethod
     def of(cls, pod: Pod) -> PeerRules:
-        """The pod's."""
+        """Read the rules of a pod."""
         namespace, affinity = pod.metadata.namespace or "", pod.spec.affinity
         together = None if affinity is None else affinity.pod_affinity
         apart = None if affinity is None else affinity.pod_anti_affinity
@@ -124,7 +124,7 @@ class Peers:
         self._with_terms: dict[str, None] = {}  # UIDs of those that keep others away
 
     def put(self, pod: Pod, node: str) -> None:
-        """A pod is on a node, or expected there."""
+        """Take in a pod that is on a node, or is expected there."""
         uid, labels = pod.metadata.uid, pod.metadata.labels
         is_going, known = pod.metadata.deletion_timestamp is not None, self._peers.get(uid)
         if known is not None and (known.node, known.labels, known.is_going) == (
@@ -140,12 +140,12 @@ class Peers:
             self._with_terms[uid] = None
 
     def remove(self, uid: str) -> None:
-        """A pod is gone."""
+        """Forget a pod."""
         self._peers.pop(uid, None)
         self._with_terms.pop(uid, None)
 
     def of(self, rules: PeerRules, *, selected: int, tolerated: int, without: str = "") -> int:
-        """Bits of the nodes where a pod with these rules may go, as far as other pods decide that.
+        """Return the bits of the nodes where other pods let a pod with these rules go.
 
         Args:
             rules: The pod's.
@@ -154,26 +154,36 @@ class Peers:
             without: UID of a pod that does not count.
         """
         peers = {uid: peer for uid, peer in self._peers.items() if uid != without}
-        labels, nodes = dict(rules.labels), ALL
-        for uid in self._with_terms:
-            peer = peers.get(uid)
-            for term in () if peer is None else peer.apart:
-                if peer is not None and term.matches(rules.namespace, labels):
-                    nodes &= ~self._domain(term.key, self._bit(peer))
-        for term in rules.apart:
-            for peer in peers.values():
-                if term.matches(peer.namespace, peer.labels):
-                    nodes &= ~self._domain(term.key, self._bit(peer))
+        labels = dict(rules.labels)
+        nodes = ~self._kept_away(rules, peers, labels)
         if rules.together:
             nodes &= self._together(rules, peers, labels)
         if rules.spread:
             nodes &= self._spread(rules, peers, labels, selected, tolerated)
         return nodes
 
+    def _kept_away(
+        self, rules: PeerRules, peers: Mapping[str, _Peer], labels: Mapping[str, str]
+    ) -> int:
+        """Return the bits of the domains that anti-affinity, the pod's or theirs, rules out."""
+        nodes = 0
+        for peer in (peers[uid] for uid in self._with_terms if uid in peers):
+            for term in peer.apart:
+                if term.matches(rules.namespace, labels):
+                    nodes |= self._domain(term.key, self._bit(peer))
+        for term in rules.apart:
+            for peer in peers.values():
+                if term.matches(peer.namespace, peer.labels):
+                    nodes |= self._domain(term.key, self._bit(peer))
+        return nodes
+
     def _together(
         self, rules: PeerRules, peers: Mapping[str, _Peer], labels: Mapping[str, str]
     ) -> int:
-        """Where pods that match all terms are; for the first of its kind, wherever the keys are."""
+        """Return the bits of the domains with pods that match all terms.
+
+        The first pod of its kind may go wherever the keys are: nobody else could be there before.
+        """
         found = [
             peer
             for peer in peers.values()
@@ -198,6 +208,7 @@ class Peers:
         selected: int,
         tolerated: int,
     ) -> int:
+        """Return the bits of the domains where no constraint's skew grows too large."""
         nodes = with_keys = ALL
         for each in rules.spread:
             with_keys &= any_of(self._domains(each.key).values())
@@ -205,16 +216,9 @@ class Peers:
             eligible = with_keys
             eligible &= selected if each.honors_affinity else ALL
             eligible &= tolerated if each.honors_taints else ALL
-            found = [
-                self._bit(peer)
-                for peer in peers.values()
-                if peer.namespace == rules.namespace
-                and not peer.is_going
-                and self._bit(peer) & eligible
-                and each.selector.matches(peer.labels)
-            ]
-            domains = [bits for bits in self._domains(each.key).values() if bits & eligible]
-            counts = {bits: sum(bool(bit & bits) for bit in found) for bits in domains}
+            there = [peer for peer in peers.values() if peer.namespace == rules.namespace]
+            counts = self._counts(each, there, eligible)
+            # With too few domains the least counts as 0, so that the pods go to new ones.
             least = min(counts.values(), default=0) if len(counts) >= each.min_domains else 0
             own = int(each.selector.matches(labels))
             nodes &= any_of(
@@ -222,12 +226,24 @@ class Peers:
             )
         return nodes
 
+    def _counts(self, spread: Spread, peers: Iterable[_Peer], eligible: int) -> dict[int, int]:
+        """Return how many of the peers that a constraint selects each eligible domain has."""
+        found = [
+            self._bit(peer)
+            for peer in peers
+            if not peer.is_going
+            and self._bit(peer) & eligible
+            and spread.selector.matches(peer.labels)
+        ]
+        domains = [bits for bits in self._domains(spread.key).values() if bits & eligible]
+        return {bits: sum(bool(bit & bits) for bit in found) for bits in domains}
+
     def _bit(self, peer: _Peer) -> int:
         number = self._columns.node_id(peer.node)
         return 0 if number is None else only(number)
 
     def _domain(self, key: str, bit: int) -> int:
-        """The nodes of the same domain as one node; none where it lacks the label."""
+        """Return the bits of the nodes in a node's domain; 0 if the node lacks the label."""
         return any_of(bits for bits in self._domains(key).values() if bits & bit)
 
 

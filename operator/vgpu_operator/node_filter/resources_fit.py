@@ -49,7 +49,7 @@ class HostDemand:
 
     @classmethod
     def of(cls, pod: Pod) -> HostDemand:
-        """The pod's."""
+        """Read what a pod asks for."""
         amounts = tuple(sorted(requests_of(pod).items()))
         ports = tuple(sorted(_ports_of(pod)))
         return cls(amounts, ports, PeerRules.of(pod), volume_claims_of(pod))
@@ -78,7 +78,7 @@ class Room:
         self._free: dict[str, npt.NDArray[np.int64]] = {}
 
     def apply_node(self, node: Node) -> bool:
-        """A node was added or changed; whether it can take more than before."""
+        """Take in a version of a node; return True if it can take more than before."""
         name, new = node.metadata.name, allocatable_of(node)
         before = self._allocatable.get(name, {})
         self._allocatable[name] = new
@@ -86,12 +86,12 @@ class Room:
         return any(amount > before.get(resource, 0) for resource, amount in new.items())
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; its pods go one by one."""
+        """Forget a node; its pods go one by one."""
         before = self._allocatable.pop(name, {})
         self._write(name, {*before, *self._requested.get(name, ())})
 
     def put(self, pod: Pod, node: str) -> str:
-        """A pod is on a node, or is to come to it.
+        """Take in a pod that is on a node, or is to come to it.
 
         Returns:
             The node where more is free than before; empty: none.
@@ -106,7 +106,7 @@ class Room:
         return freed
 
     def remove(self, uid: str) -> str:
-        """A pod is gone, or has ended, or is not expected any more; see `put`."""
+        """Forget a pod that is gone, ended, or expected no more; return what `put` does."""
         share = self._shares.pop(uid, None)
         if share is None:
             return ""
@@ -114,7 +114,7 @@ class Room:
         return share.node
 
     def of(self, host_demand: HostDemand) -> int:
-        """Bits of the nodes that have room."""
+        """Return the bits of the nodes that have room."""
         size = len(self._columns.node_name)
         fits = np.ones(size, dtype=bool)
         for resource, amount in host_demand.amounts:
@@ -127,7 +127,7 @@ class Room:
         return bits & self._without_conflict(host_demand.ports)
 
     def has(self, uid: str, host_demand: HostDemand, number: int) -> bool:
-        """Whether a node has room for a pod beside the others there."""
+        """Return True if a node has room for a pod beside the others there."""
         known = self._shares.pop(uid, None)
         if known is not None:
             self._add(known, -1)
@@ -177,7 +177,7 @@ class Room:
 
 
 def _ports_of(pod: Pod) -> list[Port]:
-    """The host ports of all containers that run beside each other, sidecars among them."""
+    """Return the host ports of all containers that run beside each other, sidecars too."""
     sidecars = [each for each in pod.spec.init_containers if each.is_sidecar]
     found: list[Port] = []
     for container in (*sidecars, *pod.spec.containers):
@@ -190,7 +190,7 @@ def _ports_of(pod: Pod) -> list[Port]:
 
 
 def _conflict(one: Port, other: Port) -> bool:
-    """The same port of the same address, or of any address."""
+    """Return True for the same port of the same address, or of any address."""
     addresses = {one[1], other[1]}
     same_address = len(addresses) == 1 or _ANY_ADDRESS in addresses
     return one[0] == other[0] and one[2] == other[2] and same_address

@@ -47,7 +47,7 @@ _MIGRATED = {
 
 
 class VolumeClaimKey(NamedTuple):
-    """A PersistentVolumeClaim's place."""
+    """Namespace and name of a PersistentVolumeClaim."""
 
     namespace: str
     name: str
@@ -199,11 +199,11 @@ class Volume:
         )
 
     def is_for(self, claim: VolumeClaim) -> bool:
-        """Whether it names the claim as its own."""
+        """Return True if it names the claim as its own."""
         return self.claim == claim.key and self.claim_uid in ("", claim.uid)
 
     def serves(self, request: VolumeRequest) -> bool:
-        """Whether a claim may be bound to it on a node that reaches it, if no other has it.
+        """Return True if a claim may be bound to it on a node that reaches it, if no other has it.
 
         One that names a claim as its own need not have the claim's labels and access modes.
         """
@@ -277,12 +277,12 @@ StorageObject: TypeAlias = VolumeClaim | Volume | VolumeClass | NodeDrivers
 
 
 def volume_claims_of(pod: Pod) -> tuple[VolumeClaimKey, ...]:
-    """The claims of a pod's volumes, in their order, each once."""
+    """Return the claims of a pod's volumes, in their order, each once."""
     return tuple(dict.fromkeys(key for key, _ in claims_of_volumes(pod)))
 
 
 def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
-    """By volume: its claim, and whether that is made for the pod (a generic ephemeral volume)."""
+    """Return the claim of each volume, with True if it is made for the pod (ephemeral)."""
     namespace, found = pod.metadata.namespace or "", []
     for volume in pod.spec.volumes:
         named = volume.get("persistentVolumeClaim")
@@ -295,7 +295,7 @@ def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
 
 
 def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
-    """The storage in amounts, in bytes."""
+    """Return the storage among amounts, in bytes."""
     given = amounts.get(_STORAGE, 0)
     try:
         return math.ceil(parse(given))
@@ -305,12 +305,12 @@ def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
 
 
 def _class_of(metadata: Metadata, named: str) -> str:
-    """The annotation came before the field, and goes before it still."""
+    """Return the class that a claim names: its annotation, which Kubernetes still puts first."""
     return metadata.annotations.get(_CLASS, named)
 
 
 def _attached_as(volume: PersistentVolume) -> tuple[str, str]:
-    """The CSI driver that attaches a volume, and a name of the volume there."""
+    """Return the CSI driver that attaches a volume, and the volume's name there."""
     spec = volume.spec
     if spec.csi is not None:
         return spec.csi.driver, spec.csi.volume_handle

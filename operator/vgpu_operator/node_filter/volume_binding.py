@@ -73,11 +73,11 @@ class _VolumeOptions:
     made: int = 0
 
     def nodes(self, taken: set[str]) -> int:
-        """Bits of all of them, without volumes that are taken."""
+        """Return the bits of all nodes that serve it, without volumes that are taken."""
         return self.made | any_of(bits for name, bits in self.volumes if name not in taken)
 
     def choose(self, bit: int, taken: set[str]) -> str | None:
-        """The volume that it gets on a node; empty: one is made; None: there is none."""
+        """Return the volume that it gets on a node; empty if one is made, None if it gets none."""
         for name, bits in self.volumes:
             if bits & bit and name not in taken:
                 return name
@@ -117,7 +117,7 @@ class Volumes:
     # What is observed.
 
     def observe(self, obj: StorageObject) -> None:
-        """A claim, a volume, a class or a node's drivers: added, or changed."""
+        """Take in a version of a claim, a volume, a class or a node's drivers."""
         if self._unread:
             key = obj.key if isinstance(obj, VolumeClaim) else VolumeClaimKey("", obj.name)
             self._unread.pop((type(obj), key.namespace, key.name), None)
@@ -125,21 +125,11 @@ class Volumes:
             case VolumeClaim():
                 if self._claims.get(obj.key) == obj:
                     return
-                self._claims[obj.key] = obj
-                if obj.is_bound:
-                    self._unbound.pop(obj.key, None)
-                else:
-                    self._unbound[obj.key] = None
+                self._put_claim(obj)
             case Volume():
                 if self._volumes.get(obj.name) == obj:
                     return
-                self._forget_volume(obj.name)
-                self._volumes[obj.name] = obj
-                if obj.is_free:
-                    self._free.setdefault(obj.class_name, {})[obj.name] = None
-                    self._free_version += 1
-                elif obj.claim is not None:
-                    self._meant[obj.claim] = (*self._meant.get(obj.claim, ()), obj.name)
+                self._put_volume(obj)
             case VolumeClass():
                 self._classes[obj.name] = obj
             case NodeDrivers():
@@ -148,8 +138,24 @@ class Volumes:
                     self._limits.setdefault(driver, {})[obj.name] = count
         self.version += 1
 
+    def _put_claim(self, claim: VolumeClaim) -> None:
+        self._claims[claim.key] = claim
+        if claim.is_bound:
+            self._unbound.pop(claim.key, None)
+        else:
+            self._unbound[claim.key] = None
+
+    def _put_volume(self, volume: Volume) -> None:
+        self._forget_volume(volume.name)
+        self._volumes[volume.name] = volume
+        if volume.is_free:
+            self._free.setdefault(volume.class_name, {})[volume.name] = None
+            self._free_version += 1
+        elif volume.claim is not None:
+            self._meant[volume.claim] = (*self._meant.get(volume.claim, ()), volume.name)
+
     def remove(self, kind: type[StorageObject], namespace: str, name: str) -> None:
-        """One of these is gone."""
+        """Forget one of these."""
         self._unread.pop((kind, namespace, name), None)
         if kind is VolumeClaim:
             key = VolumeClaimKey(namespace, name)
@@ -164,7 +170,7 @@ class Volumes:
         self.version += 1
 
     def unreadable(self, kind: type[StorageObject], namespace: str, name: str, why: str) -> None:
-        """One of these counts as missing, and pods that wait for it have the reason."""
+        """Count one of these as missing; pods that wait for it are told why it cannot be read."""
         self.remove(kind, namespace, name)
         self._unread[kind, namespace, name] = why
 
@@ -192,7 +198,7 @@ class Volumes:
                 del self._meant[known.claim]
 
     def put(self, pod: Pod, node: str) -> None:
-        """A pod is on a node, or is to come to it."""
+        """Take in a pod that is on a node, or is to come to it."""
         uid = pod.metadata.uid
         known = self._uses.get(uid)
         if (known is not None and known.node == node) or not pod.spec.volumes:
@@ -208,7 +214,7 @@ class Volumes:
         self.version += 1
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone, or has ended, or is not expected any more."""
+        """Forget a pod that is gone, has ended, or is not expected any more."""
         use = self._uses.pop(uid, None)
         if use is None:
             return
@@ -225,7 +231,7 @@ class Volumes:
     # What follows from it.
 
     def refusal(self, pod: Pod) -> Refused | None:
-        """Why no node serves a pod's claims, with the claim's name; None if one may."""
+        """Return why no node serves a pod's claims, with the claim's name; None if one may."""
         uid = pod.metadata.uid
         for key, is_ephemeral in claims_of_volumes(pod):
             claim = self._claims.get(key)
@@ -242,7 +248,7 @@ class Volumes:
         return None
 
     def of(self, claims: Claims, *, without: str = "") -> VolumeNodes:
-        """The nodes where a pod with these claims may go, as far as its volumes decide that.
+        """Return the nodes where the volumes of these claims let a pod go.
 
         Args:
             claims: The pod's.
@@ -261,7 +267,7 @@ class Volumes:
         return known[claims]
 
     def explain(self, claims: Claims) -> list[str]:
-        """By claim that rules nodes out: on how many of the nodes with devices it can be served."""
+        """Say of each claim that rules nodes out how many nodes with devices can serve it."""
         nodes = any_of(map(only, self._columns.nodes_with_devices()))
         texts = []
         for key in claims:
@@ -283,7 +289,7 @@ class Volumes:
     # A claim.
 
     def _refusal_of(self, claim: VolumeClaim, *, without: str) -> Refused | None:
-        """Why no node serves a claim that exists."""
+        """Return why no node serves a claim that exists; None if one may."""
         named = f"PersistentVolumeClaim {claim.key.name}"
         others = self._users.get(claim.key, {}).keys() - {without}
         text, reason = "", Reason.VOLUME_CLAIM_NOT_READY
@@ -304,7 +310,7 @@ class Volumes:
         return (reason, f"{named} {text}") if text else None
 
     def _unbindable(self, claim: VolumeClaim) -> str:
-        """Why a claim without a volume gets none for a pod's sake; empty: it may get one."""
+        """Return why a claim without a volume gets none when a pod comes; empty if it may."""
         assert claim.request is not None
         name = claim.request.class_name
         known = self._classes.get(name)
@@ -318,7 +324,7 @@ class Volumes:
     def _unread_or(
         self, missing: str, kind: type[StorageObject], name: str, namespace: str = ""
     ) -> str:
-        """Why one of these is not known: it cannot be read, or else it is missing."""
+        """Return why one of these is not known: it cannot be read, or it is missing."""
         why = self._unread.get((kind, namespace, name))
         return missing if why is None else f"cannot be read: {why}"
 
@@ -339,14 +345,17 @@ class Volumes:
         return VolumeNodes(reached, self._attachable(claims, without))
 
     def _reach(self, volume: Volume) -> int:
-        """Bits of the nodes that reach a volume: by its affinity, and by its labels of zones."""
+        """Return the bits of the nodes that a volume's affinity and zones allow."""
         return self._by_affinity(volume) & self._by_zone(volume)
 
     def _by_affinity(self, volume: Volume) -> int:
         return ALL if volume.affinity is None else self._filters.by_terms(volume.affinity)
 
     def _by_zone(self, volume: Volume) -> int:
-        """A node without any label of a zone or a region is of a cluster that has only one."""
+        """Return the bits of the nodes in a volume's zones.
+
+        A node without any such label is in a cluster that has only one zone.
+        """
         if not volume.zones:
             return ALL
         nodes = ALL
@@ -364,7 +373,7 @@ class Volumes:
         return nodes | ~in_zones
 
     def _serve(self, claims: list[VolumeClaim], taken: set[str], within: int) -> int:
-        """Bits of the nodes where each of these unbound claims gets a volume of its own."""
+        """Return the bits of the nodes where each of these claims gets a volume of its own."""
         options = [self._options(claim) for claim in _by_size(claims)]
         nodes = within & ((1 << len(self._columns.node_name)) - 1)
         for each in options:
@@ -411,7 +420,7 @@ class Volumes:
         return self._filters.by_terms(topologies) if topologies else ALL
 
     def _taken(self, without: str) -> set[str]:
-        """Volumes that kube-scheduler will bind for pods that are on their way to their nodes."""
+        """Return the volumes that kube-scheduler will bind for pods on the way to their nodes."""
         taken: set[str] = set()
         uids = {uid for key in self._unbound for uid in self._users.get(key, ())} - {without}
         for uid in sorted(uids):
@@ -429,7 +438,7 @@ class Volumes:
     # Limits.
 
     def _attachable(self, claims: Claims, without: str) -> int:
-        """Bits of the nodes where no driver attaches more volumes than it can."""
+        """Return the bits of the nodes where no driver attaches more volumes than it can."""
         new: dict[str, set[str]] = {}
         for driver, volume in self._attached(claims):
             new.setdefault(driver, set()).add(volume)
@@ -443,7 +452,7 @@ class Volumes:
         return nodes
 
     def _exceeds(self, node: str, driver: str, volumes: set[str], limit: int, without: str) -> bool:
-        """Whether a node would attach more volumes of a driver than it can."""
+        """Return True if a node would attach more volumes of a driver than it can."""
         there = {
             volume
             for uid, claims in self._on.get(node, {}).items()
@@ -454,7 +463,7 @@ class Volumes:
         return not volumes <= there and len(volumes | there) > limit
 
     def _attached(self, claims: Claims) -> Iterator[tuple[str, str]]:
-        """Drivers, and volumes as they know them; one that is to be made has its claim's name."""
+        """Yield drivers, with the volumes as they know them, or the name of an unbound claim."""
         for key in claims:
             claim = self._claims.get(key)
             if claim is None:
@@ -469,12 +478,12 @@ class Volumes:
 
 
 def _by_size(claims: Iterable[VolumeClaim]) -> list[VolumeClaim]:
-    """In the order in which kube-scheduler gives them volumes."""
+    """Sort claims into the order in which kube-scheduler gives them volumes."""
     return sorted(claims, key=lambda claim: 0 if claim.request is None else claim.request.size)
 
 
 def _each_gets_one(options: Iterable[_VolumeOptions], bit: int, taken: set[str]) -> set[str] | None:
-    """The volumes that claims get on a node, none twice; None where one of them gets none."""
+    """Return the volumes that claims get on a node, none twice; None if a claim gets none."""
     chosen: set[str] = set()
     for each in options:
         name = each.choose(bit, taken | chosen)
