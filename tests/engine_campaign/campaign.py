@@ -13,7 +13,7 @@ from .judge import Finding
 from .steps import Step, plan, play
 from .world import DEVICES, World
 
-STEPS = 60
+STEPS = 150
 REST_S = 420.0
 """More than an Immediate claim keeps devices that can serve no pod (300 s)."""
 EMPTY_S = 120.0

@@ -23,6 +23,8 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, GPUDevice, VGPUClaim
 ALL_CORES = 100
 QUOTA = "limits.nvidia.com/gpumem"
 """The one limit of the campaign's quota, in MiB."""
+UNAWARE_S = 20.0
+"""For so long after a restore a replica may act by what it knew before."""
 _UNIX_AT_0 = 1.7e9
 
 
@@ -89,6 +91,7 @@ class Judge:
         default_factory=lambda: defaultdict(list)
     )
     _now: float = 0.0
+    _restored_at: float = float("-inf")
 
     # What it is told.
 
@@ -126,8 +129,11 @@ class Judge:
         """Nothing of a pod runs any more."""
         self.runs.pop(pod_uid, None)
 
-    def restored(self, objects: Sequence[tuple[str, Mapping[str, Any]]], version: int) -> None:
+    def restored(
+        self, objects: Sequence[tuple[str, Mapping[str, Any]]], version: int, at: float
+    ) -> None:
         """An older state of the API server's data is there, and this is its version."""
+        self._restored_at = at
         self._claims.clear()
         self._needs.clear()
         self._there.clear()
@@ -166,7 +172,7 @@ class Judge:
         if gone or by == "world" or not pod.is_bound or (before is not None and before.is_bound):
             return
         nodes = {each.node_name for _, each in self._allocations_of(uid)}
-        if _asks(pod) and pod.spec.node_name not in nodes:
+        if _asks(pod) and pod.spec.node_name not in nodes and not self._may_be_unaware:
             had = ", ".join(sorted(nodes)) or "no node"
             self._broken("bound", f"{_name(pod)} to {pod.spec.node_name}, its devices on {had}")
 
@@ -194,7 +200,7 @@ class Judge:
             for uuid, amounts in needs.items()
             if not amounts.is_within(before.get(uuid, Amounts()))
         }
-        if not more:
+        if not more or self._may_be_unaware:
             return
         if FINALIZER_IN_USE not in claim.metadata.finalizers:
             self._broken("finalizer", f"{name} is allocated without it")
@@ -364,6 +370,11 @@ class Judge:
         return alone and has_compute and used.plus(peak).is_within(limit)
 
     # Parts.
+
+    @property
+    def _may_be_unaware(self) -> bool:
+        """Whether a restore was so lately that a replica may not have listed since."""
+        return self._now - self._restored_at < UNAWARE_S
 
     def _allocations_of(self, pod_uid: str) -> list[tuple[VGPUClaim, Allocation]]:
         found = []

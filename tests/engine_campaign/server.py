@@ -163,7 +163,7 @@ class Server(MemoryApi):
         self.compacted = self._version
         self.history.clear()
         objects = [(place[0], obj) for place, obj in sorted(self.objects.items())]
-        self.judge.restored(objects, self._version)
+        self.judge.restored(objects, self._version, self.clock())
 
 
 @dataclass(slots=True)

@@ -97,6 +97,7 @@ class Machine:
     gone_since: float | None = None  # the Node object is not there
     processes: dict[str, Process] = field(default_factory=dict)
     seen_ended: dict[tuple[str, str], float] = field(default_factory=dict)
+    ended_rounds: set[tuple[str, int]] = field(default_factory=set)  # of init containers, reported
     hidden: set[str] = field(default_factory=set)  # devices that are not published
     ill: set[str] = field(default_factory=set)
 
@@ -393,7 +394,7 @@ class World:
             process = machine.processes.get(reserved.pod_uid)
             pod = self._pod(reserved.pod_uid)
             if process is not None:
-                self._follow(process, claim, allocation)
+                self._follow(machine, process, claim, allocation)
             elif pod is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
                 self._release(machine, claim, allocation)
             elif pod["spec"].get("nodeName") == machine.name and not pod["metadata"].get(
@@ -412,8 +413,8 @@ class World:
         process = Process(read, claim.metadata.name, runs, (allocation.id, allocation.init_round))
         init = of_init(allocation, claim, read)
         asking = ordinary_init(read) & {request.name for request in claim.spec.requests}
-        if asking and not init:
-            self._want_init(claim, allocation)
+        if asking and (not init or process.round in machine.ended_rounds):
+            self._want_init(claim, allocation)  # the machine was booted: they run again
             return
         process.said = not init
         if self.pods_exit:
@@ -439,7 +440,9 @@ class World:
         process.stage_ends = max(process.stage_ends, self.now + self.rng.uniform(0.5, 4.0))
         self.judge.started(process.uid, process.runs)
 
-    def _follow(self, process: Process, claim: VGPUClaim, allocation: Allocation) -> None:
+    def _follow(
+        self, machine: Machine, process: Process, claim: VGPUClaim, allocation: Allocation
+    ) -> None:
         """Bring the pages to what the claim says, and report what has ended."""
         if (claim.metadata.uid, allocation.id) != (process.runs.claim_uid, process.round[0]):
             return
@@ -461,6 +464,7 @@ class World:
                 self._want_init(claim, allocation)
         elif process.is_past_init and not process.said and this == process.round:
             process.said = True
+            machine.ended_rounds.add(this)
             named = {"allocationID": this[0], "round": this[1]}
             self._report(claim, "", generation=None, initReleased=named, initWanted=None)
 
@@ -642,6 +646,7 @@ class World:
         self.server.restore()
         assert self.leader is not None
         for plural in KINDS:
+            self.leader.line.stream(plural).late_until = self.now
             self.leader.line.lose(plural, Gone("restored", status=410))
         self._aside.clear()
         for pod in self.pods():

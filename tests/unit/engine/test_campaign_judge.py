@@ -333,7 +333,8 @@ def test_a_restored_state_is_the_truth_from_then_on() -> None:
     objects = [
         (plural, obj) for (plural, _), obj in history.wires.items() if plural != VGPU_CLAIMS.plural
     ]
-    history.judge.restored(objects, 1_000_000)
+    history.judge.restored(objects, 1_000_000, 0.0)
+    history.at = 100
     history.pod("b")
     history.claim("b", part(FULL), number=1)
     assert history.rules == []
