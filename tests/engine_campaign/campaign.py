@@ -7,11 +7,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vgpu_api.resources import PODS, VGPU_CLAIMS
 from virtual_time import VirtualLoop
 
 from .judge import Finding
+from .machines import DEVICES
 from .steps import Step, plan, play
-from .world import DEVICES, World
+from .world import World
 
 STEPS = 150
 REST_S = 420.0
@@ -57,7 +59,7 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
     world = World(seed)
     beside = [
         asyncio.create_task(work)
-        for work in (world.lead(), world.schedule(), world.machines_work())
+        for work in (world.lead(), world.scheduler.schedule(), world.machines.work())
     ]
     await asyncio.sleep(2.0)
     for step in steps:
@@ -67,7 +69,7 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
     world.judge.at_rest(world.now)
     await _empty(world)
     world.judge.emptied(world.now)
-    world.pods_exit = False
+    world.machines.pods_exit = False
     for number in range(len(DEVICES)):
         world.create_pod(f"whole-{number}", [("app", "main", _WHOLE)])
     await asyncio.sleep(EMPTY_S)
@@ -82,16 +84,16 @@ async def _run(seed: int, steps: Sequence[Step], broken: list[str]) -> World:
 async def _rest(world: World) -> None:
     """All faults end, and everything is there."""
     world.note("rest")
-    world.is_at_rest = True
+    world.scheduler.asks_about_all = True
     faults = world.faults
     faults.refused = faults.lost = faults.busy = faults.unread = 0
     faults.slow_until = faults.cut_until = world.now
     await asyncio.sleep(100.0)  # what steps have put off
-    for name, machine in world.machines.items():
+    for name, machine in world.machines.of.items():
         machine.hidden.clear()
         machine.ill.clear()
         if machine.gone_since is not None or not machine.is_up:
-            world.register(name)
+            world.machines.register(name)
     await asyncio.sleep(REST_S)
 
 
@@ -99,11 +101,11 @@ async def _empty(world: World) -> None:
     """Every user deletes everything."""
     world.note("empty")
     world.set_quota(None)
-    for pod in world.pods():
+    for pod in world.server.all(PODS):
         world.delete_pod(pod["metadata"]["name"])
-    for claim in world.claims():
+    for claim in world.server.claims():
         if not claim.metadata.owner_references:
-            world.delete_claim(claim.metadata.name)
+            world.server.remove(VGPU_CLAIMS, claim.metadata.name)
     await asyncio.sleep(EMPTY_S)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from memory_api import MemoryApi
 from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import (
     ClientError,
     Conflict,
@@ -65,6 +66,8 @@ class Server(MemoryApi):
         self.compacted = 0
         self.changed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.never = asyncio.Event()
+        self._born = 0
+        self._read: dict[tuple[str, str], VGPUClaim] = {}
         self.on_change: Callable[[str, Change], None] = lambda plural, change: None
         self._backup: dict[tuple[str, str, str], dict[str, Any]] = {}
 
@@ -81,6 +84,44 @@ class Server(MemoryApi):
         """A copy of an object; None if it is not there."""
         namespace = "default" if resource in (PODS, VGPU_CLAIMS) else ""
         return copy.deepcopy(self.objects.get((resource.plural, namespace, name)))
+
+    def claims(self) -> list[VGPUClaim]:
+        """All claims, each version read once."""
+        found = []
+        for raw in self.all(VGPU_CLAIMS):
+            key = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]
+            if key not in self._read:
+                self._read[key] = VGPUClaim.read(raw)
+            found.append(self._read[key])
+        return found
+
+    def pod(self, uid: str) -> dict[str, Any] | None:
+        """The pod with this UID, while it is there."""
+        return next((pod for pod in self.all(PODS) if pod["metadata"]["uid"] == uid), None)
+
+    def next_uid(self, name: str) -> str:
+        """A UID that no object had."""
+        self._born += 1
+        return f"{self._born:08x}-{name}"
+
+    def stamp(self) -> str:
+        """A time later than those of objects that were made before."""
+        minute, second = divmod(self._born, 60)
+        return f"2026-01-01T{minute // 60:02}:{minute % 60:02}:{second:02}Z"
+
+    def remove(self, resource: Resource, name: str) -> None:
+        """Delete an object; finalizers keep it, marked as going."""
+        raw = self.find(resource, name)
+        if raw is not None and not raw["metadata"].get("finalizers"):
+            self.vanish(resource, name)
+        elif raw is not None:
+            self.mark_deleted(resource, raw)
+
+    def mark_deleted(self, resource: Resource, raw: dict[str, Any]) -> None:
+        """Begin to delete an object."""
+        if not raw["metadata"].get("deletionTimestamp"):
+            raw["metadata"]["deletionTimestamp"] = self.stamp()
+            self.put(resource, raw)
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
         """Store an object; one that is being deleted goes when its last finalizer does."""

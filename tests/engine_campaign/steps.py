@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
 from vgpu_client.errors import Gone, StreamBroken
 
-from .world import DEVICES, KINDS, World
+from .machines import DEVICES
+from .world import KINDS, World
 
 Play: TypeAlias = Callable[[World, Random], None]
 MIB = (1024, 2048, 3072, 5120, 8192)
@@ -72,7 +73,7 @@ def create_pod_of_claim(world: World, rng: Random) -> None:
 
 def resize(world: World, rng: Random) -> None:
     """Other amounts for a claim: mostly one that a pod with a node has."""
-    claims = [claim for claim in world.claims() if _is_resizable(world, claim)]
+    claims = [claim for claim in world.server.claims() if _is_resizable(world, claim)]
     if claims:
         name = rng.choice(claims).metadata.name
         world.edit_claim(name, rng.choice(MIB), rng.choice(CORES))
@@ -87,39 +88,39 @@ def _is_resizable(world: World, claim: Any) -> bool:
         reserved is not None
         and pod["metadata"]["uid"] == reserved.pod_uid
         and pod["spec"].get("nodeName")
-        for pod in world.pods()
+        for pod in world.server.all(PODS)
     )
 
 
 def delete_claim(world: World, rng: Random) -> None:
     """A user's claim goes."""
-    world.delete_claim(f"claim-{rng.choice(NAMES)}")
+    world.server.remove(VGPU_CLAIMS, f"claim-{rng.choice(NAMES)}")
 
 
 def delete_pod(world: World, rng: Random) -> None:
     """By its grace period."""
-    if pods := world.pods():
+    if pods := world.server.all(PODS):
         name = rng.choice(pods)["metadata"]["name"]
         world.delete_pod(name, lives_s=rng.choice((1.0, 3.0, 20.0)))
 
 
 def delete_pod_by_force(world: World, rng: Random) -> None:
     """Its processes outlive it."""
-    if pods := world.pods():
+    if pods := world.server.all(PODS):
         name = rng.choice(pods)["metadata"]["name"]
         world.delete_pod(name, by_force=True, lives_s=rng.choice((1.0, 5.0, 40.0)))
 
 
 def make_sandbox_anew(world: World, rng: Random) -> None:
     """Init containers run again."""
-    if processes := list(world.processes()):
-        world.make_sandbox_anew(rng.choice(processes))
+    if processes := list(world.machines.processes()):
+        world.machines.make_sandbox_anew(rng.choice(processes))
 
 
 def bind_past_us(world: World, rng: Random) -> None:
     """A foreign Binding."""
-    if pods := [pod for pod in world.pods() if not pod["spec"].get("nodeName")]:
-        node = rng.choice(sorted(world.machines))
+    if pods := [pod for pod in world.server.all(PODS) if not pod["spec"].get("nodeName")]:
+        node = rng.choice(sorted(world.machines.of))
         world.bind_past_us(rng.choice(pods)["metadata"]["name"], node)
 
 
@@ -189,21 +190,21 @@ def the_leader_is_killed(world: World, rng: Random) -> None:
 
 def a_node_is_registered_anew(world: World, rng: Random) -> None:
     """What runs there goes on."""
-    name = rng.choice(sorted(world.machines))
-    if world.machines[name].is_up:
+    name = rng.choice(sorted(world.machines.of))
+    if world.machines.of[name].is_up:
         _hide_some(world, rng, name)
-        world.unregister(name)
-        world.loop.call_later(rng.choice((0.1, 5.0, 15.0)), world.register, name)
+        world.machines.unregister(name)
+        world.loop.call_later(rng.choice((0.1, 5.0, 15.0)), world.machines.register, name)
 
 
 def a_machine_dies(world: World, rng: Random) -> None:
     """Its Node goes later, and comes back with another UID."""
-    name = rng.choice(sorted(world.machines))
-    if world.machines[name].is_up:
-        world.die(name)
+    name = rng.choice(sorted(world.machines.of))
+    if world.machines.of[name].is_up:
+        world.machines.die(name)
         goes = rng.choice((2.0, 20.0))
-        world.loop.call_later(goes, world.unregister, name)
-        world.loop.call_later(goes + rng.choice((5.0, 70.0)), world.register, name)
+        world.loop.call_later(goes, world.machines.unregister, name)
+        world.loop.call_later(goes + rng.choice((5.0, 70.0)), world.machines.register, name)
 
 
 def _hide_some(world: World, rng: Random, node: str) -> None:
@@ -213,8 +214,8 @@ def _hide_some(world: World, rng: Random, node: str) -> None:
 
 
 def _hide(world: World, uuid: str, seconds: float) -> None:
-    world.hide(uuid)
-    machine = world.machines[DEVICES[uuid][0]]
+    world.machines.hide(uuid)
+    machine = world.machines.of[DEVICES[uuid][0]]
     world.loop.call_later(seconds, machine.hidden.discard, uuid)
 
 
@@ -226,14 +227,14 @@ def a_device_goes(world: World, rng: Random) -> None:
 def a_device_is_ill(world: World, rng: Random) -> None:
     """For a while."""
     uuid = rng.choice(sorted(DEVICES))
-    machine = world.machines[DEVICES[uuid][0]]
+    machine = world.machines.of[DEVICES[uuid][0]]
     machine.ill.add(uuid)
     world.loop.call_later(rng.choice((15.0, 60.0)), machine.ill.discard, uuid)
 
 
 def an_agent_is_silent(world: World, rng: Random) -> None:
     """It is stopped for a while, also for longer than its Lease lasts."""
-    machine = world.machines[rng.choice(sorted(world.machines))]
+    machine = world.machines.of[rng.choice(sorted(world.machines.of))]
     if machine.agent_silent_until < world.now - 60.0:
         machine.agent_silent_until = world.now + rng.choice((10.0, 40.0))
 

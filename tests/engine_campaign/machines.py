@@ -1,0 +1,376 @@
+"""Machines with their kubelets and agents, and the controllers that clear up after them.
+
+They act by what the API server holds and tell the judge what runs. They are written from
+Kubernetes' rules and from `docs/architecture.md`, not from our agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from builders import a_device, a_node
+from oracle import after_shrinking, moments, of_init, ordinary_init
+from vgpu_api.core import Pod
+from vgpu_api.names import AGENT_NAMESPACE, device_object_name
+from vgpu_api.resources import GPU_DEVICES, LEASES, NODES, PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+
+from .judge import Judge, Runs
+from .server import Server
+
+DEVICES = {
+    "GPU-0": ("node-1", 10240),
+    "GPU-1": ("node-1", 8192),
+    "GPU-2": ("node-2", 10240),
+    "GPU-3": ("node-3", 8192),
+}
+"""Of each device its node and its MiB."""
+TICK_S = 0.5
+RENEW_S = 10.0
+POD_GC_S = 40.0
+
+
+@dataclass(slots=True)
+class Process:
+    """A pod whose containers run on a machine."""
+
+    pod: Pod
+    claim: str
+    runs: Runs
+    round: tuple[str, int]
+    stage: int = 0
+    stage_ends: float = 0.0
+    exits_at: float = float("inf")  # by itself
+    killed_at: float = float("inf")
+    generation: int = 1  # of the claim that the pages follow
+    resizes_at: float = 0.0
+    said: bool = True  # the end of the init containers has been reported, or there is none
+    wants_round: tuple[str, int] | None = None  # init containers must run again after it
+
+    @property
+    def uid(self) -> str:
+        """The pod's UID."""
+        return self.pod.metadata.uid
+
+    @property
+    def is_past_init(self) -> bool:
+        """Whether all init containers have ended."""
+        return self.stage == len(list(moments(self.pod))) - 1
+
+
+@dataclass(slots=True)
+class Machine:
+    """A node's machine, with its kubelet and its agent."""
+
+    name: str
+    is_up: bool = True
+    agent_silent_until: float = 0.0
+    renewed_at: float = -100.0
+    gone_since: float | None = None  # the Node object is not there
+    processes: dict[str, Process] = field(default_factory=dict)
+    seen_ended: dict[tuple[str, str], float] = field(default_factory=dict)
+    ended_rounds: set[tuple[str, int]] = field(default_factory=set)  # of init containers, reported
+    hidden: set[str] = field(default_factory=set)  # devices that are not published
+    ill: set[str] = field(default_factory=set)
+
+
+class Machines:
+    """All machines of the cluster.
+
+    Args:
+        server: Where their Nodes, devices, pods and claims are.
+        judge: Is told what runs.
+        rng: Draws how long things take.
+    """
+
+    def __init__(self, server: Server, judge: Judge, rng: Random) -> None:
+        self._server = server
+        self._judge = judge
+        self._rng = rng
+        self.of = {node: Machine(node) for node, _ in DEVICES.values()}
+        self.pods_exit = True
+        for name in self.of:
+            self.register(name)
+
+    @property
+    def _now(self) -> float:
+        return self._server.clock()
+
+    def register(self, name: str) -> None:
+        """The Node is there, with a UID of its own, and its agent publishes its devices."""
+        machine = self.of[name]
+        machine.is_up, machine.gone_since = True, None
+        node = a_node(name).to_wire()
+        node["metadata"]["uid"] = self._server.next_uid(name)
+        self._server.put(NODES, node)
+        self._publish(machine)
+
+    def unregister(self, name: str) -> None:
+        """The Node object is deleted."""
+        if (NODES.plural, "", name) in self._server.objects:
+            self._server.vanish(NODES, name, namespace="")
+            self.of[name].gone_since = self._now
+
+    def die(self, name: str) -> None:
+        """The machine is off: nothing runs there any more."""
+        self.of[name].is_up = False
+        for uid in list(self.of[name].processes):
+            self._end(self.of[name], uid)
+
+    def stop(self) -> None:
+        """All are off."""
+        for name in self.of:
+            self.die(name)
+
+    def boot(self) -> None:
+        """All are on, with the Nodes that the API server has."""
+        nodes = {node["metadata"]["name"] for node in self._server.all(NODES)}
+        for name, machine in self.of.items():
+            machine.is_up = True
+            machine.gone_since = None if name in nodes else self._now
+
+    def hide(self, uuid: str) -> None:
+        """The device's object is deleted."""
+        self.of[DEVICES[uuid][0]].hidden.add(uuid)
+        if self._server.find(GPU_DEVICES, device_object_name(uuid)) is not None:
+            self._server.vanish(GPU_DEVICES, device_object_name(uuid), namespace="")
+
+    def _publish(self, machine: Machine) -> None:
+        for index, (uuid, (node, mib)) in enumerate(DEVICES.items()):
+            if node != machine.name or uuid in machine.hidden:
+                continue
+            raw = a_device(uuid=uuid, node=node, index=index, memory_mib=mib, slots=10).to_wire()
+            raw["status"]["conditions"] = [
+                {"type": "Ready", "status": "True"},
+                {"type": "Healthy", "status": "False" if uuid in machine.ill else "True"},
+            ]
+            raw["status"]["allocatable"]["slots"] = 10
+            there = self._server.find(GPU_DEVICES, raw["metadata"]["name"])
+            if there is not None:
+                raw["metadata"] = there["metadata"]
+                raw["status"] = {**there["status"], **raw["status"]}
+                if _without_times(there) == _without_times(raw):
+                    continue
+            self._server.put(GPU_DEVICES, raw)
+
+    async def work(self) -> None:
+        """Kubelets, agents and the cluster's controllers, for ever."""
+        while True:
+            for machine in self.of.values():
+                self._control_pods_of(machine)
+                if machine.is_up:
+                    self._kubelet(machine)
+                    if self._now >= machine.agent_silent_until:
+                        self._agent(machine)
+            self._collect_garbage()
+            await asyncio.sleep(TICK_S)
+
+    def _control_pods_of(self, machine: Machine) -> None:
+        """Pods of a Node that is gone for long are deleted by force."""
+        if machine.gone_since is not None and self._now - machine.gone_since > POD_GC_S:
+            for pod in self._pods_on(machine):
+                self._server.vanish(PODS, pod["metadata"]["name"])
+
+    def _kubelet(self, machine: Machine) -> None:
+        for pod in self._pods_on(machine):
+            process = machine.processes.get(pod["metadata"]["uid"])
+            if pod["metadata"].get("deletionTimestamp") and process is None:
+                self._server.vanish(PODS, pod["metadata"]["name"])
+        for process in list(machine.processes.values()):
+            there = self._server.pod(process.uid)
+            if process.exits_at <= self._now:
+                process.killed_at = min(process.killed_at, self._now)
+                if there is not None:
+                    self._set_phase(there, "Succeeded")
+            elif process.killed_at == float("inf") and (
+                there is None or there["metadata"].get("deletionTimestamp")
+            ):
+                process.killed_at = self._now + self._rng.uniform(0.0, 2.0)
+            if process.killed_at <= self._now:
+                self._end(machine, process.uid)
+            elif process.stage_ends <= self._now and not process.is_past_init:
+                self._next_stage(process)
+
+    def _agent(self, machine: Machine) -> None:
+        if self._now - machine.renewed_at >= RENEW_S and machine.gone_since is None:
+            machine.renewed_at = self._now
+            metadata = {"name": machine.name, "namespace": AGENT_NAMESPACE}
+            self._server.put(LEASES, {"metadata": metadata, "spec": {"renewTime": str(self._now)}})
+            self._publish(machine)
+        for claim in self._server.claims():
+            allocation, reserved = claim.status.allocation, claim.status.reserved_for
+            if allocation is None or reserved is None or allocation.node_name != machine.name:
+                continue
+            process = machine.processes.get(reserved.pod_uid)
+            pod = self._server.pod(reserved.pod_uid)
+            if process is not None:
+                self._follow(machine, process, claim, allocation)
+            elif pod is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
+                self._release(machine, claim, allocation)
+            elif pod["spec"].get("nodeName") == machine.name and not pod["metadata"].get(
+                "deletionTimestamp"
+            ):
+                self._start(machine, claim, allocation, pod)
+            elif pod["spec"].get("nodeName") == machine.name:
+                self._release(machine, claim, allocation)
+
+    def _start(
+        self, machine: Machine, claim: VGPUClaim, allocation: Allocation, pod: dict[str, Any]
+    ) -> None:
+        read = Pod.model_validate(pod)
+        uid = read.metadata.uid
+        runs = Runs(claim.metadata.uid, allocation.id, ())
+        process = Process(read, claim.metadata.name, runs, (allocation.id, allocation.init_round))
+        init = of_init(allocation, claim, read)
+        asking = ordinary_init(read) & {request.name for request in claim.spec.requests}
+        if asking and (not init or process.round in machine.ended_rounds):
+            self._want_init(claim, allocation)  # the machine was booted: they run again
+            return
+        process.said = not init
+        if self.pods_exit:
+            process.exits_at = self._now + self._rng.choice([8.0, 30.0, 90.0, float("inf")])
+        process.generation = claim.metadata.generation or 1
+        machine.processes[uid] = process
+        self._run_stage(process, claim)
+        self._set_phase(pod, "Running")
+        if not claim.is_pods_own:
+            self._report(claim, "Prepared", generation=None, released=None)
+
+    def _next_stage(self, process: Process) -> None:
+        process.stage += 1
+        process.stage_ends = self._now + self._rng.uniform(0.5, 4.0)
+        claim = self._claim_of(process)
+        if claim is not None:
+            self._run_stage(process, claim)
+
+    def _run_stage(self, process: Process, claim: VGPUClaim) -> None:
+        """The containers of the stage run, with pages of what the claim allows now."""
+        pages = _pages(claim, list(moments(process.pod))[process.stage])
+        process.runs = Runs(claim.metadata.uid, process.runs.allocation_id, pages)
+        process.stage_ends = max(process.stage_ends, self._now + self._rng.uniform(0.5, 4.0))
+        self._judge.started(process.uid, process.runs)
+
+    def _follow(
+        self, machine: Machine, process: Process, claim: VGPUClaim, allocation: Allocation
+    ) -> None:
+        """Bring the pages to what the claim says, and report what has ended."""
+        if (claim.metadata.uid, allocation.id) != (process.runs.claim_uid, process.round[0]):
+            return
+        generation = claim.metadata.generation or 1
+        if generation != process.generation:
+            process.generation, process.resizes_at = generation, self._now + self._rng.uniform(0, 3)
+        if generation > 1 and self._now >= process.resizes_at and process.wants_round is None:
+            running = list(moments(process.pod))[process.stage]
+            if _pages(claim, running) != process.runs.devices:
+                self._run_stage(process, claim)
+            self._report(claim, "Resized", generation=generation)
+        this = allocation.id, allocation.init_round
+        if process.wants_round is not None:
+            if this != process.wants_round and of_init(allocation, claim, process.pod):
+                process.wants_round, process.round, process.stage = None, this, 0
+                process.said = False
+                self._run_stage(process, claim)
+            elif this == process.wants_round:
+                self._want_init(claim, allocation)
+        elif process.is_past_init and not process.said and this == process.round:
+            process.said = True
+            machine.ended_rounds.add(this)
+            named = {"allocationID": this[0], "round": this[1]}
+            self._report(claim, "", generation=None, initReleased=named, initWanted=None)
+
+    def make_sandbox_anew(self, process: Process) -> None:
+        """The pod's init containers run again: at once while they have their devices."""
+        claim = self._claim_of(process)
+        allocation = None if claim is None else claim.status.allocation
+        if claim is None or allocation is None or not process.is_past_init:
+            return
+        if not ordinary_init(process.pod) & {request.name for request in claim.spec.requests}:
+            return
+        if of_init(allocation, claim, process.pod) and not process.said:
+            process.stage = 0
+            self._run_stage(process, claim)
+        else:
+            process.wants_round = allocation.id, allocation.init_round
+
+    def _want_init(self, claim: VGPUClaim, allocation: Allocation) -> None:
+        named = {"allocationID": allocation.id, "round": allocation.init_round}
+        self._report(claim, "", generation=None, initWanted=named, initReleased=None)
+
+    def _release(self, machine: Machine, claim: VGPUClaim, allocation: Allocation) -> None:
+        key = claim.metadata.uid, allocation.id
+        seen = machine.seen_ended.setdefault(key, self._now)
+        if self._now - seen >= 1.0:
+            self._report(claim, "", generation=None, released={"allocationID": allocation.id})
+
+    def _report(
+        self, claim: VGPUClaim, condition: str, *, generation: int | None, **fields: Any
+    ) -> None:
+        """Write the agent's fields, and a condition that is True."""
+        raw = self._server.find(VGPU_CLAIMS, claim.metadata.name)
+        if raw is None or raw["metadata"]["uid"] != claim.metadata.uid:
+            return
+        before = copy.deepcopy(raw["status"])
+        status = raw["status"]
+        for name, value in fields.items():
+            status.pop(name, None)
+            if value is not None:
+                status[name] = value
+        if condition:
+            others = [c for c in status.get("conditions", []) if c["type"] != condition]
+            said = {"type": condition, "status": "True", "reason": "Agent", "message": ""}
+            if generation is not None:
+                said["observedGeneration"] = generation  # type: ignore[assignment]
+            if said not in status.get("conditions", []):
+                status["conditions"] = [*others, said]
+        if status != before:
+            self._server.put(VGPU_CLAIMS, raw)
+
+    def _end(self, machine: Machine, uid: str) -> None:
+        del machine.processes[uid]
+        self._judge.ended(uid)
+
+    def _collect_garbage(self) -> None:
+        there = {pod["metadata"]["uid"] for pod in self._server.all(PODS)}
+        for claim in self._server.claims():
+            owners = claim.metadata.owner_references
+            if owners and all(owner.uid not in there for owner in owners):
+                self._server.remove(VGPU_CLAIMS, claim.metadata.name)
+
+    def processes(self) -> Iterator[Process]:
+        """What runs."""
+        for machine in self.of.values():
+            yield from machine.processes.values()
+
+    def process(self, uid: str) -> Process | None:
+        return next((each for each in self.processes() if each.uid == uid), None)
+
+    def _pods_on(self, machine: Machine) -> list[dict[str, Any]]:
+        return [
+            pod for pod in self._server.all(PODS) if pod["spec"].get("nodeName") == machine.name
+        ]
+
+    def _claim_of(self, process: Process) -> VGPUClaim | None:
+        """The claim, as long as it has the allocation that the process was started with."""
+        for claim in self._server.claims():
+            allocation = claim.status.allocation
+            if claim.metadata.uid == process.runs.claim_uid and allocation is not None:
+                return claim if allocation.id == process.round[0] else None
+        return None
+
+    def _set_phase(self, pod: dict[str, Any], phase: str) -> None:
+        if pod["status"].get("phase") != phase:
+            self._server.put(PODS, {**pod, "status": {**pod["status"], "phase": phase}})
+
+
+def _pages(claim: VGPUClaim, running: frozenset[str]) -> tuple[AllocatedDevice, ...]:
+    devices = after_shrinking(claim)
+    return tuple(each for each in devices if not each.request or each.request in running)
+
+
+def _without_times(device: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((each["type"], each["status"]) for each in device["status"]["conditions"])
