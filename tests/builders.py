@@ -52,8 +52,8 @@ from vgpu_api.v1alpha1.gpudevice import DeviceMetadata, DeviceMode, Link, MigSta
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
-from vgpu_operator.placement.geometry import Offer, Profile, geometry
-from vgpu_operator.placement.mix import Mix, type_of
+from vgpu_operator.placement.mig_geometry import Offer, Profile, geometry
+from vgpu_operator.placement.target_workload import Mix, type_of
 from vgpu_operator.vendors.parts import Part
 
 NODE = "node-1"

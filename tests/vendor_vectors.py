@@ -26,7 +26,7 @@ from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.engine.devices.registers import REGISTERED, status_of
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Plan, place
-from vgpu_operator.placement.geometry import bits_of
+from vgpu_operator.placement.mig_geometry import bits_of
 from vgpu_operator.vendors import devices_of
 
 FOLDER = Path(os.environ.get("VENDOR_VECTORS", Path(__file__).parent / "vectors" / "vendors"))

@@ -25,7 +25,7 @@ def check() -> ModuleType:
 def test_a_planted_import_that_passes_is_named(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = "operator/vgpu_operator/placement/planning.py"
+    file = "operator/vgpu_operator/placement/fit_node.py"
     harmless = check.imported("decisions", file, "heapq")
     forbidden = check.imported("decisions", file, "random")
     monkeypatch.setattr(check, "contracts", lambda: {"decisions"})

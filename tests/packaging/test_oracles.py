@@ -45,7 +45,7 @@ DECIDES = {
     },
     "vgpu_api.resize": {"*"},
     "vgpu_api.host": {"*"},
-    "vgpu_operator.placement.bounds": {"most_at_once", "together", "ClaimUse", "Charge"},
+    "vgpu_operator.placement.constraints": {"most_at_once", "together", "ClaimUse", "Charge"},
     "vgpu_operator.ledger.shares": {"*"},
 }
 """What counts what a claim or a pod uses; a campaign that calls it would agree with it."""
@@ -118,7 +118,7 @@ def test_a_planted_import_is_found(planted: str) -> None:
 @pytest.mark.parametrize(
     "planted",
     ["from vgpu_api.effective import effective_use", "import vgpu_api.init_part",
-     "from vgpu_operator.placement.bounds import Charge"],
+     "from vgpu_operator.placement.constraints import Charge"],
 )  # fmt: skip
 def test_a_planted_call_of_what_counts_is_found_in_a_campaign(planted: str) -> None:
     assert decisions(planted)

@@ -27,9 +27,9 @@ from typing import Any
 from builders import a_request, an_ask, device_facts, give_mix
 from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Columns, place
-from vgpu_operator.placement.device import NodeState
+from vgpu_operator.placement.device_conditions import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
-from vgpu_operator.placement.score import node_score
+from vgpu_operator.placement.usage_scores import node_score
 
 WHOLE = 1_000
 POINTS = (90, 95, 100, 110, 120, 130)

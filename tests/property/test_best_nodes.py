@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement import decide, place, rankings
+from vgpu_operator.placement import best_node, place, ranking_cache
 
 NODES = tuple(f"node-{number}" for number in range(8))
 DEVICE_MIB = 10
@@ -38,9 +38,9 @@ def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, step
     live.mix.observe(demand)
     best, long = heap
     with (
-        mock.patch.multiple(decide, _FEW=0, _FAR=2),
-        mock.patch.object(decide, "BEST", best),
-        mock.patch.multiple(rankings, BEST=best, _LONG=long),
+        mock.patch.multiple(best_node, _FEW=0, _FAR=2),
+        mock.patch.object(best_node, "BEST", best),
+        mock.patch.multiple(ranking_cache, BEST=best, _LONG=long),
     ):
         for changed, candidates in steps:
             for node, memory in changed:

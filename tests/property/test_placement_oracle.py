@@ -20,16 +20,16 @@ from vgpu_operator.placement import (
     Columns,
     DeviceFacts,
     Plan,
-    decide,
-    device,
+    best_node,
+    device_conditions,
+    fit_node,
     place,
-    planning,
-    rankings,
+    ranking_cache,
 )
 from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
-from vgpu_operator.placement.geometry import Instance
+from vgpu_operator.placement.mig_geometry import Instance
 
-SEARCHING = mock.patch.object(planning, "_search", planning._search)
+SEARCHING = mock.patch.object(fit_node, "_search", fit_node._search)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +38,7 @@ def one_after_the_other() -> Iterator[None]:
 
     `test_every_assignment` compares what is done beyond that with every assignment.
     """
-    with mock.patch.object(planning, "_search", lambda *arguments: arguments[-1]):
+    with mock.patch.object(fit_node, "_search", lambda *arguments: arguments[-1]):
         yield
 
 
@@ -249,7 +249,7 @@ def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
 def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, limits):
     """However few or far down they are."""
     few, far = limits
-    with mock.patch.multiple(decide, _FEW=few, _FAR=far):
+    with mock.patch.multiple(best_node, _FEW=few, _FAR=far):
         plan = place(columns_of(fleet), ask, sorted(candidates))
     same(plan, plain.decide(fleet, ask, candidates))
 
@@ -281,10 +281,10 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
     fleet, classes, steps = history
     live = columns_of(fleet)
     with (
-        mock.patch.multiple(decide, _FEW=0, _FAR=1),
-        mock.patch.object(device, "_CONDITIONS_KEPT", conditions_kept),
-        mock.patch.object(decide, "BEST", best),
-        mock.patch.multiple(rankings, BEST=best, _LONG=long),
+        mock.patch.multiple(best_node, _FEW=0, _FAR=1),
+        mock.patch.object(device_conditions, "_CONDITIONS_KEPT", conditions_kept),
+        mock.patch.object(best_node, "BEST", best),
+        mock.patch.multiple(ranking_cache, BEST=best, _LONG=long),
     ):
         for step in (None, *steps):
             if step is not None:
@@ -298,7 +298,7 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
 def test_what_was_remembered_never_changes_an_answer_of_the_search(history):
     fleet, classes, steps = history
     live = columns_of(fleet)
-    with SEARCHING, mock.patch.multiple(decide, _FEW=0, _FAR=1):
+    with SEARCHING, mock.patch.multiple(best_node, _FEW=0, _FAR=1):
         for step in (None, *steps):
             if step is not None:
                 fleet = changed(fleet, live, step)

@@ -13,7 +13,7 @@ from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import refusals_on
-from vgpu_operator.placement.score import device_score, node_score
+from vgpu_operator.placement.usage_scores import device_score, node_score
 
 MOST_NODES = 20
 """The number of nodes that are shown of a fleet, the best first."""

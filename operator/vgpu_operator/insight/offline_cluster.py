@@ -45,7 +45,7 @@ from vgpu_operator.placement import (
     place,
     refusals_on,
 )
-from vgpu_operator.placement.geometry import Instance, Offer, geometry
+from vgpu_operator.placement.mig_geometry import Instance, Offer, geometry
 from vgpu_operator.vendors.neighbours import joined
 from vgpu_operator.vendors.parts import Part, in_order
 

@@ -31,7 +31,7 @@ from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.placement import Budget, Columns, Grant, Plan
-from vgpu_operator.placement.geometry import Instance
+from vgpu_operator.placement.mig_geometry import Instance
 
 
 @dataclass(frozen=True, slots=True)

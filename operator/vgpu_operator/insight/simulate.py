@@ -9,10 +9,10 @@ from vgpu_api.reasons import Tally
 from vgpu_operator.demand import Demand, PartDemand, RequestDemand
 from vgpu_operator.insight.question import Judge, Outcome, Question
 from vgpu_operator.placement import Budget, Columns, Grant
-from vgpu_operator.placement.order import in_order
-from vgpu_operator.placement.parts import on_node
-from vgpu_operator.placement.planning import plan_alone_on, policies_on
-from vgpu_operator.placement.score import device_score, node_score
+from vgpu_operator.placement.device_policies import in_order
+from vgpu_operator.placement.fit_node import plan_alone_on, policies_on
+from vgpu_operator.placement.part_requests import on_node
+from vgpu_operator.placement.usage_scores import device_score, node_score
 
 Result = dict[str, Any]
 NO_GPU = "the pod asks for no GPU"

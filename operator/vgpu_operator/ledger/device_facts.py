@@ -17,7 +17,7 @@ from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.dialects.ack import KINDS
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, DeviceFacts, NodeState
-from vgpu_operator.placement.geometry import Offer, Profile, geometry
+from vgpu_operator.placement.mig_geometry import Offer, Profile, geometry
 from vgpu_operator.vendors.parts import Part, in_order
 
 

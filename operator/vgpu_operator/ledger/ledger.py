@@ -32,7 +32,7 @@ from vgpu_operator.ledger.shares import (
     shares_of_unreadable,
 )
 from vgpu_operator.node_filter.host_filters import HostFilters
-from vgpu_operator.placement.bounds import Budget
+from vgpu_operator.placement.constraints import Budget
 
 
 @dataclass(frozen=True, slots=True)

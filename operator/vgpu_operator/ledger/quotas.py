@@ -20,7 +20,7 @@ from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import QuantityError
 from vgpu_operator.demand import Demand
 from vgpu_operator.ledger.shares import ClaimShares
-from vgpu_operator.placement.bounds import UNLIMITED, Budget, together
+from vgpu_operator.placement.constraints import UNLIMITED, Budget, together
 
 _PREFIXES = ("requests", "limits")
 

@@ -20,8 +20,8 @@ from vgpu_api.core import PodScopes
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.demand import ALL_CORES
-from vgpu_operator.placement.bounds import most_at_once
-from vgpu_operator.placement.geometry import bits_of, slices_of
+from vgpu_operator.placement.constraints import most_at_once
+from vgpu_operator.placement.mig_geometry import bits_of, slices_of
 from vgpu_operator.vendors.neighbours import marks_of
 
 

@@ -10,8 +10,8 @@ from vgpu_operator.node_filter.node_rules import Hosts, NodeFilters, NodeRules
 from vgpu_operator.node_filter.pod_affinity import Peers
 from vgpu_operator.node_filter.resources_fit import HostDemand, Room
 from vgpu_operator.node_filter.volume_binding import Volumes
-from vgpu_operator.placement.bounds import ALL, NodeFilter
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import ALL, NodeFilter
 
 
 class HostFilters:

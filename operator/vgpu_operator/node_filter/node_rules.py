@@ -24,8 +24,8 @@ from vgpu_api.core.pod import NodeSelector
 from vgpu_api.errors import BadInput
 from vgpu_api.host import allocatable_cpu_milli, cpu_milli_of
 from vgpu_api.names import ACK_NODE_SCHEDULE
-from vgpu_operator.placement.bounds import ALL, NodeFilter, any_of, only
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns
+from vgpu_operator.placement.constraints import ALL, NodeFilter, any_of, only
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})

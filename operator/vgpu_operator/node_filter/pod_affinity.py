@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from vgpu_api.core import Pod
-from vgpu_operator.placement.bounds import ALL, any_of, only
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import ALL, any_of, only
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Domains: TypeAlias = Callable[[str], Mapping[str, int]]

@@ -22,8 +22,8 @@ from vgpu_api.core import Node, Pod
 from vgpu_api.host import allocatable_of, requests_of, sizes_of
 from vgpu_operator.node_filter.pod_affinity import PeerRules
 from vgpu_operator.node_filter.storage_objects import VolumeClaimKey, volume_claims_of
-from vgpu_operator.placement.bounds import ALL, only
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import ALL, only
 
 Port = tuple[str, str, int]
 """Protocol, address of the host, number."""

@@ -34,8 +34,8 @@ from vgpu_operator.node_filter.storage_objects import (
     claims_of_volumes,
     volume_claims_of,
 )
-from vgpu_operator.placement.bounds import ALL, any_of, numbers_of, only
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import ALL, any_of, numbers_of, only
 
 Claims: TypeAlias = tuple[VolumeClaimKey, ...]
 Refused: TypeAlias = tuple[Reason, str]

@@ -1,20 +1,43 @@
-"""The decision: which devices on which node. Pure: no I/O, no clock, no randomness.
+"""Decide which devices on which node serve a claim. Pure: no I/O, no clock, no randomness.
 
-`columns` is the state of all devices, `device` numbers those that are alike, `arrays` holds what
-a look at every device needs. `parts` has what requests for a part of a device mean on a node.
-`checks` and `geometry` (of devices in MIG mode) have what a device
-has room for and what a request takes of it, `bounds` what a pod's nodes, its quota and what is
-kept for others leave. `score`, `order`, `topology`, `choices` and `fragmentation` rank what fits;
-`planning` puts a claim on one node, and `walk` has why it does not fit there; `rankings` remembers
-which nodes may serve a class of claims, `explaining` has why others do not and `amounts` how far
-from it they are. Read `decide.place` first.
+Read `best_node.place` first.
+
+    best_node          chooses the best node for a claim
+    fit_node           places all requests of a claim on one node
+    fit_device         checks whether a device has room for a request, and takes it
+    hami_selection     takes and refuses a node's devices in HAMi's order
+    plan               the outcome: a node and its devices, or the reasons of a refusal
+
+    columns            the state of all devices and nodes
+    device_conditions  gives devices that are alike the same numbers
+    constraints        narrows a decision: node filters, quotas, capacity kept for others
+    scan               looks at all devices at once, with numpy
+    ranking_cache      remembers which nodes may serve a class of equal claims
+
+    device_policies    orders the devices of a node by policy
+    usage_scores       scores nodes and devices by use, for Binpack and Spread
+    topology           chooses devices by their links
+    fragmentation      scores nodes and devices by the idle share that becomes useless
+    target_workload    learns the typical requests that fragmentation is measured with
+    mig_geometry       finds room for an instance on a device in MIG mode
+    part_requests      resolves requests for a part of a device on a node
+
+    refusal_counts     counts the reasons of nodes that do not serve
+    refusal_amounts    compares a refused request with the most that is free
 """
 
-from vgpu_operator.placement.amounts import amounts, impossible
-from vgpu_operator.placement.bounds import EVERY_NODE, NOTHING_KEPT, Budget, Kept, NodeFilter, Share
+from vgpu_operator.placement.best_node import best_of, place, refusals_on
 from vgpu_operator.placement.columns import Columns, DeviceFacts
-from vgpu_operator.placement.decide import best_of, place, refusals_on
+from vgpu_operator.placement.constraints import (
+    EVERY_NODE,
+    NOTHING_KEPT,
+    Budget,
+    Kept,
+    NodeFilter,
+    Share,
+)
 from vgpu_operator.placement.plan import Grant, Plan, in_words
+from vgpu_operator.placement.refusal_amounts import amounts, impossible
 
 __all__ = [
     "EVERY_NODE",

@@ -2,7 +2,8 @@
 
 A decision reads a few properties of many devices; lists indexed by small integers are the cheapest
 shape for that, and the one from which score vectors can be kept later. The ledger is the only
-writer, but for `plan.place`, which takes devices for the length of a decision and gives them back.
+writer, but for `best_node.place`, which takes devices for the length of a decision and gives them
+back.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
-from vgpu_operator.placement.arrays import Arrays
-from vgpu_operator.placement.bounds import NodeFilter
-from vgpu_operator.placement.device import NUMA_UNKNOWN_FROM, Conditions, DeviceFacts, NodeState
-from vgpu_operator.placement.geometry import Profile
-from vgpu_operator.placement.mix import Mix
-from vgpu_operator.placement.rankings import Rankings
+from vgpu_operator.placement.constraints import NodeFilter
+from vgpu_operator.placement.device_conditions import (
+    NUMA_UNKNOWN_FROM,
+    Conditions,
+    DeviceFacts,
+    NodeState,
+)
+from vgpu_operator.placement.mig_geometry import Profile
+from vgpu_operator.placement.ranking_cache import Rankings
+from vgpu_operator.placement.scan import Arrays
+from vgpu_operator.placement.target_workload import Mix
 
 __all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
@@ -32,7 +38,7 @@ class Columns:
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
     of a device in MIG mode the `slices_used` (of one with numbered cores those cores, of one whose
     pods must go together their marks, `vendors.neighbours`), `node_of` (the node's number), and the
-    numbers of its `facts`, `kind` and `condition` (`conditions.Conditions`).
+    numbers of its `facts`, `kind` and `condition` (`device_conditions.Conditions`).
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
     `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement.checks import give_back, passing, take
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.mix import DeviceState, View
-from vgpu_operator.placement.parts import on_device
+from vgpu_operator.placement.fit_device import give_back, passing, take
+from vgpu_operator.placement.part_requests import on_device
+from vgpu_operator.placement.target_workload import DeviceState, View
 
 FULL_SCORE = 100
 _UNIT = 1000.0

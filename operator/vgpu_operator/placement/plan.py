@@ -11,7 +11,7 @@ from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import OF_A_NODE, Reason, Tally, stopping, sum_up
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_operator.placement.geometry import Instance, bits_of
+from vgpu_operator.placement.mig_geometry import Instance, bits_of
 
 
 @dataclass(slots=True, unsafe_hash=True)

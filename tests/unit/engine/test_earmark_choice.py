@@ -11,8 +11,8 @@ from vgpu_operator.engine.scheduling.earmarks import choose, explain
 from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, DeviceFacts
-from vgpu_operator.placement.bounds import EVERY_NODE
 from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.placement.constraints import EVERY_NODE
 from vgpu_operator.vendors.parts import named_parts
 
 

@@ -12,8 +12,8 @@ from vgpu_api.core.pod import Affinity
 from vgpu_operator.node_filter import NodeFilters
 from vgpu_operator.node_filter.pod_affinity import PeerRules, Peers
 from vgpu_operator.placement import Columns
-from vgpu_operator.placement.bounds import ALL
 from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.placement.constraints import ALL
 
 ZONES = {"node-0": "a", "node-1": "a", "node-2": "b", "node-3": "b", "node-4": ""}
 """The last has no zone."""

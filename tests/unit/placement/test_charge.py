@@ -8,8 +8,8 @@ from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement import Budget
-from vgpu_operator.placement.bounds import UNLIMITED, Charge
-from vgpu_operator.placement.checks import refusal_of_room
+from vgpu_operator.placement.constraints import UNLIMITED, Charge
+from vgpu_operator.placement.fit_device import refusal_of_room
 
 
 def asking(**fields) -> RequestDemand:

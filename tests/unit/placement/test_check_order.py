@@ -10,8 +10,8 @@ import pytest
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Budget
-from vgpu_operator.placement.bounds import UNLIMITED, Charge
-from vgpu_operator.placement.planning import Preferences, choose, refusal
+from vgpu_operator.placement.constraints import UNLIMITED, Charge
+from vgpu_operator.placement.fit_node import Preferences, choose, refusal
 
 CHECKS: list[tuple[str, dict[str, Any]]] = [
     ("CardNotHealth", {"card": {"healthy": False}}),

@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 
 from builders import a_request, an_ask, device_facts, give_mix, some_columns
-from vgpu_operator.placement import device
+from vgpu_operator.placement import device_conditions
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
-from vgpu_operator.placement.device import Findings
-from vgpu_operator.placement.mix import View
+from vgpu_operator.placement.device_conditions import Findings
+from vgpu_operator.placement.target_workload import View
 
 
 def sums(columns: Columns, node: str) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ def test_conditions_of_long_ago_are_forgotten_and_those_of_now_are_not_mixed_up(
     columns.mix.views[columns.condition[0]] = View(0.0, 0.0, ())
     columns.conditions.fitting.of("request")[columns.condition[0]] = True
     columns.conditions.scores.of("request")[columns.condition[0]] = 1.0
-    with mock.patch.object(device, "_CONDITIONS_KEPT", 8):
+    with mock.patch.object(device_conditions, "_CONDITIONS_KEPT", 8):
         for memory in range(100):
             columns.set_used(0, slots=1, cores=0, memory=memory)
             assert columns.condition[0] != columns.condition[1]

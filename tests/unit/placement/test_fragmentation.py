@@ -11,7 +11,7 @@ from vgpu_operator.demand import RequestDemand
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Columns, DeviceFacts, place
 from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
-from vgpu_operator.placement.mix import Mix
+from vgpu_operator.placement.target_workload import Mix
 
 HALF = Use(memory_mib=8192, slots=1)
 

@@ -12,7 +12,7 @@ from builders import a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import Columns, place
-from vgpu_operator.placement.device import NodeState
+from vgpu_operator.placement.device_conditions import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
 
 MIB = 1000

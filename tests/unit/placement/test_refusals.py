@@ -15,8 +15,8 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Budget, Columns, NodeFilter, place, refusals_on
-from vgpu_operator.placement.device import NodeState
-from vgpu_operator.placement.explaining import row_numbers
+from vgpu_operator.placement.device_conditions import NodeState
+from vgpu_operator.placement.refusal_counts import row_numbers
 
 SMALL = a_request(memory="1Gi")
 

@@ -25,7 +25,7 @@ from vendor_vectors import (
 )
 from vgpu_api import quantity
 from vgpu_api.v1alpha1 import VGPUClaimSpec
-from vgpu_operator.placement import planning
+from vgpu_operator.placement import fit_node
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
@@ -34,7 +34,7 @@ def test_pods_are_placed_as_hami_places_them(path: Path, monkeypatch: pytest.Mon
 
     HAMi takes no choice back: of several containers the first may leave too little for the next.
     """
-    monkeypatch.setattr(planning, "_search", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(fit_node, "_search", lambda *arguments: arguments[-1])
     answered = 0
     for question in questions(path):
         assert _ours(question) == _hamis(question), question.name

@@ -33,7 +33,7 @@ from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import ReportedRefusal, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import amounts, impossible, place
-from vgpu_operator.placement.bounds import only
+from vgpu_operator.placement.constraints import only
 
 REPORT_AFTER_S = 1.0
 """A shorter refusal is not reported."""

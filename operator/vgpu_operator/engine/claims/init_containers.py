@@ -14,8 +14,8 @@ from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.state import InFlight, State
 from vgpu_operator.placement import Plan
-from vgpu_operator.placement.checks import give_back, lay
-from vgpu_operator.placement.planning import plan_alone_on
+from vgpu_operator.placement.fit_device import give_back, lay
+from vgpu_operator.placement.fit_node import plan_alone_on
 
 
 def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:

@@ -18,10 +18,10 @@ from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
 from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks, numbers_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, NodeFilter, Share
-from vgpu_operator.placement.bounds import ClaimUse
-from vgpu_operator.placement.checks import give_back, lay
-from vgpu_operator.placement.parts import on_device, on_node
-from vgpu_operator.placement.planning import plan_alone_on, policies_on
+from vgpu_operator.placement.constraints import ClaimUse
+from vgpu_operator.placement.fit_device import give_back, lay
+from vgpu_operator.placement.fit_node import plan_alone_on, policies_on
+from vgpu_operator.placement.part_requests import on_device, on_node
 
 HELD = "held for a request that has waited longer"
 """In a refusal, of devices that an earmark alone keeps."""

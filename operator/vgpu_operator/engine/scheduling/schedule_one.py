@@ -32,7 +32,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_on
-from vgpu_operator.placement.bounds import only
+from vgpu_operator.placement.constraints import only
 
 SAMPLED_FROM = 100
 """kube-scheduler offers every feasible node where they are fewer than this, else a sample.

@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement.score import device_score, node_score
+from vgpu_operator.placement.usage_scores import device_score, node_score
 
 DEVICES = [device_facts("a", memory_mib=10_000), device_facts("b", index=1, memory_mib=30_000)]
 

@@ -9,7 +9,7 @@ A heap holds the best nodes only, which is what taking from it and putting into 
 ten thousand classes take of memory. `beyond` has where it was cut; only where none of its nodes
 serves, all nodes are checked again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
 
-This module only remembers. `planning` decides what a node is worth and whether it serves.
+This module only remembers. `fit_node` decides what a node is worth and whether it serves.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_request, an_ask, give_mix
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement.mix import Mix, View, type_of
+from vgpu_operator.placement.target_workload import Mix, View, type_of
 
 VIEW = View(1.0, 0.0, ())
 

@@ -18,8 +18,10 @@ from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy
 from vgpu_api.vendors.model import NodeRule
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.placement import topology
-from vgpu_operator.placement.bounds import UNLIMITED, Budget, Charge
-from vgpu_operator.placement.checks import (
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import UNLIMITED, Budget, Charge
+from vgpu_operator.placement.device_policies import Weights, in_order, keys_of, preferred
+from vgpu_operator.placement.fit_device import (
     Taken,
     charged,
     cores_on,
@@ -29,13 +31,11 @@ from vgpu_operator.placement.checks import (
     take,
     take_place,
 )
-from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
-from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
-from vgpu_operator.placement.parts import on_node
+from vgpu_operator.placement.hami_selection import too_few, walk
+from vgpu_operator.placement.part_requests import on_node
 from vgpu_operator.placement.plan import Grant, Plan
-from vgpu_operator.placement.score import node_score
-from vgpu_operator.placement.walk import too_few, walk
+from vgpu_operator.placement.usage_scores import node_score
 from vgpu_operator.vendors.choices import CHOICES, OF_ONE_TOO
 from vgpu_operator.vendors.node_ranking import NODE_RULES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
-from vgpu_operator.placement import rankings
-from vgpu_operator.placement.rankings import Ranking, Rankings
+from vgpu_operator.placement import ranking_cache
+from vgpu_operator.placement.ranking_cache import Ranking, Rankings
 
 
 def some_rankings(nodes: int = 4) -> Rankings:
@@ -85,10 +85,10 @@ def test_a_long_heap_is_cut_to_the_best_that_are_not_void():
     ranking.heap.extend([worst, next_, void, best])
     ranking.keep_best(known.version)
     assert (ranking.heap, ranking.beyond) == ([worst, next_, void, best], None)
-    with mock.patch.multiple(rankings, BEST=3, _LONG=3):
+    with mock.patch.multiple(ranking_cache, BEST=3, _LONG=3):
         ranking.keep_best(known.version)
     assert (ranking.heap, ranking.beyond) == ([best, next_, worst], None)
-    with mock.patch.multiple(rankings, BEST=2, _LONG=3):
+    with mock.patch.multiple(ranking_cache, BEST=2, _LONG=3):
         ranking.keep_best(known.version)
         assert ranking.beyond is None
         ranking.heap.append(void)
@@ -107,7 +107,7 @@ def test_a_class_whose_best_nodes_do_not_serve_is_told_of_all_and_keeps_them_for
     assert known.news_for(ranking, mix=0) == ()
     entries = [(float(number), "a", 0, 0) for number in range(69)]
     ranking.heap.extend(entries)
-    with mock.patch.multiple(rankings, BEST=1, _LONG=1):
+    with mock.patch.multiple(ranking_cache, BEST=1, _LONG=1):
         ranking.keep_best(known.version)
         assert ranking.heap == entries
         assert known.news_for(ranking, mix=0) is None  # most entries are void by now

@@ -14,7 +14,7 @@ from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement.geometry import Profile
+from vgpu_operator.placement.mig_geometry import Profile
 from vgpu_operator.vendors.parts import Part
 
 NUMA_UNKNOWN_FROM = 1 << 20
@@ -57,7 +57,7 @@ class DeviceFacts:
         duplicate: Another object claims its UUID, so its place is unknown.
         cordoned: Nothing new on it.
         links: How well it is connected to other devices of the node, by their UUIDs, sorted.
-        profiles: What it may be cut into if it is in MIG mode (`geometry`).
+        profiles: What it may be cut into if it is in MIG mode (`mig_geometry`).
         parts: What it is given in, where its node registers that, from the smallest on.
     """
 

@@ -10,7 +10,7 @@ import pytest
 import plain_placement as plain
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement.order import in_order
+from vgpu_operator.placement.device_policies import in_order
 
 POLICIES = (
     *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),

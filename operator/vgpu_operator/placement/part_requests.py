@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement.device import Facts
+from vgpu_operator.placement.device_conditions import Facts
 from vgpu_operator.vendors.parts import mib_of, of_size, smallest
 
 if TYPE_CHECKING:

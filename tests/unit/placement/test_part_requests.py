@@ -12,8 +12,8 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand
 from vgpu_operator.placement import Columns, DeviceFacts, Share, amounts, impossible, place
-from vgpu_operator.placement.bounds import EVERY_NODE, Budget
-from vgpu_operator.placement.parts import on_device, on_node
+from vgpu_operator.placement.constraints import EVERY_NODE, Budget
+from vgpu_operator.placement.part_requests import on_device, on_node
 from vgpu_operator.vendors.parts import Part, named_parts
 
 KIND = "enflame-drs"

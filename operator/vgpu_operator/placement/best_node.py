@@ -17,8 +17,8 @@ import numpy as np
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.demand import Demand
-from vgpu_operator.placement.arrays import Numbers, Scores
-from vgpu_operator.placement.bounds import (
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import (
     ALL,
     EVERY_NODE,
     NOTHING_KEPT,
@@ -28,11 +28,8 @@ from vgpu_operator.placement.bounds import (
     NodeFilter,
     numbers_of,
 )
-from vgpu_operator.placement.checks import give_back, lay, may_fit
-from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.explaining import why_none_serve
-from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
-from vgpu_operator.placement.planning import (
+from vgpu_operator.placement.fit_device import give_back, lay, may_fit
+from vgpu_operator.placement.fit_node import (
     DECISION_STEPS,
     KeyOf,
     exceeds,
@@ -41,7 +38,10 @@ from vgpu_operator.placement.planning import (
     keys_for,
     plan_on,
 )
-from vgpu_operator.placement.rankings import BEST, Entry, Ranking
+from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
+from vgpu_operator.placement.ranking_cache import BEST, Entry, Ranking
+from vgpu_operator.placement.refusal_counts import why_none_serve
+from vgpu_operator.placement.scan import Numbers, Scores
 
 _FEW = 16
 """So few candidates are checked one by one."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from vgpu_operator.demand import Demand, RequestDemand
-from vgpu_operator.placement.device import Findings
+from vgpu_operator.placement.device_conditions import Findings
 
 _SHARE = 0.95
 _STEP = 1_000

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand, RequestDemand
-from vgpu_operator.placement.arrays import Best
-from vgpu_operator.placement.bounds import NodeFilter
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.parts import on_device
+from vgpu_operator.placement.constraints import NodeFilter
+from vgpu_operator.placement.part_requests import on_device
+from vgpu_operator.placement.scan import Best
 
 _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
 

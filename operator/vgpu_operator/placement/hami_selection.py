@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement.bounds import Charge
-from vgpu_operator.placement.checks import (
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.constraints import Charge
+from vgpu_operator.placement.fit_device import (
     Taken,
     give_back,
     refusal_among,
@@ -20,7 +21,6 @@ from vgpu_operator.placement.checks import (
     refusal_of_room,
     take,
 )
-from vgpu_operator.placement.columns import Columns
 
 
 def walk(

@@ -1,8 +1,9 @@
 """Whether a device has room for a request, and what the request takes of it.
 
 The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) is about
-several devices and has its place in `walk`. A device in MIG mode has room where an instance that is
-large enough has a place (`geometry`). What is taken here is given back before the plan ends.
+several devices and has its place in `hami_selection`. A device in MIG mode has room where an
+instance that is large enough has a place (`mig_geometry`). What is taken here is given back before
+the plan ends.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import TypeAlias
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import ANY_PROFILE, DevicePolicy
 from vgpu_operator.demand import ALL_CORES, RequestDemand
-from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.device import refusal_of_facts
-from vgpu_operator.placement.geometry import Instance, bits_of, smallest
+from vgpu_operator.placement.constraints import Charge, Share
+from vgpu_operator.placement.device_conditions import refusal_of_facts
+from vgpu_operator.placement.mig_geometry import Instance, bits_of, smallest
 from vgpu_operator.vendors.neighbours import MARKED_FROM, joined, refusal_beside
 
 

@@ -10,7 +10,7 @@ from builders import a_geometry, a_request, an_ask, device_facts, give_mix, some
 from vgpu_api.effective import Use
 from vgpu_operator.demand import Demand
 from vgpu_operator.placement import Budget, Columns, DeviceFacts, Plan, place
-from vgpu_operator.placement.geometry import Offer, geometry, slices_of, smallest
+from vgpu_operator.placement.mig_geometry import Offer, geometry, slices_of, smallest
 
 A100 = a_geometry(
     ("7g.40gb", 39_936, 100, 8, (0,)),

@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import rises_on, score_of_rise
-from vgpu_operator.placement.score import device_scores
+from vgpu_operator.placement.usage_scores import device_scores
 
 Weights: TypeAlias = tuple[int, int, int]
 Keys: TypeAlias = Sequence[Any]

@@ -9,7 +9,7 @@ import pytest
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import DeviceFacts
-from vgpu_operator.placement.order import in_order
+from vgpu_operator.placement.device_policies import in_order
 
 
 def best_first(

@@ -11,7 +11,7 @@ from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Tally
 from vgpu_operator.placement import DeviceFacts
-from vgpu_operator.placement.planning import Preferences, choose, refusal
+from vgpu_operator.placement.fit_node import Preferences, choose, refusal
 
 
 @dataclass(frozen=True, slots=True)

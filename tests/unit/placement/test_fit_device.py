@@ -12,9 +12,9 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import RequestDemand
 from vgpu_operator.placement import Budget, Columns
-from vgpu_operator.placement.arrays import REASONS
-from vgpu_operator.placement.bounds import Charge
-from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.constraints import Charge
+from vgpu_operator.placement.fit_device import passing, refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.scan import REASONS
 
 DEVICE_MIB = 1000
 SLOTS = 2

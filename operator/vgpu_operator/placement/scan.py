@@ -16,10 +16,17 @@ import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
-from vgpu_operator.placement.bounds import ALL, EVERY_NODE, UNLIMITED, Budget, NodeFilter, together
-from vgpu_operator.placement.device import refusal_of_facts
-from vgpu_operator.placement.parts import on_facts
-from vgpu_operator.placement.score import node_score
+from vgpu_operator.placement.constraints import (
+    ALL,
+    EVERY_NODE,
+    UNLIMITED,
+    Budget,
+    NodeFilter,
+    together,
+)
+from vgpu_operator.placement.device_conditions import refusal_of_facts
+from vgpu_operator.placement.part_requests import on_facts
+from vgpu_operator.placement.usage_scores import node_score
 
 if TYPE_CHECKING:
     from vgpu_operator.placement.columns import Columns
@@ -168,7 +175,7 @@ class Arrays:
         return np.flatnonzero(serving)
 
     def scores(self, nodes: Numbers) -> Scores:
-        """The `score.node_score` of nodes that `may_serve` has just returned."""
+        """The `usage_scores.node_score` of nodes that `may_serve` has just returned."""
         return self._score[nodes]
 
     def choosing(self, nodes: Numbers) -> list[int]:

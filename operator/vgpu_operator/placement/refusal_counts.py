@@ -9,10 +9,10 @@ import numpy as np
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.demand import Demand, RequestDemand
-from vgpu_operator.placement.arrays import REASONS, Numbers
-from vgpu_operator.placement.bounds import UNLIMITED, Budget
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.planning import policies_on, why_not
+from vgpu_operator.placement.constraints import UNLIMITED, Budget
+from vgpu_operator.placement.fit_node import policies_on, why_not
+from vgpu_operator.placement.scan import REASONS, Numbers
 
 _FEW = 16
 """So few nodes are checked one by one."""

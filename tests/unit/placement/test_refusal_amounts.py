@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import EVERY_NODE, Columns, NodeFilter, amounts, impossible, place
-from vgpu_operator.placement.bounds import only
-from vgpu_operator.placement.device import NodeState
+from vgpu_operator.placement.constraints import only
+from vgpu_operator.placement.device_conditions import NodeState
 
 
 def two_nodes() -> Columns:
