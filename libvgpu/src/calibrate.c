@@ -11,7 +11,7 @@
 #define SHOWN 0.01
 #define FAR_BETTER 2               /* times */
 #define FAR_OFF 15                 /* percent, of a sample */
-#define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed (docs/design/compute-limiter.md) */
+#define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed */
 #define STEADY 0.25                /* of a sample that waits in queues may change by, for the factor */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
