@@ -57,40 +57,50 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         OSError: It cannot be read.
     """
     parser = argparse.ArgumentParser(
-        prog="vgpu-nodeagent", description="Shares the GPUs of one node among pods."
+        prog="vgpu-nodeagent", description="Share the GPUs of this node between pods."
     )
-    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="or NODE_NAME")
-    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, or the pod's service account")
+    parser.add_argument(
+        "--node-name",
+        default=os.environ.get("NODE_NAME"),
+        help="name of this node; default: $NODE_NAME",
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        help="path of a kubeconfig; default: $KUBECONFIG, else the pod's service account",
+    )
     parser.add_argument(
         "--config",
         type=Path,
-        help="the cluster's configuration: YAML, or a folder",
+        help="cluster configuration: a YAML file, or a directory of them",
     )
     parser.add_argument(
-        "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
+        "--state-dir",
+        type=Path,
+        default=STATE_DIR,
+        help="directory for the agent's files; the same path on the host",
     )
     parser.add_argument(
         "--kubelet-dir",
         type=Path,
         default=KUBELET_DIR,
-        help="the kubelet's root folder (its --root-dir), with pods and pod-resources",
+        help="root directory of the kubelet (its --root-dir)",
     )
     parser.add_argument(
         "--device-plugins-dir",
         type=Path,
         default=DEVICE_PLUGINS_DIR,
-        help="where device plugins register, which the kubelet's --root-dir does not move",
+        help="directory where device plugins register; the kubelet's --root-dir does not move it",
     )
-    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="the folder of CDI specs")
-    parser.add_argument("--sysfs-dir", type=Path, default=SYSFS, help="the host's sysfs")
-    parser.add_argument("--library", type=Path, default=LIBRARY, help="libvgpu.so")
+    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="directory for CDI specs")
+    parser.add_argument("--sysfs-dir", type=Path, default=SYSFS, help="path of the host's sysfs")
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="path of libvgpu.so")
     parser.add_argument(
         "--driver-file",
         action="append",
         default=[],
         metavar="HOST[:CONTAINER[:rw]]",
-        help="a file of the driver to mount into every container, read-only unless rw is said; "
-        "alone it may be a pattern; may repeat",
+        help="mount a driver file into every container, read-only unless :rw is given; HOST may be "
+        "a glob pattern if it stands alone; repeatable",
     )
     parser.add_argument(
         "--driver-root",
@@ -98,34 +108,36 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         default=[],
         type=_absolute,
         metavar="DIR",
-        help="a root on the host below which the driver may be installed, such as / or "
-        "/run/nvidia/driver; containers get it from there. May repeat: the first with a driver "
-        "counts. Without one, only what --driver-file names is given",
+        help="look for the driver below this root on the host, such as / or /run/nvidia/driver, "
+        "and mount its files into containers; repeatable: the first root with a driver is used; "
+        "without it only --driver-file is mounted",
     )
     parser.add_argument(
         "--host-root",
         type=Path,
         default=Path("/"),
         metavar="DIR",
-        help="where this process has the host's root",
+        help="path of the host's root directory in this process",
     )
     parser.add_argument(
         "--limit-backend",
         type=LimitBackendName,
         choices=list(LimitBackendName),
         default=LimitBackendName.LIBRARY,
-        help="what keeps claims within their memory: libvgpu in the container, or the driver by "
-        "the pod's cgroup (from r615 on)",
+        help="enforce memory limits with libvgpu in the container, or with the driver per pod "
+        "cgroup (r615 or later)",
     )
     parser.add_argument(
         "--usage-regions",
         type=UsageRegions,
         choices=list(UsageRegions),
         default=UsageRegions.TMPFS,
-        help="where containers keep their ledgers: each in a tmpfs that cannot grow, which needs "
-        "the right to mount; or on the disk of --state-dir, which they can then fill",
+        help="keep each container's usage region in a tmpfs of fixed size, which needs the right "
+        "to mount; or on the disk of --state-dir, which containers can then fill",
     )
-    parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
+    parser.add_argument(
+        "--metrics-port", type=int, default=METRICS_PORT, help="port for metrics; 0 disables"
+    )
     parser.add_argument(
         "--metrics-access",
         type=MetricsAccess,
@@ -133,49 +145,49 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         default=MetricsAccess.REVIEWED,
         help=ACCESS_HELP,
     )
-    parser.add_argument("--health-port", type=int, default=HEALTH_PORT, help="0: off")
+    parser.add_argument(
+        "--health-port", type=int, default=HEALTH_PORT, help="port for probes; 0 disables"
+    )
     parser.add_argument(
         "--hang-limit-seconds",
         type=float,
         default=HANG_LIMIT_S,
-        help="the agent is killed when it stands still for so long, or the kubelet would wait for "
-        "its answer with all else that it does; 0: off",
+        help="kill the agent if its event loop is stuck for this long, because a stuck agent "
+        "blocks the kubelet; 0 disables",
     )
     parser.add_argument(
         "--unused-lease-seconds",
         type=float,
         default=UNUSED_ALLOCATION_S,
-        help="how long slots are kept that were given out and that the kubelet has no record of",
+        help="release allocated slots that are not on the kubelet's record after this long",
     )
     parser.add_argument(
         "--on-violation",
         type=OnViolation,
         choices=list(OnViolation),
         default=OnViolation.REPORT,
-        help="what to do to a claim that takes more memory or compute than it may, besides "
-        "reporting it: nothing more, or end its processes (evictions are the operator's)",
+        help="only report a claim that exceeds its limits, or also end its processes (the operator "
+        "evicts pods, not the agent)",
     )
     parser.add_argument(
         "--on-unclaimed",
         type=OnViolation,
         choices=list(OnViolation),
         default=OnViolation.REPORT,
-        help="what to do to processes of pods that use a device without a claim, besides reporting "
-        "them: nothing more, or end them",
+        help="only report pod processes that use a GPU without a claim, or also end them",
     )
     parser.add_argument(
         "--log-level",
         default="INFO",
         choices=["DEBUG", "INFO", "WARNING", "ERROR"],
-        help="the least severe messages that are logged; logging.level of the configuration "
-        "overrides it",
+        help="lowest severity to log; logging.level in the configuration overrides it",
     )
     parser.add_argument(
         "--log-format",
         type=LogFormat,
         default=LogFormat.TEXT,
         choices=list(LogFormat),
-        help="lines of text, or one JSON object a line",
+        help="log text, or one JSON object per line",
     )
     given = parser.parse_args(arguments)
     configure(given.log_format, given.log_level)
@@ -230,7 +242,7 @@ def _driver_files(text: str) -> list[Mount]:
 
 
 async def serve(config: AgentConfig, guard: HangGuard | None = None) -> None:
-    """Run the agent until a signal, or a new configuration, ends it."""
+    """Run the agent until a signal or a new configuration ends it."""
     task = asyncio.current_task()
     assert task is not None
     alive = asyncio.create_task(guard.keep()) if guard is not None else None
@@ -251,18 +263,21 @@ async def serve(config: AgentConfig, guard: HangGuard | None = None) -> None:
 
 
 async def _end_with(config: AgentConfig, end: Callable[[], object]) -> None:
-    """Call `end` when another configuration is mounted: this process is started again with it.
+    """Call `end` when another configuration is mounted; the restarted process will use it.
 
-    What runs on the node goes on meanwhile, as at every restart of the agent.
+    Containers on the node go on running meanwhile, as at every restart of the agent.
     """
     source = ConfigFile(config.config_path, config.cluster, stands_in=config.config_fault != "")
     await changed(source, config.log_level)
-    logger.info("configuration: a new one is mounted; ending, to begin anew with it")
+    logger.info("configuration has changed; restarting to use it")
     end()
 
 
 def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> Path | None:
-    """NVML's library, with the device nodes that it opens: drivers come after the agent, too."""
+    """Return the path of NVML's library, and make the device nodes that it opens.
+
+    Called before every attempt to load NVML: a driver may be installed after the agent starts.
+    """
     nvml = source.files().nvml
     if config.host_root != Path("/"):
         roots = [config.host_root / str(root).lstrip("/") for root in config.driver_roots]
@@ -274,7 +289,7 @@ def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> P
 
 
 def main() -> None:
-    """Start the agent, or what the first argument names: `audit`, `usage` or `clean`."""
+    """Run the subcommand in the first argument (`audit`, `usage`, `clean`), else the agent."""
     if sys.argv[1:2] == ["audit"]:
         sys.exit(of_this_node(sys.argv[2:]))
     if sys.argv[1:2] == ["usage"]:

@@ -1,8 +1,8 @@
-"""Whether a container's own CPUs are of the NUMA node of its devices, where the claim requires one.
+"""Compares the CPUs of a container with the NUMA node of its devices, if the claim requires one.
 
-The kubelet chooses CPUs when it admits a pod, after the device was decided and without a hint from
-this plugin, whose slots have no place (docs/design/node-and-grants.md). So it is compared
-afterwards, and reported.
+The kubelet chooses CPUs when it admits a pod, after the device was decided, and gets no topology
+hint from this plugin, because slots belong to no device (docs/design/node-and-grants.md). So a
+mismatch can only be found afterwards, and reported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def misaligned(
     devices: Mapping[str, PhysicalDevice],
     host: HostNuma,
 ) -> str:
-    """What lies apart, in a sentence; empty where nothing does, nothing is required, or is known.
+    """Return a sentence about CPUs and devices on different NUMA nodes; empty if there are none.
 
     Args:
-        consumer: The pod, and the CPUs that its containers have alone.
+        consumer: The pod, and the CPUs that the CPU manager assigned to its containers exclusively.
         claim: Its claim.
         allocation: The claim's allocation.
         devices: The node's devices, by UUID.

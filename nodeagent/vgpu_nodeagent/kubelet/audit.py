@@ -1,9 +1,9 @@
-"""Compares every record of what this node has given away: where two disagree, there is a finding.
+"""Compares all records of what this node has allocated, and reports where two disagree.
 
-Five records have who may use what: the agent's own (slot allocations, holdings, instances), the
-limit pages, the CDI specs, the kubelet's checkpoint, and the claims. While a container starts or a
-pod ends they differ for a moment, so an audit of a busy node is taken twice: what is found both
-times is a fault.
+Five records say who may use what: the agent's checkpoint (slot allocations, claim allocations,
+instances), the limit pages, the CDI specs, the kubelet's checkpoint, and the claims. They differ
+for a moment while a container starts or a pod ends, so a busy node is audited twice, and only a
+finding that appears both times is a fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Finding:
     """Two records that disagree.
 
     Attributes:
-        reason: In CamelCase.
+        reason: A reason in CamelCase.
         subject: The slot allocation, claim or device.
         message: The value of each record.
     """
@@ -40,16 +40,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All records, read at one moment.
+    """All records as they were at one moment.
 
     Attributes:
-        state: The agent's own.
-        pages: By slot allocation: the content of every page on disk; None for a damaged one.
+        state: The agent's checkpoint.
+        pages: The content of every page on disk by slot allocation; None for a damaged page.
         specs: Slot allocations with a CDI spec.
-        entries: The kubelet's checkpoint, our resource only.
+        entries: The entries for our resource in the kubelet's checkpoint.
         pods: UIDs of this node's pods that have not ended.
-        claims: Those allocated on this node, by UID.
-        allocatable: What may be given away of each device, by UUID.
+        claims: The claims allocated on this node, by UID.
+        allocatable: The allocatable amounts of each device, by UUID.
         instances: UUIDs of the MIG instances that the driver shows.
     """
 
@@ -64,7 +64,7 @@ class Evidence:
 
 
 def gather(node: LocalNode) -> Evidence:
-    """Read all records; nothing is awaited, so that none changes in between.
+    """Read all records, without an await, so that none changes in between.
 
     Raises:
         KubeletUnavailable: The kubelet's checkpoint cannot be read.
@@ -95,7 +95,7 @@ def _page(node: LocalNode, slot_allocation: str) -> PageContent | None:
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """Everything on which two records disagree, by reason and subject."""
+    """Return the disagreements of all records, ordered by reason and subject."""
     found = [
         *_of_slot_allocations(evidence),
         *_of_kubelet(evidence),
@@ -106,7 +106,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 
 def _of_slot_allocations(evidence: Evidence) -> Iterator[Finding]:
-    """The agent's slot allocations against pages and specs."""
+    """Compare the slot allocations with pages and CDI specs."""
     slot_allocations = evidence.state.slot_allocations
     for name in sorted({*slot_allocations, *evidence.pages, *evidence.specs}):
         page = evidence.pages.get(name)
@@ -128,12 +128,15 @@ def _of_slot_allocations(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
-    """The agent's slot allocations against the kubelet's checkpoint."""
+    """Compare the slot allocations with the kubelet's checkpoint."""
     entries = {entry.slot_allocation: entry for entry in evidence.entries if entry.slot_allocation}
     for name, entry in sorted(entries.items()):
         slot_allocation = evidence.state.slot_allocations.get(name)
         pod = f"pod {entry.pod_uid}, container {entry.container}"
-        if slot_allocation is None and entry.pod_uid in evidence.pods:  # of others it forgets later
+        if (
+            slot_allocation is None and entry.pod_uid in evidence.pods
+            # The kubelet forgets the entries of pods that have ended later.
+        ):
             yield Finding("LeaseForgotten", name, f"the kubelet has given it to {pod}")
         elif (
             slot_allocation is not None
@@ -157,7 +160,7 @@ def _is_open(evidence: Evidence, slot_allocation: SlotAllocation) -> bool:
 
 
 def _of_claim_allocations(evidence: Evidence) -> Iterator[Finding]:
-    """Claims as counted here against their status, and what their pages grant."""
+    """Compare the claim allocations with the status of the claims."""
     for uid, claim_allocation in sorted(evidence.state.claim_allocations.items()):
         if claim_allocation.closed:
             continue
@@ -187,13 +190,13 @@ def _of_claim_allocations(evidence: Evidence) -> Iterator[Finding]:
 def _of_pages(
     evidence: Evidence, claim_allocation: ClaimAllocation, name: str
 ) -> Iterator[Finding]:
-    """No page of a claim grants more of a device than the claim is counted for."""
+    """Find pages that grant more of a device than their claim is counted for."""
     for slot_allocation in evidence.state.of_claim(claim_allocation.claim_uid):
         page = evidence.pages.get(slot_allocation.name)
         for limit in page.devices if page is not None else ():
             use = claim_allocation.use.get(limit.uuid)
             if use is None or limit.memory_bytes == UNLIMITED:
-                continue  # an instance, which its device keeps within itself
+                continue  # a MIG instance: the hardware enforces its size
             if limit.memory_bytes > use.memory_mib * MIB or limit.cores > use.cores:
                 message = (
                     f"lease {slot_allocation.name} grants {limit.memory_bytes // MIB} MiB "
@@ -204,7 +207,7 @@ def _of_pages(
 
 
 def _of_devices(evidence: Evidence) -> Iterator[Finding]:
-    """Sums against what devices have, and instances against the driver."""
+    """Compare sums with the capacity of devices, and instances with the driver."""
     for uuid, use in sorted(evidence.state.used().items()):
         has = evidence.allocatable.get(uuid)
         if has is None:

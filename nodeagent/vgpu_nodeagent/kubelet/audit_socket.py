@@ -1,8 +1,8 @@
-"""Where an agent answers for its records and its readings: a socket that only root there can open.
+"""A socket on which the agent answers audits and shows usage; only root on the node can open it.
 
-An account that may exec into the agent's pod may use it, so the API server authenticates and
-authorizes each question, and no port of the node is open for it. The question is one line: `audit`
-or `usage`. For an audit an agent looks twice, a moment apart, and answers what it found both times.
+Whoever may exec into the agent's pod may use it, so the API server authenticates and authorizes
+each question, and no port of the node is open for it. The question is one line: `audit` or `usage`.
+For an audit the agent looks twice, a moment apart, and answers with what it found both times.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ SOCKET = "audit.sock"
 AUDIT = "audit"
 USAGE = "usage"
 _TWICE_S = 2.0
-"""A container that starts or a pod that ends is through by then."""
+"""Seconds between the two looks: a container start or a pod's end is over by then."""
 _LIMIT = 16 << 20
 _QUESTION_S = 5.0
 
 
 class Reading(Protocol):
-    """Has what was read last; the metrics' collector."""
+    """Holds the last reading of usage; the metrics' collector."""
 
     @property
     def usage(self) -> Usage:
-        """What is in use."""
+        """Return the last reading."""
 
 
 class AuditSocket:
-    """Answers audits of one node, and what is in use there.
+    """Serves audits and the last usage reading of this node.
 
     Args:
-        node: Whose records.
-        path: The socket's.
-        reading: Has the last reading of what is in use; None: nothing is read.
-        between_s: Between the two looks.
+        node: The node's records.
+        path: The path of the socket.
+        reading: Holds the last usage reading; None if nothing is measured.
+        between_s: Seconds between the two looks of an audit.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class AuditSocket:
         self._answering: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
-        """Serve for ever. A socket that cannot be made is reported, and ends nothing else.
+        """Serve for ever. If the socket cannot be made, log it and return.
 
-        From Python 3.12 on a server's end waits for its clients, and one that reads nothing would
-        keep the agent from ending, and its successor from the node: it is hung up on.
+        From Python 3.12 on, closing a server waits for its clients. A client that reads nothing
+        would keep this agent from ending and its successor from serving, so it is disconnected.
         """
         try:
             server = await self.listen()
@@ -85,7 +85,7 @@ class AuditSocket:
                 writer.transport.abort()
 
     async def listen(self) -> asyncio.Server:
-        """Make the socket; one that a killed agent has left gives way.
+        """Make the socket, and replace one that a killed agent left behind.
 
         Raises:
             OSError: It cannot be made.
@@ -112,7 +112,7 @@ class AuditSocket:
             writer.close()
 
     def usage(self) -> dict[str, Any]:
-        """The node's name, and the last reading of its devices and containers."""
+        """Return the node's name and the last reading of its devices and containers."""
         usage = Usage() if self._reading is None else self._reading.usage
         return {
             "node": self._node.name,
@@ -121,7 +121,7 @@ class AuditSocket:
         }
 
     async def audit(self) -> dict[str, Any]:
-        """The node's name, how much was compared, and what is wrong."""
+        """Return the node's name, the number of records compared, and the findings."""
         try:
             first = findings(gather(self._node))
             if first:
@@ -139,11 +139,11 @@ class AuditSocket:
 
 
 async def query(path: Path, question: str = AUDIT) -> dict[str, Any]:
-    """An agent's answer to `AUDIT` or `USAGE`.
+    """Ask the agent `AUDIT` or `USAGE` and return its answer.
 
     Raises:
-        OSError: No agent listens there.
-        ValueError: It answered nothing that can be read.
+        OSError: No agent listens on the socket.
+        ValueError: The answer cannot be read.
     """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LIMIT)
     try:

@@ -1,8 +1,8 @@
-"""The slots in use that the kubelet has no record of, because its checkpoint was lost.
+"""Slots in use that the kubelet has no record of, because its checkpoint was lost.
 
 Removing `kubelet_internal_checkpoint` and restarting the kubelet is a common remedy. The kubelet
-then takes every slot to be free and would hand those in use to new pods, whose containers the
-agent has to refuse for as long as the old pods run.
+then considers every slot free and would give those in use to new pods, whose containers the agent
+must refuse as long as the old pods run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ForgottenSlots:
         node: The records of both.
 
     Attributes:
-        slots: Those that the kubelet had no record of at the last look.
+        slots: The slots in use without a record of the kubelet, at the last look.
     """
 
     def __init__(self, node: LocalNode) -> None:
@@ -33,9 +33,9 @@ class ForgottenSlots:
         self.slots: frozenset[str] = frozenset()
 
     def look(self) -> bool:
-        """Compare; return whether other slots than before are forgotten.
+        """Compare the records; return True if the forgotten slots have changed.
 
-        The kubelet's file is read only when it is another one than at the last look.
+        The kubelet's file is read only if it has changed since the last look.
         """
         before = self.slots
         path = self._node.kubelet_checkpoint
@@ -48,26 +48,26 @@ class ForgottenSlots:
             try:
                 entries = read_kubelet_checkpoint(path, resource=self._node.resource)
             except KubeletUnavailable as error:
-                # A file that we do not understand is no proof that the kubelet does not.
-                logger.warning("which slots the kubelet has on record is unknown: %s", error)
+                # The kubelet may understand a file that we do not, so its slots are not forgotten.
+                logger.warning("cannot read which slots the kubelet has on record: %s", error)
                 return False
             self._read = version
             self._recorded = frozenset(slot for entry in entries for slot in entry.slot_ids)
         self.slots = self._in_use() - self._recorded
         if self.slots - before:
             logger.warning(
-                "the kubelet has no record of %d slots in use, so they are unhealthy for it: its "
-                "checkpoint was removed",
+                "the kubelet has no record of %d slots in use, probably because its checkpoint was "
+                "removed; they are shown as unhealthy so that it does not allocate them again",
                 len(self.slots),
             )
         return self.slots != before
 
     def _in_use(self) -> frozenset[str]:
-        """Return the slots of pods that run, as far as is known.
+        """Return the slots of running pods, as far as is known.
 
-        A slot allocation is bound at the first start, which the kubelet asks for after it has
-        written its record. Of a pod that ends the kubelet forgets the slots first, and the agent
-        within seconds: those are no news.
+        A slot allocation is bound at the first start, which the kubelet requests after it has
+        written its record. When a pod ends, the kubelet forgets its slots first and the agent
+        within seconds, so slots of ending pods do not count.
         """
         view = self._node.view
         found: set[str] = set()

@@ -1,8 +1,8 @@
-"""The pod of a set of slots: three records of the kubelet and the agent must agree.
+"""Finds the pod of a set of slots; three records of the kubelet and the agent must agree.
 
-The device-plugin API names no pod. The kubelet's checkpoint has which pod UID and container each
-of our slot allocations belongs to; PodResources has under which pod name the slots are held now;
-our own watch has which UID that name has. Where they differ, one of them is behind: refuse, and the
+The device plugin API names no pod. The kubelet's checkpoint shows the pod UID and container of each
+of our slot allocations, PodResources the name of the pod that holds the slots now, and our own
+watch the UID of that name. If they differ, one of them is behind: the start is refused, and the
 kubelet asks again.
 """
 
@@ -23,8 +23,8 @@ class Consumer:
     """The pod that holds the slots, and its slot allocations on them.
 
     An ordinary init container and a later container of its pod may both have a slot allocation on
-    them, and the kubelet does not report which of the two it is about to start: both are filled.
-    `cpus`: by container, those that the CPU manager gave to it alone.
+    them. The kubelet does not report which of the two it is about to start, so both are filled.
+    `cpus` has the CPUs that the CPU manager assigned exclusively, by container.
     """
 
     pod: Pod
@@ -39,16 +39,16 @@ def identify(
     listing: PodListing,
     pods: Mapping[tuple[str, str], Pod],
 ) -> Consumer:
-    """Find the pod that the kubelet is about to start a container of.
+    """Find the pod whose container the kubelet is about to start.
 
     Args:
-        slot_ids: What PreStartContainer named.
-        entries: The kubelet's checkpoint, our resource only.
-        listing: PodResources, asked for after the call came.
+        slot_ids: The device ids in the PreStartContainer call.
+        entries: The entries for our resource in the kubelet's checkpoint.
+        listing: The answer of PodResources, requested after the call came in.
         pods: Our own watch of this node's pods, by (namespace, name).
 
     Raises:
-        Refused: They do not agree on one pod; the message has how.
+        Refused: The records do not agree on one pod; the message says how they differ.
     """
     requested = frozenset(slot_ids)
     slots = ", ".join(sorted(requested))
@@ -123,7 +123,7 @@ def _init_only(
     listing: PodListing,
     pods: Mapping[tuple[str, str], Pod],
 ) -> Pod:
-    """The pod whose ordinary init containers alone hold the slots: PodResources lists none."""
+    """Return the pod if only ordinary init containers hold the slots: PodResources omits them."""
     uid = mine[0].pod_uid
     pod = next((pod for pod in pods.values() if pod.metadata.uid == uid), None)
     init = {c.name for c in pod.spec.init_containers if not c.is_sidecar} if pod else set()

@@ -1,10 +1,10 @@
-"""The end of init containers: their pages deny permanently before the app containers' sum counts.
+"""Frees what only init containers needed, once they have ended.
 
-Only once every ordinary init container has exited 0 and no process maps their usage regions are
-their pages closed and their specs taken away; then the claim counts here by its app containers,
-and the end is reported to the API server, so that the operator may give the rest to others. When
-the kubelet has to run them again that is reported too, and until they have been fitted again they
-do not start.
+When every ordinary init container has exited with 0 and no process maps their usage regions, their
+pages are closed for good and their CDI specs removed. Only then does the claim count by its app
+containers alone, and the end is reported to the API server, so that the operator may allocate the
+rest to others. If the kubelet must run the init containers again, that is reported as well, and
+they do not start until the operator has found room for them again.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class _Open:
 
     @property
     def is_over(self) -> bool:
-        """Whether this round has no open page any more."""
+        """True if no page of this round is open any more."""
         has_part = init_part.has_init_part(self.claim.spec, self.allocation)
         return self.claim_allocation.init_ended == self.round or not has_part
 
     @property
     def ended_ids(self) -> frozenset[str] | None:
-        """The containers that ran in this round, once all have ended; None before.
+        """Return the ids of the containers of this round once all have ended; None before.
 
-        Those of the round before are shown until the kubelet has started the new ones.
+        The pod's status shows the ids of the round before until the new containers start.
         """
         ids = init_part.ended_init_ids(self.pod)
         return None if ids is None or ids & set(self.claim_allocation.init_ids) else ids
@@ -69,10 +69,10 @@ class InitEnds:
         self._reports = reports
 
     async def sweep(self) -> tuple[bool, bool]:
-        """Look at every claim once: whether room was made, and whether some is still to be made.
+        """Look at every claim once; return whether room was made, and whether more is to come.
 
         Raises:
-            OSError: It cannot be recorded; nothing is reported then.
+            OSError: The record cannot be written; nothing is reported then.
         """
         freed = left = False
         for claim_uid in list(self._node.checkpoint.state.claim_allocations):
@@ -88,7 +88,7 @@ class InitEnds:
         return freed, left
 
     def _report(self, found: _Open) -> None:
-        """Report the current state; what is there already is not written again."""
+        """Report the state of the round; `Reports` skips what the claim already shows."""
         if init_part.ended_init_ids(found.pod) is None:
             self._reports.init_wanted(found.claim, found.round)
         elif found.claim_allocation.init_ended == found.round:
@@ -142,7 +142,7 @@ class InitEnds:
         ]
 
     def _open(self, claim_uid: str) -> _Open | None:
-        """What is open on a claim whose spec has init containers; None where there is nothing."""
+        """Return the open allocation of a claim with init containers; None if there is none."""
         view = self._node.view
         claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim_uid)
         claim = view.claim_with_uid(claim_uid)

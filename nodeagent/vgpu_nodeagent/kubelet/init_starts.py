@@ -1,9 +1,10 @@
-"""Which slot allocations a PreStart fills once the init containers of its pod have ended.
+"""Decides which slot allocations a PreStart fills after the pod's init containers have ended.
 
 The kubelet names slots, not containers, and an ordinary init container may share its slot with a
-later one. After the end of the init containers their slot allocations stay shut. They are started
-again when the kubelet makes the sandbox anew, which no event reports: it shows in a PreStart of
-their own slots, or in one of shared slots that no start of the app container followed.
+later container. Once the init containers have ended, their slot allocations stay closed. The
+kubelet runs them again when it recreates the pod's sandbox, which no event reports. It shows in a
+PreStart of their own slots, or in a PreStart of shared slots that no start of the app container
+followed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation
 
 _REMEMBERED = 4096
-"""Slot allocations whose last PreStart is remembered; a forgotten one takes one PreStart more."""
+"""Remember the last PreStart of this many slot allocations; a forgotten one needs one more."""
 
 
 class InitStarts:
-    """Distinguishes, as far as possible, what is started on the slots of an init container.
+    """Tells starts of init containers from starts of app containers on the same slots.
 
     Args:
         reports: Reports that init containers need devices anew.
@@ -30,7 +31,7 @@ class InitStarts:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        # by slot allocation: the round of its last PreStart, the container that it followed
+        # By slot allocation: the round of its last PreStart, and the newest container at that time.
         self._started: dict[str, tuple[InitRound, str]] = {}
 
     def to_fill(
@@ -40,7 +41,7 @@ class InitStarts:
         allocation: Allocation,
         claim_allocation: ClaimAllocation | None,
     ) -> tuple[tuple[Binding, ...], Allocation]:
-        """The slot allocations to fill, and the part of the allocation that may fill them.
+        """Return the slot allocations to fill, and the part of the allocation to fill them with.
 
         Args:
             consumer: The pod and all its slot allocations on the slots.
@@ -49,7 +50,7 @@ class InitStarts:
             claim_allocation: What the claim holds here already.
 
         Raises:
-            Refused: An init container is to start whose devices were given back.
+            Refused: An init container is to start, but its devices were released.
         """
         if not init_part.init_requests(claim.spec) or not _has_ended(
             claim, allocation, claim_allocation
@@ -73,10 +74,10 @@ class InitStarts:
     def _is_repeated(
         self, consumer: Consumer, bindings: tuple[Binding, ...], init_round: InitRound
     ) -> bool:
-        """Whether no container started after their last PreStart in this round.
+        """True if no container has started since their last PreStart in this round.
 
-        A PreStart of an earlier round does not count: the init container that it started unseen has
-        ended since, or the round would not have.
+        A PreStart of an earlier round does not count: an init container that it started has ended
+        since, or the round would not have ended.
         """
         repeated = False
         for binding in bindings:
@@ -91,7 +92,7 @@ class InitStarts:
 def _has_ended(
     claim: VGPUClaim, allocation: Allocation, claim_allocation: ClaimAllocation | None
 ) -> bool:
-    """Whether init containers have given back what this allocation gave them, if anything."""
+    """True if the init containers' part of this allocation was released."""
     return (
         (
             claim_allocation is not None
@@ -103,6 +104,6 @@ def _has_ended(
 
 
 def _last_container(pod: Pod, name: str) -> str:
-    """What names the newest container of that name; empty while there was none."""
+    """Return the id of the newest container of that name; empty before the first one."""
     found = (s.container_id for s in pod.status.container_statuses if s.name == name)
     return next(found, "")

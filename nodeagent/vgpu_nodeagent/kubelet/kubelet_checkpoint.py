@@ -1,9 +1,8 @@
-"""The kubelet's own record of allocations: the only record of which container got which.
+"""Reads the kubelet's checkpoint, the only record of which container got which allocation.
 
 `kubelet_internal_checkpoint` holds, per pod UID, container and resource, the device ids and our
-Allocate answer, and so the name of our slot allocation. It is written before the container is
-started. It is an internal file: whatever looks different from what we know is refused, never
-interpreted.
+answer to Allocate, and so the name of our slot allocation. The kubelet writes it before it starts
+the container. It is an internal file, so an unknown format is refused and never interpreted.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:
-    """What the kubelet gave to one container of one resource.
+    """The devices of one resource that the kubelet gave to one container.
 
     Attributes:
-        slot_allocation: The name in our Allocate answer; empty where the answer names none of ours.
+        slot_allocation: The name in our answer to Allocate; empty if the answer has none.
     """
 
     pod_uid: str
@@ -39,7 +38,7 @@ class KubeletEntry:
 
 
 def _ids(value: Any) -> Any:
-    """Device ids, flat or by NUMA node, as the kubelet's versions write them."""
+    """Return the device ids; some kubelet versions write a flat list, some a list per NUMA node."""
     if isinstance(value, dict):
         return [device for devices in value.values() for device in devices]
     return value
@@ -62,10 +61,10 @@ class _CheckpointDocument(BaseModel):
 
 
 def read_kubelet_checkpoint(path: Path, *, resource: str) -> tuple[KubeletEntry, ...]:
-    """The kubelet's entries for our resource; none where it has written no file yet.
+    """Return the kubelet's entries for our resource; none if it has not written the file yet.
 
     Raises:
-        KubeletUnavailable: The file cannot be read, or its format is not the one we know.
+        KubeletUnavailable: The file cannot be read, or has an unknown format.
     """
     try:
         content = path.read_bytes()

@@ -1,7 +1,7 @@
-"""This node, as everything that grants and releases sees it: its name, our resource, all records.
+"""The node's records and what acts on them, in one value.
 
-One value, made once by the agent and handed to PreStart, the releases and the ends of init
-containers, which read and write the same records and must never have different ones in hand.
+PreStart, releases, resizes and the ends of init containers read and write the same records, so the
+agent makes this value once and hands it to all of them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from vgpu_nodeagent.state.node_view import NodeView
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """What is worked on.
+    """The node that the agent serves.
 
     Attributes:
         name: The node's name.
-        resource: The resource that our slots are offered as.
+        resource: The resource name under which our slots are registered.
         view: The newest known pods, claims and devices of this node.
         inventory: The devices.
-        checkpoint: Slot allocations and holdings, on disk.
+        checkpoint: Slot allocations, claim allocations and MIG instances, on disk.
         allocations: Pages and CDI specs, on disk.
-        backends: What keeps claims within their limits.
-        instances: Parts of devices in MIG mode, in the driver.
-        pod_resources: The kubelet's word on who holds slots now.
-        kubelet_checkpoint: The kubelet's own record of who was given slots.
-        kubelet_pods: The kubelet's folder of pods, by UID.
+        backends: Enforce the limits of claims.
+        instances: Makes and removes MIG instances.
+        pod_resources: The kubelet's service that lists which pod holds which slots.
+        kubelet_checkpoint: The file with the kubelet's record of allocations.
+        kubelet_pods: The kubelet's directory of pods, by UID.
         host_numa: The host's NUMA nodes.
-        events: Where what happens is put.
+        events: The queue for events of this node.
     """
 
     name: str

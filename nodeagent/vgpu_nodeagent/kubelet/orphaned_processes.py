@@ -1,4 +1,4 @@
-"""What is left running of a pod that has vanished, before its devices are given to anybody else."""
+"""Finds processes of a pod that has vanished, before its devices go to somebody else."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ class OrphanedProcesses:
 
     Args:
         node: The node.
-        reports: Reports processes that cannot be read to the API server.
+        reports: Reports claims that stay allocated because processes cannot be inspected.
     """
 
     def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
-        self._reported: dict[str, frozenset[int]] = {}  # claim UID → reported processes
+        self._reported: dict[str, frozenset[int]] = {}  # by claim UID
 
     async def are_there(self, claim_allocation: ClaimAllocation) -> bool:
-        """Whether anything of the pod runs, or may run, with what it was granted."""
+        """Return True if processes of the pod use, or may use, what it was granted."""
         allocations = self._node.allocations
-        is_known = (
-            claim_allocation.pod_uid != claim_allocation.claim_uid
-        )  # else an account made from a page alone
+        # A claim allocation that was rebuilt from a page alone knows no pod.
+        is_known = claim_allocation.pod_uid != claim_allocation.claim_uid
         pod_uid = claim_allocation.pod_uid if is_known else ""
         if is_known:
             running = await asyncio.to_thread(allocations.pod_processes, pod_uid)
@@ -48,7 +47,7 @@ class OrphanedProcesses:
         return False
 
     def _report(self, claim_allocation: ClaimAllocation, pids: frozenset[int]) -> None:
-        """Report what keeps the devices, once for the same processes."""
+        """Report the processes that keep the devices, once as long as they are the same."""
         if self._reported.get(claim_allocation.claim_uid) == pids:
             return
         self._reported[claim_allocation.claim_uid] = pids

@@ -1,8 +1,8 @@
-"""Which pod holds which slots, from the kubelet's PodResources service.
+"""A client of the kubelet's PodResources service, which lists the pods that hold slots.
 
-The service is rate-limited for the whole node, so callers share answers: one request at a time,
-and a caller that comes while one is under way gets the next one, because the one under way may have
-been answered before his pod was known.
+The service is rate-limited for the whole node, so callers share requests. Only one is in flight,
+and a caller that arrives meanwhile gets the answer of the next one, because the request in flight
+may have been answered before the caller's pod was known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_S = 5.0
 _ATTEMPTS = 4
 _FIRST_RETRY_S = 0.1
 _OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # Go's server refuses the socket's path as authority
+    ("grpc.default_authority", "localhost"),  # Go's gRPC server refuses a socket path as authority.
     ("grpc.max_receive_message_length", 16 << 20),
 )
 
@@ -31,7 +31,7 @@ _OPTIONS = (
 class ContainerSlots:
     """The slots of our resource that the kubelet lists under one container.
 
-    `cpus` are those that the CPU manager gave to it alone: none but under its static policy.
+    `cpus` are the exclusive CPUs of the container; only the static CPU manager assigns any.
     """
 
     namespace: str
@@ -45,15 +45,15 @@ class ContainerSlots:
 class PodListing:
     """One answer: every active pod by (namespace, name), and the containers with our slots.
 
-    Ordinary init containers are never among them: the kubelet shows what they hold under the
-    later container of their pod that takes it over, or not at all.
+    Ordinary init containers are never listed: the kubelet shows their slots under the container of
+    the pod that takes them over, or not at all.
     """
 
     pods: frozenset[tuple[str, str]]
     containers: tuple[ContainerSlots, ...]
 
     def holders(self, slot_ids: frozenset[str]) -> tuple[ContainerSlots, ...]:
-        """The containers that hold any of these."""
+        """Return the containers that hold any of these slots."""
         return tuple(c for c in self.containers if c.slot_ids & slot_ids)
 
 
@@ -62,8 +62,8 @@ class PodResources:
 
     Args:
         socket: The kubelet's socket.
-        resource: The resource of ours.
-        clock: The waits between attempts.
+        resource: The resource name of our slots.
+        clock: Waits between attempts.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class PodResources:
         self._next: asyncio.Task[PodListing] | None = None
 
     async def list(self) -> PodListing:
-        """A listing that was asked for after this call.
+        """Return a listing that was requested after this call.
 
         Raises:
             KubeletUnavailable: The kubelet does not answer, or keeps refusing.
         """
-        if self._next is not None:  # waits its turn: it has not asked yet
+        if self._next is not None:  # it waits for its turn, and has not asked yet
             requested = self._next
         elif self._running is None or self._running.done():
             requested = self._running = asyncio.ensure_future(self._query())
         else:
             requested = self._next = asyncio.ensure_future(self._query_after(self._running))
-        return await asyncio.shield(requested)  # others may be waiting for it too
+        return await asyncio.shield(requested)  # other callers may wait for the same request
 
     async def allocatable(self) -> frozenset[str]:
         """Return the healthy devices of our resource that the kubelet has, in use or not.
@@ -146,7 +146,7 @@ def _listing(answer: pr.ListPodResourcesResponse, resource: str) -> PodListing:
     containers = []
     for pod in answer.pod_resources:
         for container in pod.containers:
-            # The kubelet makes an entry for each device, not for each container.
+            # The kubelet makes one entry per device, not per container.
             ids = frozenset(
                 slot
                 for devices in container.devices

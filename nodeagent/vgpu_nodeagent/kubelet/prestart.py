@@ -1,8 +1,8 @@
-"""Allocate and PreStart: where a slot becomes a slot allocation, and a slot allocation a grant.
+"""Allocate makes slots a slot allocation, and PreStart makes the slot allocation a grant.
 
-Allocate answers before anybody knows for whom. PreStart finds the pod, its claim and whether it
-still fits, and only then opens the allocation. Between the last check and the last file written
-there is no `await`, so nothing moves underneath and no lock is needed.
+Allocate is called before anybody knows the pod. PreStart finds the pod and its claim, checks that
+the claim still fits, and only then opens the slot allocation. There is no `await` between the last
+check and the last file written, so the state cannot change in between and no lock is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from vgpu_nodeagent.state.slots import ClaimAllocation
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.01
-"""How long a runtime gets to notice a new spec file."""
+"""Wait this long after writing a CDI spec, so that the runtime notices the file."""
 
 _MAY_PASS = frozenset(
     {
@@ -63,31 +63,31 @@ _MAY_PASS = frozenset(
         Why.MIG_PLACE_TAKEN,
     }
 )
-"""Refusals that end by themselves when a watch catches up or a release is done."""
+"""Refusals that may resolve themselves, when a watch catches up or a release completes."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """How far a PreStart came, for its report."""
+    """What a PreStart has found so far, for its report."""
 
     consumer: Consumer | None = None
     claim: VGPUClaim | None = None
     has_devices: bool = False
-    """Whether the container gets any."""
+    """True if the container gets a device."""
 
 
 class Sweeping(Protocol):
     """Releases what has ended."""
 
     async def sweep(self) -> None:
-        """Free now what can be freed now."""
+        """Free what can be freed now."""
 
 
 class KubeletCall(Protocol):
-    """A call of the kubelet that is under way."""
+    """A call of the kubelet in flight."""
 
     def is_waiting(self) -> bool:
-        """Whether the kubelet still waits for the answer."""
+        """Return True while the kubelet waits for the answer."""
 
 
 class PreStart:
@@ -96,9 +96,9 @@ class PreStart:
     Args:
         node: The node.
         reports: Reports grants and refusals.
-        waiting: The pods to wake when what they lack appears.
+        waiting: Wakes refused pods when what they lack appears.
         releases: Releases what has ended.
-        patience_s: How long a refusal that may pass is waited out within one call.
+        patience_s: Retry a refusal that may resolve itself for this long within one call.
         clock: The time.
     """
 
@@ -121,13 +121,15 @@ class PreStart:
         self._init_starts = InitStarts(reports)
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
-        """Allocate slots to a container that is not known yet; on disk when this returns.
+        """Allocate slots to a container that is not known yet.
+
+        The slot allocation is on disk when this returns: a restarted agent is not asked again.
 
         Returns:
             The slot allocation's name, and the mounts of its page and usage folder.
 
         Raises:
-            Refused: It cannot be recorded.
+            Refused: The slot allocation cannot be recorded.
         """
         checkpoint = self._node.checkpoint
         state, slot_allocation = slots.allocate(
@@ -142,11 +144,11 @@ class PreStart:
         return slot_allocation.name, mounts
 
     async def prepare(self, slot_ids: Iterable[str], *, call: KubeletCall) -> None:
-        """Give the container that the kubelet is about to start its claim's devices.
+        """Grant the devices of its claim to the container that the kubelet is about to start.
 
         Args:
             slot_ids: The container's slots.
-            call: The kubelet's call, which may end before the answer.
+            call: The kubelet's call, which may end before it is answered.
 
         Raises:
             Refused: The container must not start.
@@ -169,7 +171,7 @@ class PreStart:
         await asyncio.sleep(RETRY_S)
 
     async def _try(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
-        """Attempt until granted, refused permanently, or out of time."""
+        """Attempt until the container is granted, refused for good, or out of time."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         wait_s = 0.05
         while True:
@@ -192,16 +194,16 @@ class PreStart:
             )
         allocation = await self._look_up(ids, found)
         if await self._limit(found, allocation):
-            allocation = await self._look_up(ids, found)  # who knows what has changed meanwhile
-        # From here on: no await, until everything is written.
+            allocation = await self._look_up(ids, found)  # anything may have changed meanwhile
+        # No await from here until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
         found.has_devices = self._grant(found.consumer, found.claim, allocation, call)
 
     async def _limit(self, found: _Found, allocation: Allocation) -> bool:
-        """Have what is outside the page put in force; whether that took any waiting.
+        """Apply the limits that lie outside the page; return True if that took an await.
 
-        Before anything is recorded: a limit of a pod that is refused afterwards takes nothing.
+        This comes before anything is recorded: a limit of a pod that is then refused harms nobody.
         """
         assert found.consumer is not None
         assert found.claim is not None
@@ -215,7 +217,7 @@ class PreStart:
             raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
 
     async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
-        """Whose slots these are, as of now; nothing is awaited once the kubelet has answered."""
+        """Find the pod and claim of the slots, without an await after the kubelet's answer."""
         node = self._node
         try:
             listing = await node.pod_resources.list()
@@ -237,7 +239,7 @@ class PreStart:
         allocation: Allocation,
         call: KubeletCall,
     ) -> bool:
-        """Record and open the grants of all bindings; whether there is a device in any."""
+        """Record and open the grants of all bindings; return True if any has a device."""
         node = self._node
         capacities = node.inventory.capacities()
         former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
@@ -274,13 +276,13 @@ class PreStart:
         except DriverFilesMissing as error:
             raise Refused(Why.DRIVER_FILES_MISSING, str(error)) from error
         except PageDamaged as error:
-            raise Refused(Why.PAGE_DAMAGED, f"{error}; it was made anew, denying") from error
+            raise Refused(Why.PAGE_DAMAGED, f"{error}; it was replaced and denies") from error
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
         return any(grant.limits for grant in grants.values())
 
     def _compare_cpus(self, consumer: Consumer, claim: VGPUClaim) -> None:
-        """Report CPUs that are not of the NUMA node that the claim requires."""
+        """Report exclusive CPUs on another NUMA node than the devices, if the claim forbids it."""
         allocation = claim.status.allocation
         if not consumer.cpus or allocation is None:
             return
@@ -338,6 +340,6 @@ def _place(consumer: Consumer) -> Place:
 
 
 def _summary(took_s: float) -> str:
-    """Return the message of `Prepared`: without amounts, which a resize would make untrue."""
+    """Return the message of `Prepared`, without amounts, which a resize would make untrue."""
     after = f" after {took_s:.1f} s" if took_s > SLOW_S else ""
     return f"limits are in place{after}"

@@ -1,9 +1,9 @@
-"""The slot state from other records, when the agent's own is lost or damaged.
+"""Rebuilds the slot state from other records when the agent's checkpoint is lost or damaged.
 
-The kubelet's checkpoint names every slot allocation with its pod UID and container; the claims have
-what their pods hold; a page that still grants has what its processes may use, even where no claim
-can be found any more. Nothing is guessed: what no record binds stays unbound and counts once
-PreStart finds its claim, and what any record grants counts in full.
+The kubelet's checkpoint names every slot allocation with its pod UID and container; the claims
+have the amounts of their pods; a page that still grants has what its processes may use, even if its
+claim is gone. Nothing is guessed: a slot allocation that no record binds stays unbound until
+PreStart finds its claim, and whatever a record grants counts in full.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def rebuild(
     capacities: Mapping[str, DeviceCapacity],
     now: float,
 ) -> SlotState:
-    """Make the state anew.
+    """Return the state that the records show.
 
     Args:
-        entries: The kubelet's checkpoint, our resource only.
-        claims: Those allocated on this node.
-        pages: By slot allocation: the content of every page on disk; None for a damaged one.
+        entries: The entries for our resource in the kubelet's checkpoint.
+        claims: The claims allocated on this node.
+        pages: The content of every page on disk by slot allocation; None for a damaged page.
         capacities: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
@@ -109,7 +109,7 @@ def _claim_allocation(
 
 
 def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageContent | None) -> bool:
-    """Whether its container is an init container whose page was closed; only the end does that."""
+    """True if the container is an init container with a closed page: it has ended."""
     if claim is None or page is None or page.state is not PageState.CLOSED:
         return False
     init = init_requests(claim.spec)
@@ -144,15 +144,15 @@ def recovered(
     *,
     static: frozenset[str] = frozenset(),
 ) -> SlotState:
-    """With the instances that our own pages name, when the record of them was lost.
+    """Return the state with the MIG instances that our pages name.
 
-    What was made and not yet in a page stays for an administrator to remove.
+    An instance that was made but is in no page yet remains for an administrator to remove.
 
     Args:
-        state: As it was rebuilt, without any.
-        pages: By slot allocation: the content of every page on disk.
-        devices: As the driver shows them now, by UUID.
-        static: Devices whose instances are an administrator's, and stay.
+        state: The rebuilt state, without instances.
+        pages: The content of every page on disk, by slot allocation.
+        devices: The devices that the driver shows now, by UUID.
+        static: Devices whose instances belong to an administrator, and stay.
     """
     found: ClaimInstances = {}
     named = {

@@ -1,4 +1,4 @@
-"""How an agent takes up where the one before it ended."""
+"""Loads the record of the agent before, or rebuilds it from other records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 async def load_record(node: LocalNode) -> None:
-    """Load the node's record, or rebuild it from the other records; close what nobody holds.
+    """Load the checkpoint, or rebuild it; close slot allocations that it does not have.
 
     Raises:
-        KubeletUnavailable: The record must be rebuilt, and the kubelet's cannot be read.
+        KubeletUnavailable: The kubelet's record is needed and cannot be read.
         OSError: A record cannot be read or written.
     """
     checkpoint = node.checkpoint
@@ -37,7 +37,7 @@ async def load_record(node: LocalNode) -> None:
 
 
 async def _rebuild(node: LocalNode) -> None:
-    """Make the state anew from what the kubelet, the API server and the pages have on record."""
+    """Rebuild the state from the records of the kubelet, the API server and the pages."""
     entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
     pages = {name: _page(node, name) for name in node.allocations.on_disk()}
     if not entries and not pages:

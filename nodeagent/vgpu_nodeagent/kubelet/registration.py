@@ -1,4 +1,4 @@
-"""Staying registered: the kubelet forgets every plugin when it restarts, and deletes its socket.
+"""Keeps the plugin registered: a restarted kubelet forgets all plugins and deletes their sockets.
 
 Serve first, then register: the kubelet dials back at once. A new inode of the kubelet's socket
 means a new kubelet; a missing socket of ours means one that is just starting. A kubelet that stays
@@ -31,7 +31,7 @@ VERSION = "v1beta1"
 _TIMEOUT_S = 10.0
 _LOOK_S = 0.5
 _LISTEN_S = 3.0
-"""Between looks at what the kubelet offers: far below the limit of PodResources (100 a second)."""
+"""Seconds between looks at what the kubelet offers, far below PodResources' limit of 100/s."""
 _LAST_RETRY_S = 10.0
 _OPTIONS = (("grpc.default_authority", "localhost"),)
 
@@ -41,11 +41,11 @@ class Registration:
 
     Args:
         server: The plugin's server.
-        node: Our resource and the kubelet's records.
-        forgotten: What the kubelet that is registered with has no record of.
+        node: The node with the kubelet's records.
+        forgotten: The slots in use that the kubelet has no record of.
         kubelet: The kubelet's socket.
-        metrics: Where registrations and losses are counted.
-        clock: The waits between looks.
+        metrics: Counts registrations and losses.
+        clock: Waits between looks.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Registration:
         self._slept_s = 0.0
         self._changed = asyncio.Event()
         self.registered = asyncio.Event()
-        """Set once the first registration succeeded."""
+        """Set once the first registration has succeeded."""
 
     async def run(self) -> None:
-        """Register, watch, register again, for ever."""
+        """Register, watch the kubelet, and register again when it needs that, for ever."""
         current: tuple[int, int] | None = None
         retry_s = _LOOK_S
         looked_at = 0.0
@@ -91,7 +91,9 @@ class Registration:
                         looked_at = self._slept_s
                         await self._look()
                 except (grpc.aio.AioRpcError, OSError) as error:
-                    logger.warning("registration, again in %.1f s: %s", retry_s, _words(error))
+                    logger.warning(
+                        "registration failed, retrying in %.1f s: %s", retry_s, _words(error)
+                    )
                     current = None
                     await self._pause(retry_s)
                     retry_s = min(2 * retry_s, _LAST_RETRY_S)
@@ -101,13 +103,13 @@ class Registration:
             await self._server.stop()
 
     async def problem_changed(self) -> PluginProblem | None:
-        """Wait until what keeps the kubelet from offering our slots has changed; return it."""
+        """Wait until the problem with the registration has changed, and return it."""
         await self._changed.wait()
         self._changed.clear()
         return self._standing.problem
 
     async def _look(self) -> None:
-        """Compare what the kubelet offers with what we do; register again where it has lost us."""
+        """Compare the kubelet's slots with ours, and register again if it has lost us."""
         before, problem = self._standing.state, self._standing.problem
         plugin = self._server.plugin
         if self._forgotten.look():
@@ -115,7 +117,7 @@ class Registration:
         try:
             listed = await self._pod_resources.allocatable()
         except KubeletUnavailable as error:
-            logger.debug("what the kubelet offers is unknown: %s", error)
+            logger.debug("cannot read what the kubelet offers: %s", error)
             listed = None
         look = Look(plugin.is_read, plugin.offered, listed)
         register = self._standing.see(look, now=self._slept_s)
@@ -125,7 +127,7 @@ class Registration:
             await self._register()
 
     def _note(self, before: PluginState, problem: PluginProblem | None) -> None:
-        """Log, count and pass on what has changed in our standing with the kubelet."""
+        """Log, count and publish changes of our standing with the kubelet."""
         state = self._standing.state
         self._metrics.plugin_connected.set(state is PluginState.CONNECTED)
         if state is not before:
@@ -146,7 +148,7 @@ class Registration:
         self._slept_s += seconds
 
     def _identity(self) -> tuple[int, int] | None:
-        """The identity of a kubelet's socket; None while there is none."""
+        """Return the identity of the kubelet's socket; None while there is none."""
         try:
             status = self._kubelet.stat()
         except OSError:

@@ -1,10 +1,10 @@
-"""Release: the end of a grant, once nothing of it can be in use any more.
+"""Releases allocations once nothing of them can be in use any more.
 
-A pod has ended when it is terminal or gone; its containers are gone when PodResources no longer
-lists them, the kubelet has cleaned up after a pod that vanished, and no process has the usage
-region mapped. Then the page is closed, spec and folder go, the slots are free, and the claim's
-status names the allocation as released. Everything is found by looking, not by remembering
-events, so that it works the same after a restart.
+A pod has ended when it is terminal or gone. Its containers are gone when PodResources no longer
+lists them, the kubelet has cleaned up after a pod that vanished, and no process maps the usage
+region. Then the page is closed, spec and folder are removed, the slots are free, and the claim's
+status names the allocation as released. A sweep looks at the current state and relies on no event
+that it remembers, so it works the same after a restart.
 """
 
 from __future__ import annotations
@@ -37,32 +37,31 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 0.5
 _ROUND_S = 10.0
 LOST_AFTER_S = 120.0
-"""A claim whose pod is not bound here for so long, and was never seen, lost it unseen.
+"""A claim's pod that was never seen here is gone if it is still not bound after this long.
 
-The agent cannot read pods without a node, so a pod that waits for its Binding looks the same. That
-takes at most 60 s (a Binding without an answer); then the operator takes the allocation away.
+The agent cannot read unbound pods, so a pod that waits for its Binding looks the same. Waiting
+takes at most 60 s (a Binding without an answer); then the operator withdraws the allocation.
 """
 
 
 class BoundPods(Protocol):
-    """Asks the API server about pods of the node."""
+    """Asks the API server which pods are bound to the node."""
 
     async def is_bound(self, namespace: str, name: str, uid: str) -> bool:
-        """Whether a pod is bound to this node (a quorum read); a doubt counts as yes."""
+        """Return False if the pod is certainly not bound to this node (a quorum read)."""
 
 
 class Releases:
-    """Finds what has ended and frees it.
+    """Finds allocations that have ended and frees them.
 
     Args:
         node: The node.
         reports: Writes to the API server.
-        bound: Asks the API server whether a pod is bound here; only about a claim whose pod was
-            never seen here.
-        unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
-            record.
+        bound: Asked about claims whose pod was never seen here.
+        unused_allocation_s: Keep a slot allocation that is not on the kubelet's record for this
+            long.
         clock: The time. A slot allocation's age counts in monotonic seconds from when this process
-            first saw it: by the time of day, which may go back, one might stay for an hour.
+            first saw it: the time of day may go back, and keep one for an hour.
     """
 
     def __init__(
@@ -81,16 +80,16 @@ class Releases:
         self._bound = bound
         self._unused_allocation_s = unused_allocation_s
         self._clock = clock or Clock()
-        self._first_seen: dict[str, float] = {}  # slot allocations that are not bound
-        # UIDs of pods seen here and gone since, while claims name them.
+        self._first_seen: dict[str, float] = {}  # of slot allocations that are not bound
+        # UIDs of pods that were seen here and are gone, as long as claims name them.
         self._gone: set[str] = set()
-        # Since when claims name pods that were never seen here, by UID.
+        # When a claim was first seen to name a pod that was never seen here, by pod UID.
         self._missing: dict[str, float] = {}
         self._desired = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
 
     def observe(self, event: Event) -> None:
-        """Sweep soon after what may end something."""
+        """Sweep soon after an event that may end an allocation."""
         match event:
             case PodChanged(old=old, new=new):
                 self._pod_changed(old, new)
@@ -98,37 +97,37 @@ class Releases:
                 self._desired.set()
 
     async def run(self) -> None:
-        """Sweep at every change that may end something, and every now and then."""
+        """Sweep after every such event, and every few seconds."""
         await self._node.view.wait_synced()
         await self.look_for_lost_pods()
         while True:
             again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
             try:
-                async with asyncio.timeout(again_s):  # wait_for may swallow being cancelled
+                async with asyncio.timeout(again_s):  # wait_for may swallow a cancellation
                     await self._desired.wait()
             except TimeoutError:
                 await self.look_for_lost_pods()
             self._desired.clear()
 
     async def sweep(self) -> None:
-        """Free now what can be freed now."""
+        """Free what can be freed now."""
         await self._one_sweep()
 
     async def close(self) -> None:
-        """End the sweep under way: nothing is written after that."""
+        """Cancel the sweep in progress; nothing is written after that."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     def rest_s(self) -> float:
-        """How long nothing needs to be looked at, unless something changes."""
+        """Return the seconds until the next sweep is needed, if no event comes before."""
         now = self._clock.monotonic()
         ends = (seen + self._unused_allocation_s for seen in self._unbound().values())
         waits = [end - now for end in ends if end > now]
         return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
 
     async def _one_sweep(self) -> bool:
-        """One sweep, shared by all who want one; whether something is left to be freed soon."""
+        """Sweep, or join the sweep in progress; return True if something is left to free soon."""
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.ensure_future(self._sweep())
         return await asyncio.shield(self._sweeping)
@@ -152,7 +151,7 @@ class Releases:
                     left |= not await self._close_unless_used(claim_allocation, listing, entries)
                 self._drop(unused, entries)
             except (KubeletUnavailable, OSError) as error:
-                logger.warning("release must wait: %s", error)
+                logger.warning("cannot release yet: %s", error)
                 left = True
         left |= await self._end_inits()
         left |= await self._remove_instances()
@@ -162,23 +161,23 @@ class Releases:
         return not self._release_ended_claims() or left
 
     async def _remove_instances(self) -> bool:
-        """Remove the MIG instances that are over; whether one is left."""
+        """Remove MIG instances that are not needed any more; return True if one is left."""
         instances = self._node.checkpoint.state.claim_instances.values()
         return await self._node.instances.remove_all(list(filter(self._is_over, instances)))
 
     async def _end_inits(self) -> bool:
-        """Close what ended init containers had; whether some of it is left."""
+        """Close the pages of init containers that have ended; return True if some are left."""
         try:
             freed, left = await self._init_ends.sweep()
         except OSError as error:
-            logger.warning("the end of init containers cannot be recorded: %s", error)
+            logger.warning("cannot record the end of init containers: %s", error)
             return True
         if freed:
             self._node.events.put(RoomMade())
         return left
 
     def _has_ended(self, pod_uid: str) -> bool:
-        """Whether a pod that once ran here has ended."""
+        """True if a pod that ran here has ended."""
         pod = self._node.view.pod_with_uid(pod_uid)
         return pod is None or pod.is_terminal
 
@@ -194,8 +193,8 @@ class Releases:
         known = {entry.slot_allocation for entry in entries}
         for slot_allocation in slot_allocations:
             for container in listing.holders(frozenset(slot_allocation.slot_ids)):
-                # Under the same name and slots there may be a new pod already: only a slot
-                # allocation that the kubelet still has on record is held.
+                # A new pod may have the same name and slots already: only a slot allocation on the
+                # kubelet's record is still held.
                 if (container.namespace, container.pod) == place and slot_allocation.name in known:
                     return False
         if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
@@ -203,7 +202,7 @@ class Releases:
                 return False
             if await self._orphans.are_there(claim_allocation):
                 return False
-        # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
+        # Before anybody else gets its place. The driver refuses while something runs on it.
         if not await node.instances.remove(
             claim_allocation.claim_uid, claim_allocation.allocation_id
         ):
@@ -216,12 +215,12 @@ class Releases:
         return True
 
     def _unused_allocations(self) -> list[str]:
-        """Slot allocations that were never bound and are old enough to judge."""
+        """Return the slot allocations that were never bound and are old enough to judge."""
         oldest = self._clock.monotonic() - self._unused_allocation_s
         return [name for name, seen in self._unbound().items() if seen < oldest]
 
     def _unbound(self) -> dict[str, float]:
-        """Slot allocations that are not bound, and since when they are known here."""
+        """Return the slot allocations that are not bound, and when each was first seen."""
         now, slot_allocations = (
             self._clock.monotonic(),
             self._node.checkpoint.state.slot_allocations.values(),
@@ -235,8 +234,8 @@ class Releases:
         return self._first_seen
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
-        # The kubelet strikes a pod that went before it started off its record only when it admits
-        # the next one; so what counts is whether the pod is still there.
+        # The kubelet removes a pod that went before it started from its record only when it admits
+        # the next pod, so an entry counts only if its pod is still there.
         known = {entry.slot_allocation for entry in entries if self._is_here(entry.pod_uid)}
         for name in unused:
             if name not in known:
@@ -246,15 +245,15 @@ class Releases:
                 self._node.events.put(RoomMade())
 
     def _is_here(self, pod_uid: str) -> bool:
-        """Whether a pod is known, or the kubelet still has a folder of it."""
+        """True if the pod is known, or the kubelet still has a directory for it."""
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
         return is_known or (self._node.kubelet_pods / pod_uid).exists()
 
     def _release_ended_claims(self) -> bool:
-        """Report what is released; forget holdings that the API server has recorded.
+        """Report released claims; forget claim allocations whose release the API server has.
 
         Returns:
-            Whether all of that could be recorded.
+            False if something could not be recorded.
         """
         node, done = self._node, True
         for claim_allocation in list(node.checkpoint.state.claim_allocations.values()):
@@ -268,7 +267,7 @@ class Releases:
                     )
                 except OSError as error:
                     place = (claim_allocation.namespace, claim_allocation.claim_name)
-                    logger.warning("the end of claim %s/%s cannot be recorded: %s", *place, error)
+                    logger.warning("cannot record the end of claim %s/%s: %s", *place, error)
                     done = False
         for claim in node.view.claims.objects.values():
             name = _allocation_id(claim)
@@ -278,7 +277,7 @@ class Releases:
         return done
 
     def _is_over(self, claim_instance: ClaimInstance) -> bool:
-        """Whether an instance is needed no more; a claim allocation, if there is one, decides."""
+        """True if an instance is not needed any more; its claim allocation, if any, decides."""
         claim_allocation = self._node.checkpoint.state.claim_allocations.get(
             claim_instance.claim_uid
         )
@@ -308,14 +307,14 @@ class Releases:
         if reserved is None or claim_allocation is not None:
             return False
         if self._node.checkpoint.state.has_open_account(reserved.pod_uid):
-            return False  # of the claim that was there before this one was made again
+            return False  # it belongs to an earlier claim of the same name
         pod = self._node.view.pod_with_uid(reserved.pod_uid)
         return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
 
     async def look_for_lost_pods(self) -> None:
-        """Pods of claims that were never seen here: bound and deleted while the agent was away?
+        """Find claims whose pod was bound and deleted while no agent ran.
 
-        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim that was never
+        Kubernetes deletes a pod's own claim with the pod. For a user's claim that was never
         prepared, only time distinguishes a pod that is gone from one that is not bound yet.
         """
         missing: dict[str, float] = {}
@@ -338,10 +337,10 @@ class Releases:
         self._missing = missing
 
     def _has_left(self, claim: VGPUClaim, pod_uid: str) -> bool:
-        """Whether a pod that is not seen was prepared here, and the kubelet has nothing of it.
+        """True if an unseen pod was prepared here, and the kubelet has no directory for it.
 
-        `Prepared` ends with its allocation, so the pod was bound here. An agent that lost its
-        record while the pod went would otherwise wait, at each of its starts anew.
+        `Prepared` ends with its allocation, so the pod was bound here. Without this rule an agent
+        that lost its record while the pod went would wait again after each restart.
         """
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         was_here = prepared is not None and prepared.status == "True"
@@ -357,7 +356,7 @@ class Releases:
 
 
 def _init_moved(old: Pod | None, new: Pod) -> bool:
-    """Whether init containers have ended, or begin again."""
+    """True if init containers have ended or run again."""
     return bool(init_containers(new)) and (
         old is None or ended_init_ids(new) != ended_init_ids(old)
     )

@@ -1,7 +1,7 @@
-"""Whose claim? The one that is reserved for exactly this pod, on exactly this node.
+"""Finds the claim that is reserved for exactly this pod on exactly this node.
 
-The second half of a container's identity: `identity.py` finds the pod behind the slots, this the
-claim behind the pod. A claim that merely has the right name in it is another pod's.
+The second half of a container's identity: `identity.py` finds the pod of the slots, this module the
+claim of the pod. A claim that names the pod but has another UID belongs to another pod.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from vgpu_nodeagent.errors import Refused, Why
 def claim_reserved_for(
     pod: Pod, claims: Iterable[VGPUClaim], *, node: str
 ) -> tuple[VGPUClaim, Allocation]:
-    """The pod's claim, and its allocation.
+    """Return the pod's claim and its allocation.
 
     Args:
-        pod: The pod, as our watch has it.
+        pod: The pod, as our watch shows it.
         claims: The claims known on this node.
         node: The node's name.
 
     Raises:
-        Refused: There is none, or more than one, or it is reserved for a pod of the same name, or
-            its devices are not here, or it has values of a later version.
+        Refused: There is no such claim, or more than one; or it is reserved for another pod of the
+            same name, is not allocated here, or has values of a later version.
     """
     metadata = pod.metadata
     named = [
@@ -35,7 +35,7 @@ def claim_reserved_for(
         and claim.status.reserved_for is not None
         and claim.status.reserved_for.pod_name == metadata.name
     ]
-    # A pod made anew under the same name is another consumer: only the UID counts.
+    # A pod that was recreated under the same name is another consumer: only the UID counts.
     mine = [claim for claim, pod_uid in named if pod_uid == metadata.uid]
     if named and not mine:
         claim, pod_uid = named[0]
@@ -55,10 +55,10 @@ def claim_reserved_for(
     allocation = mine[0].status.allocation
     if allocation is None or allocation.node_name != node:
         raise Refused(Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node")
-    if not allocation.id:  # it could never be reported as released
+    if not allocation.id:  # its release could never be reported
         raise Refused(Why.NO_CLAIM, f"the allocation of claim {mine[0].metadata.name} has no id")
     if mine[0].unknown_values:
-        # What the container would get is not known; those that run keep what they have.
+        # Unknown what the container should get; running containers keep what they have.
         raise Refused(
             Why.LATER_VERSION,
             f"claim {mine[0].metadata.name} has values that this version of the agent does "

@@ -1,8 +1,8 @@
 """The agent's part of a resize in place: pages follow a claim's changed memory and cores.
 
-`vgpu_api.resize` has how operator and agent share the work. Every change is synchronous, from the
-look at what is used to the page, so that nothing is granted in between. The record on disk holds
-the larger of old and new amounts while pages change.
+`vgpu_api.resize` describes how operator and agent share the work. A change has no await between
+reading what is in use and writing the page, so nothing is granted in between. While pages change,
+the record on disk holds the larger of the old and new amounts.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 0.5
-"""A resize that could not be done is tried again this often."""
+"""Retry a resize that could not be done after this many seconds."""
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """The pages of a claim after an attempt.
+    """What an attempt found for the pages of a claim.
 
     Attributes:
-        limits: New limits by slot allocation; only of pages that change.
-        shown: (MiB, cores) of pages, by request and device.
-        blocked: Why something could not be done: reason and sentence.
-        ended: Requests of init containers that have ended: their pages have no limits any more.
+        limits: The new limits of pages that change, by slot allocation.
+        shown: The MiB and cores of pages, by request and device.
+        blocked: Why something could not be done, as reasons and sentences.
+        ended: Requests of init containers that have ended, whose pages have no limits any more.
     """
 
     limits: dict[str, list[DeviceLimit]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _Outcome:
 
 
 def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
-    """What a container that starts is granted: of a smaller request at once the smaller amount."""
+    """Return what a starting container is granted: a smaller request applies at once."""
     if not was_changed(claim):
         return allocation
     devices = allowed(target(claim.spec, allocation), allocation.devices)
@@ -59,10 +59,10 @@ def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
 
 
 class Resizing:
-    """Brings pages to what claims ask for, whenever a claim changes.
+    """Adapts pages to what claims request, whenever a claim changes.
 
     Args:
-        node: What is worked on.
+        node: The node.
         reports: Reports the outcome.
     """
 
@@ -74,7 +74,7 @@ class Resizing:
         self._said: dict[str, tuple[int | None, str]] = {}
 
     async def run(self) -> None:
-        """Resize for ever: at once what changed, and again what could not be done."""
+        """Resize changed claims at once and retry failed resizes, for ever."""
         await self._node.view.wait_synced()
         while True:
             try:
@@ -86,14 +86,14 @@ class Resizing:
             self.resize_due()
 
     def resize_due(self) -> None:
-        """Try every claim that is due; those that could not be done stay due."""
+        """Try every claim that is due; a claim that could not be resized stays due."""
         for uid in list(self._due):
             claim = self._node.view.claim_with_uid(uid)
             if claim is None or self._resize(claim):
                 del self._due[uid]
 
     def observe(self, event: Event) -> None:
-        """Note which claims are to be resized."""
+        """Note the claims that need a resize."""
         match event:
             case ClaimChanged(old=VGPUClaim() as gone, new=None):
                 self._said.pop(gone.metadata.uid, None)
@@ -103,11 +103,11 @@ class Resizing:
                     self._desired.set()
 
     def _resize(self, claim: VGPUClaim) -> bool:
-        """Bring the claim's pages to what it asks for; False if that has to be tried again."""
+        """Adapt the claim's pages to what it requests; return False to be tried again."""
         allocation = claim.status.allocation
         claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
         if allocation is None or claim_allocation is None or claim_allocation.closed:
-            return True  # a container that starts is granted what is asked for then
+            return True  # a container that starts later is granted what is requested then
         if claim_allocation.allocation_id != allocation.id:
             return True
         if claim_allocation.init_ended == init_round(allocation):
@@ -132,7 +132,7 @@ class Resizing:
     def _attempt(
         self, claim: VGPUClaim, allocation: Allocation, devices: Sequence[AllocatedDevice]
     ) -> _Outcome:
-        """Work out the new limits; nothing is written."""
+        """Compute the new limits without writing anything."""
         outcome = _Outcome()
         init = init_requests(claim.spec)
         for slot_allocation in self._node.checkpoint.state.of_claim(claim.metadata.uid):
@@ -215,7 +215,7 @@ class Resizing:
         claim_allocation: ClaimAllocation,
         outcome: _Outcome,
     ) -> None:
-        """Record the larger amounts, change the pages, record their values.
+        """Record the larger amounts, change the pages, then record the amounts of the pages.
 
         Raises:
             Refused: The devices have no room; nothing was changed.
@@ -238,7 +238,7 @@ class Resizing:
     def _starting(
         self, desired: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
     ) -> bool:
-        """Whether a container that changes has no page yet: it is checked once it has."""
+        """True if a container that changes has no page yet; it is checked once it has one."""
         return any(
             device != old
             and device.request not in outcome.ended
@@ -249,10 +249,10 @@ class Resizing:
     def _lack(
         self, claim: VGPUClaim, desired: Sequence[AllocatedDevice], allocation: Allocation
     ) -> tuple[str, str]:
-        """Return why the operator granted less than is asked, as a reason and a sentence.
+        """Return why the operator granted less than requested, as a reason and a sentence.
 
-        The claim stays on its devices, so what one of them could not hold even if it were empty
-        will never be granted, whatever ends.
+        The claim stays on its devices, so an amount that one of them could not hold even if it
+        were empty will never be granted.
         """
         capacities, used = self._node.inventory.capacities(), self._node.checkpoint.state.used()
         nothing = Use()
@@ -269,7 +269,7 @@ class Resizing:
             )
         for uuid, use in effective_use(claim.spec, desired).items():
             if uuid not in capacities:
-                continue  # a GPU that was lost may come back
+                continue  # a lost GPU may come back
             has = capacities[uuid].allocatable
             if use.memory_mib > has.memory_mib or use.cores > has.cores:
                 parts.append(
@@ -284,7 +284,7 @@ class Resizing:
     ) -> None:
         reason = outcome.blocked[0][0] if outcome.blocked else ""
         message = "; ".join(sentence for _, sentence in outcome.blocked)
-        # What is used and what is free moves all the time, and is no news.
+        # The amounts in use and free change all the time and are not worth another event.
         said = claim.metadata.generation, reason
         if self._said.get(claim.metadata.uid) == said:
             return
@@ -309,7 +309,7 @@ def _least(
 
 
 def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[AllocatedDevice]:
-    """The devices with the amounts of pages; as allocated where there is no page yet."""
+    """Return the devices with the amounts of their pages, or as allocated without a page."""
     found = []
     for device in devices:
         shown = outcome.shown.get((device.request, device.uuid))
@@ -322,7 +322,7 @@ def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[All
 
 
 def _request_of(claim: VGPUClaim, slot_allocation: SlotAllocation) -> str:
-    """The request of the container: of its name, or the sole one without a name."""
+    """Return the container's request: the one of its name, or the sole one without a name."""
     names = {request.name for request in claim.spec.requests}
     return slot_allocation.container if slot_allocation.container in names else ""
 

@@ -1,4 +1,4 @@
-"""The device plugin that the kubelet calls: four small methods around PreStart."""
+"""The device plugin that the kubelet calls, and its gRPC server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Call:
-    """A call of the kubelet, which has a deadline and can be cancelled."""
+    """A gRPC call of the kubelet, which has a deadline and may be cancelled."""
 
     def __init__(self, context: _Context) -> None:
         self._context = context
@@ -37,12 +37,12 @@ class _Call:
 
 
 class DevicePlugin(dp_grpc.DevicePluginServicer):
-    """Serves the kubelet.
+    """Answers the kubelet's calls.
 
     Args:
-        prestart: Does the work.
+        prestart: Decides on Allocate and PreStartContainer.
         offer: The slots to show.
-        metrics: Where calls are counted.
+        metrics: Counts calls.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
 
     @property
     def is_read(self) -> bool:
-        """Whether the kubelet has opened a ListAndWatch since `expect_stream`, and reads it."""
+        """True if the kubelet has opened a ListAndWatch since `expect_stream` and reads it."""
         return self._newest is not None
 
     def expect_stream(self) -> None:
-        """Send nothing on the streams there are now: the kubelet opens another one.
+        """Send nothing more on the current streams: the kubelet opens another one.
 
-        A kubelet that is registered with again goes on reading the stream of the first
-        registration. Ending it would make the kubelet disconnect the new one, and a list on it
-        would hide that the new one has ended.
+        After a second registration the kubelet goes on reading the stream of the first one. Ending
+        that stream would make the kubelet disconnect the new one, and a list sent on it would hide
+        that the new one has ended.
         """
         self._newest = None
 
     def end_streams(self) -> None:
-        """End every ListAndWatch there is now: a server that stops need not wait for them."""
+        """End every open ListAndWatch, so that a stopping server need not wait for them."""
         self._round += 1
         self.offer_changed()
 
     def observe(self, event: Event) -> None:
-        """Show the kubelet other slots when there is more or less to give."""
+        """Send the slots after an event that changes how many can be allocated."""
         if isinstance(event, InventoryChanged | RoomMade):
             self.offer_changed()
 
@@ -93,13 +93,13 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self, request: dp.Empty, context: _Context
     ) -> dp.DevicePluginOptions:
-        """Ask for PreStartContainer: that is where the decision falls."""
+        """Request PreStartContainer, in which starts are decided."""
         return dp.DevicePluginOptions(pre_start_required=True)
 
     async def ListAndWatch(  # noqa: N802
         self, request: dp.Empty, context: _Context
     ) -> AsyncIterator[dp.ListAndWatchResponse]:
-        """The slots, now and whenever they change."""
+        """Send the slots now and whenever they change."""
         shown: Sequence[tuple[str, bool]] | None = None
         served_in = self._round
         self._newest = stream = object()
@@ -124,13 +124,13 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: dp.PreferredAllocationRequest, context: _Context
     ) -> dp.PreferredAllocationResponse:
-        """Slots are interchangeable; the options have no preference."""
+        """Refuse: slots are interchangeable, and the options announce no preference."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are interchangeable")
 
     async def Allocate(  # noqa: N802
         self, request: dp.AllocateRequest, context: _Context
     ) -> dp.AllocateResponse:
-        """Give the slots to containers that are not known yet."""
+        """Allocate the slots to containers that are not known yet."""
         known = {slot for slot, _ in self._offer.slots()}
         answer = dp.AllocateResponse()
         try:
@@ -161,7 +161,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: dp.PreStartContainerRequest, context: _Context
     ) -> dp.PreStartContainerResponse:
-        """Decide whether the container may start, and with what."""
+        """Decide whether the container may start, and with which devices."""
         with self._metrics.prestart_seconds.time():
             try:
                 await self._prestart.prepare(request.devices_ids, call=_Call(context))
@@ -173,7 +173,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
 
 
 class PluginServer:
-    """The gRPC server of the plugin, on a unix socket that can be served again when it is lost."""
+    """The gRPC server of the plugin; it can be started again when its socket is deleted."""
 
     def __init__(self, plugin: DevicePlugin, socket: Path) -> None:
         self.plugin = plugin
@@ -181,7 +181,7 @@ class PluginServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Serve; what was served before on this socket ends.
+        """Serve on the socket, after ending the server before.
 
         Raises:
             OSError: The socket cannot be bound.
@@ -198,7 +198,7 @@ class PluginServer:
         self._server = server
 
     async def stop(self) -> None:
-        """Serve no more; calls under way get a moment."""
+        """Stop serving; calls in flight get a moment to end."""
         if self._server is not None:
             server, self._server = self._server, None
             self.plugin.end_streams()

@@ -1,17 +1,17 @@
-"""Which slots the kubelet is shown, and which of them it may hand out.
+"""Decides which slots the kubelet sees, and which of them it may allocate.
 
-Apart from the slot allocations on them (`state/`): what is offered follows from the devices, and a
-slot allocation never depends on what is offered after it was made.
+The offer follows from the devices and is separate from the slot allocations (`state/`): a slot
+allocation never depends on what is offered after it was made.
 
-What the kubelet makes of it (pkg/kubelet/cm/devicemanager at v1.36.3):
+How the kubelet treats the offer (pkg/kubelet/cm/devicemanager at v1.36.3):
 
-* kube-scheduler takes a node's free slots to be the healthy ones less those of all pods there, so
-  a slot in use that turns unhealthy would take away a free one. Another is offered in its place.
+* kube-scheduler counts the healthy slots less those of all pods on the node as free, so a slot in
+  use that turns unhealthy would hide a free one. Another slot is offered in its place.
 * A slot in use that is unhealthy is `Unhealthy` in the pod's `allocatedResourcesStatus`. Its
-  container runs on and starts again. Only a pod that the kubelet admits anew while its container
-  does not run, as after a reboot, fails with `UnexpectedAdmissionError`: for a pod whose GPU is
-  lost that is right, because its controller makes another one elsewhere.
-* A kubelet that has lost its record hands out slots in use again. They are unhealthy, too.
+  container keeps running and may restart. Only a pod that the kubelet admits again while its
+  container does not run, as after a reboot, fails with `UnexpectedAdmissionError`: for a pod whose
+  GPU is lost that is right, because its controller creates another one elsewhere.
+* A kubelet that has lost its record would allocate slots in use again, so these are unhealthy too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_nodeagent.state.slots import slot_order
 
 
 def free_slots(*, usable: int, in_use: Collection[str], lost: Collection[str]) -> int:
-    """Return how many slots may be handed out: those of usable devices that nothing holds there."""
+    """Return how many slots may be allocated: those of usable devices that nothing holds."""
     return max(0, usable - len(set(in_use) - set(lost)))
 
 
@@ -38,23 +38,23 @@ def offer(
     lost: Collection[str] = (),
     forgotten: Collection[str] = (),
 ) -> list[tuple[str, bool]]:
-    """The slots to show the kubelet, each with its health.
+    """Return the slots to show the kubelet, each with its health.
 
-    Ids stand for no device, so a device that is not usable shrinks the free ones, from the top. One
-    in use never vanishes.
+    Ids belong to no device, so an unusable device removes free slots from the top. A slot in use
+    never vanishes.
 
     Args:
-        total: Slots of all devices known.
-        usable: Slots of the devices that can take something new.
+        total: Slots of all known devices.
+        usable: Slots of the devices that can take new allocations.
         in_use: Slots with a slot allocation.
-        lost: Those of them whose claim has a device that cannot be relied on.
-        forgotten: Those of them that the kubelet has no record of.
+        lost: Slots in use whose claim has an unhealthy device.
+        forgotten: Slots in use that the kubelet has no record of.
     """
     dead = set(in_use) & {*lost, *forgotten}
     healthy = free_slots(usable=usable, in_use=in_use, lost=lost) + len(dead)
     free = {f"slot-{number}" for number in range(total)} - set(in_use)
     number = total
-    while len(free) < healthy:  # every id is in use, and some of those are not to be handed out
+    while len(free) < healthy:  # every id is in use, and some of them must not be allocated again
         free |= {f"slot-{number}"} - set(in_use)
         number += 1
     shown = []
@@ -68,13 +68,13 @@ def offer(
 
 
 class SlotOffer:
-    """What of this node's slots is shown to the kubelet.
+    """The slots of this node as the kubelet should see them now.
 
     Args:
         node: The slots in use.
-        devices: The devices, and whether they can be relied on.
-        forgotten: What the kubelet has no record of.
-        metrics: Where slots are counted.
+        devices: The devices and their health.
+        forgotten: The slots in use that the kubelet has no record of.
+        metrics: Counts slots.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SlotOffer:
         self._metrics = metrics
 
     def slots(self) -> Sequence[tuple[str, bool]]:
-        """Return the slots to show now, each with whether it may be handed out."""
+        """Return the slots to show, each with True if it is healthy."""
         capacities = self._node.inventory.capacities()
         state = self._node.checkpoint.state
         usable = sum(
@@ -107,5 +107,5 @@ class SlotOffer:
         )
 
     def _is_lost(self, uuid: str) -> bool:
-        """Whether a device cannot be relied on; while the driver is away nothing is known."""
+        """True if a device is unusable; while the driver does not answer, none is known to be."""
         return self._node.inventory.driver_error is None and not self._devices.is_usable(uuid)

@@ -1,7 +1,7 @@
-"""Pods whose container was refused, and what would let it start.
+"""Pods with a refused container, and when to wake them.
 
-The kubelet tries a refused container again every 10 to 15 seconds, but at once when its pod
-changes. So when the missing thing appears, the pod is touched, once for each refusal.
+The kubelet retries a refused container every 10 to 15 seconds, but at once when its pod changes.
+So the pod is touched, once per refusal, when what it lacked appears.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FOR_ROOM = frozenset({Why.OVER_CAPACITY, Why.SLOT_TAKEN, Why.CLAIM_CLOSED})
 
 
 class Touching(Protocol):
-    """Makes the kubelet try a pod again; the agent's reports."""
+    """Makes the kubelet retry a pod; implemented by the agent's reports."""
 
     def touch(self, pod: Pod) -> None:
-        """Change the pod, so that the kubelet tries its containers again at once."""
+        """Change the pod, so that the kubelet retries its containers at once."""
 
 
 class WaitingPods:
@@ -38,15 +38,15 @@ class WaitingPods:
         self._waiting: dict[Place, Why] = {}
 
     def add(self, place: Place, reason: Why) -> None:
-        """A container of this pod was refused."""
+        """Note that a container of this pod was refused."""
         self._waiting[place] = reason
 
     def done(self, place: Place) -> None:
-        """It was granted after all."""
+        """Forget the pod: its container was granted, or it is gone."""
         self._waiting.pop(place, None)
 
     def observe(self, event: Event) -> None:
-        """Wake pods by what has happened."""
+        """Wake the pods that an event may let start."""
         match event:
             case PodChanged(old=Pod() as gone, new=None):
                 self.done((gone.metadata.namespace or "", gone.metadata.name))
@@ -65,7 +65,7 @@ class WaitingPods:
         if new is None or new.status.reserved_for is None:
             return
         granted = (new.status.reserved_for, new.status.allocation)
-        # Only a new grant: our own conditions change the claim too, and must not wake anybody.
+        # Only a new grant counts: our own conditions change the claim too, and must wake nobody.
         if old is None or granted != (old.status.reserved_for, old.status.allocation):
             self._wake((new.metadata.namespace or "", new.status.reserved_for.pod_name))
 

@@ -193,7 +193,7 @@ async def test_an_end_that_cannot_be_recorded_is_recorded_later_and_holds_up_no_
     full.mkdir()  # the temporary file cannot be opened
     await sweep(bench)
     assert bench.said.released_claims[-1] == ("d", NAME)
-    assert "the end of claim default/c cannot be recorded" in caplog.text
+    assert "cannot record the end of claim default/c" in caplog.text
     assert bench.node.checkpoint.state.claim_allocations["uid-of-c"].closed
     full.rmdir()
     await sweep(bench)
