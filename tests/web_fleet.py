@@ -126,7 +126,9 @@ def a_waiter(number: int) -> VGPUClaim:
         uid=f"uid-{number}",
         requests=[a_request(**request)],
         status=VGPUClaimStatus(
-            state="Pending", conditions=[_allocated("False", number, reason, message)]
+            kept_for_others=[],
+            state="Pending",
+            conditions=[_allocated("False", number, reason, message)],
         ),
     )
 

@@ -69,7 +69,7 @@ class Visit:
         """A what-if; returns when it is answered."""
         self.page.get_by_label("Manifests").fill(text)
         self.page.get_by_role("button", name="Ask").click()
-        self.page.get_by_role("heading", name="Now they would go").wait_for()
+        self.page.get_by_role("heading", name="Where they would go").wait_for()
 
     def focused(self) -> str:
         """What has the focus: its id, or else its text."""

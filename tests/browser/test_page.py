@@ -130,7 +130,7 @@ def test_a_visit_takes_the_keyboard_alone(browser: Browser, small: ServedFleet) 
         tab.page.keyboard.insert_text(POD)
         tab.page.keyboard.press("Tab")
         tab.page.keyboard.press("Enter")
-        tab.page.get_by_role("heading", name="Now they would go").wait_for()
+        tab.page.get_by_role("heading", name="Where they would go").wait_for()
         tab.page.locator("summary").first.focus()
         tab.page.keyboard.press("Enter")
         assert tab.page.locator("details[open]").count() == 1

@@ -189,13 +189,13 @@ def commands() -> str:
         # Commands
 
         `kubectl vgpu` runs the program `kubectl-vgpu` on the PATH.
-        Exit status 0: an answer, which may be a refusal, or done; 1: something was found, or is
-        left to do, and is named; 2: input that cannot be used, a name that does not exist, or a
-        cluster, or a part of one, that cannot be asked, with a line that names it; 130: ended by
-        Ctrl-C. `uninstall` and `release` end with 1, not 2, when the cluster cannot be asked.
+        The exit status is 0 for an answer, which may be a refusal, or if everything is done; 1 if
+        something was found or is left to do, which is then named; 2 for unusable input, a name that
+        does not exist, or a cluster that cannot be reached or refuses a request; 130 after Ctrl-C.
+        `uninstall` and `release` exit with 1 instead of 2 if the cluster cannot be reached.
 
-        What is printed into a pipe is plain text. In a terminal it has colours and bars, but for
-        `NO_COLOR` and `TERM=dumb`.
+        Output into a pipe is plain text. In a terminal it has colours and bars, unless `NO_COLOR`
+        is set or `TERM` is `dumb`.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     for program in words.commands():

@@ -86,6 +86,7 @@ async def _top(options: argparse.Namespace) -> int:
     query = top.TopQuery(options.kind, namespace, options.node, options.sort_by)
     async with Api.connect(options.kubeconfig, options.context) as api:
         listed = (await listing.listed(api, GPU_DEVICES)).items
+    # Agents report usage by UUID; models and sizes are in the GPUDevices.
     devices = {(each.get("status") or {}).get("uuid", ""): each for each in listed}
     run = kubectl(options.context, options.kubeconfig)
 
@@ -124,7 +125,7 @@ async def _doctor(options: argparse.Namespace) -> int:
         printer.out.write(json.dumps([asdict(each) for each in shown], indent=2) + "\n")
     elif shown:
         rows = [[each.level, each.check, each.message, each.remedy] for each in shown]
-        printer.table(Table(["LEVEL", "CHECK", "FOUND", "WHAT TO DO"], list(rows)))
+        printer.table(Table(["LEVEL", "CHECK", "FINDING", "REMEDY"], list(rows)))
     else:
         printer.line(f"{len(found)} checks, and nothing found")
     return FOUND if any(each.level == "error" for each in found) else DONE

@@ -166,6 +166,7 @@ class Drain:
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
                 "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+                # A new pod with the same name is not to be evicted.
                 "deleteOptions": {"preconditions": {"uid": uid}},
             }
             try:

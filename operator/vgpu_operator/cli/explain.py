@@ -129,7 +129,7 @@ async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
     return next((VGPUClaim.read(raw) for raw in claims if raw["metadata"]["name"] == named), None)
 
 
-# In words.
+# Printing.
 
 
 def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:

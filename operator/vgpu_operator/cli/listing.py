@@ -225,6 +225,7 @@ def _none_found(query: GetQuery) -> str:
 
 
 def _as_document(query: GetQuery, objects: list[Object]) -> str:
+    # As kubectl does: one named object is printed by itself, everything else as a List.
     alone = len(objects) == 1 and (len(query.names) == 1 or query.watch)
     document = objects[0] if alone else {"apiVersion": "v1", "kind": "List", "items": objects}
     if query.output == "json":
@@ -242,6 +243,7 @@ def _shown(obj: Object) -> Object:
 async def _watch(
     query: GetQuery, api: Api, found: Found, printer: Printer, now: Callable[[], datetime]
 ) -> None:
+    # The rows of nodes are sums over their devices, so devices are watched.
     resource = GPU_DEVICES if query.kind == "nodes" else KINDS[query.kind]
     while True:
         try:
@@ -259,6 +261,7 @@ async def _watch(
                     if changed:
                         _print(query, changed, found, printer, now(), header=False)
         except Gone:
+            # Changes since the version are lost, so everything is printed again.
             found = await _read(query, api)
             _print(query, list(found.objects.values()), found, printer, now(), header=False)
 

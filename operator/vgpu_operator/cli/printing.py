@@ -73,7 +73,7 @@ class Table:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
-    """Columns as wide as their widest cell and a gap; nothing behind the last."""
+    """Align columns to their widest cell and a gap, without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

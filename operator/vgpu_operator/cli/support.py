@@ -161,7 +161,7 @@ def write(path: Path, files: Mapping[str, str], *, now: datetime) -> None:
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(now.timestamp()), 0o600
             archive.addfile(entry, io.BytesIO(content))
-    path.chmod(0o600)
+    path.chmod(0o600)  # logs and names of pods are not for other users of the machine
 
 
 def redacted(pod: Object) -> Object:

@@ -222,6 +222,7 @@ class Uninstall:
         claims = await self._list(VGPU_CLAIMS)
         await self._delete(VGPU_CLAIMS, claims)
         operators = await self._ours(DEPLOYMENTS)
+        # Without a running operator nothing releases claims, so waiting would be in vain.
         answers = any((found.get("status") or {}).get("readyReplicas") for found in operators)
         if claims and answers:
             await self._until_gone(lambda: self._list(VGPU_CLAIMS), _RELEASE_S)
@@ -260,6 +261,7 @@ class Uninstall:
 
     async def _end_agents(self, plan: Removal) -> None:
         found = await self._ours(DAEMON_SETS)
+        # Read again: the DaemonSet may have been changed since the plan was made.
         plan.agents = [obj for obj in found if _is_agent(obj)] or plan.agents
         await self._delete(DAEMON_SETS, found)
         await self._pods_end(found)
@@ -287,6 +289,7 @@ class Uninstall:
             marked = [node for node in await self._list(NODES) if self._is_marked(node)]
             for node in marked:
                 await self._unmark(node)
+            # The kubelet of a node that is not Ready writes nothing back.
             alive = [node for node in marked if _is_ready(node)]
             steady = 0.0 if alive else steady + _NODES_POLL_S
             if not self._wait_for_capacity or steady >= _CAPACITY_STEADY_S:
@@ -311,6 +314,7 @@ class Uninstall:
         at = metadata["finalizers"].index(FINALIZER_IN_USE)
         path = f"/metadata/finalizers/{at}"
         operations = [
+            # Else another finalizer could have moved to this place meanwhile.
             {"op": "test", "path": path, "value": FINALIZER_IN_USE},
             {"op": "remove", "path": path},
         ]

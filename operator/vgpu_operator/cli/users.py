@@ -75,6 +75,7 @@ async def delete_pods(
         node["metadata"]["name"] for node in (await api.list(NODES)).items if not _is_ready(node)
     ]
     for pod in users.pods:
+        # A kubelet that is down confirms no deletion: the pod would stay for ever.
         lost = force or pod["spec"].get("nodeName") in dead
         metadata = pod["metadata"]
         try:

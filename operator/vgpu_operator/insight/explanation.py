@@ -7,7 +7,6 @@ pods that are being bound are not seen, and devices that earmarks keep are read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -32,6 +31,10 @@ from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_pa
 from vgpu_operator.insight.node_verdicts import NodeVerdict, Reads, every_namespace, verdicts
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
+
+_KEPT_UNKNOWN = (
+    "devices kept for other requests are not known: the claim has no status.keptForOthers"
+)
 
 
 @dataclass(slots=True)
@@ -157,8 +160,7 @@ def ask_nodes(
     """
     gated = pod if pod is not None and pod.is_gated else None
     scopes = None if pod is None else pod.scopes
-    left_out = not_judged(state.config, gated, unread), _kept_unknown(claim)
-    said.not_judged = "; ".join(filter(None, left_out))
+    said.not_judged = not_judged(state.config, gated, unread)
     pod = pod if gated is None else known_part(gated, unread)
     asked = _asked(state, pod, claim)
     if isinstance(asked, Refusal):
@@ -176,10 +178,10 @@ def ask_nodes(
     kind = _kind(state, key, spec, pod, scopes)
     if not said.node and refused is None:
         said.refuse(refusal_of_kind(key, kind, state))
-    nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
-    kept = {} if said.node else _kept_devices(claim)
-    said.nodes = [_without_kept(node, kept.get(node.name, 0)) for node in nodes]
+    said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
+    if claim is not None and not said.node:
+        _leave_out_kept(claim, said)
 
 
 def _asked(
@@ -222,17 +224,18 @@ def _refused_first(
     return None if claim is None else refusal_of(state, claim, pod)
 
 
-def _kept_devices(claim: VGPUClaim | None) -> Mapping[str, int]:
-    """Return the number of devices on each node that are kept for other requests."""
-    kept = None if claim is None else claim.status.kept_for_others
-    return {each.node_name: each.devices for each in kept or ()}
+def _leave_out_kept(claim: VGPUClaim, said: Explanation) -> None:
+    """Correct the verdicts of nodes that have room, but keep it for other requests.
 
-
-def _kept_unknown(claim: VGPUClaim | None) -> str:
-    """Return a line if an operator that did not write the field refused the claim; else nothing."""
-    if claim is None or refused_reason(claim) is None or claim.status.kept_for_others is not None:
-        return ""
-    return "devices kept for other requests are not known: the claim has no status.keptForOthers"
+    Earmarks are known to the operator alone. It writes their devices to the claim's status when it
+    refuses the claim; an operator of an older version did not.
+    """
+    if claim.status.kept_for_others is None:
+        if refused_reason(claim) is not None and any(node.serves for node in said.nodes):
+            said.not_judged = "; ".join(filter(None, (said.not_judged, _KEPT_UNKNOWN)))
+        return
+    kept = {each.node_name: each.devices for each in claim.status.kept_for_others}
+    said.nodes = [_without_kept(node, kept.get(node.name, 0)) for node in said.nodes]
 
 
 def _without_kept(node: NodeVerdict, kept: int) -> NodeVerdict:

@@ -247,6 +247,7 @@ class LiveCluster:
         identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
         labels = given.metadata.labels | {names.LABEL_ADMITTED: names.ADMITTED}
         metadata = given.metadata.model_copy(update=identity | {"labels": labels})
+        # The claims of ephemeral volumes are made with the pod, so there is nothing to look up.
         volumes = [each for each in given.spec.volumes if not each.get("ephemeral")]
         new = _with(given.model_copy(update={"metadata": metadata}), volumes=volumes)
         pod = gpu_pod_of(new, self.config)

@@ -85,6 +85,7 @@ def verdicts(
     names = state.ledger.nodes()
     with state.ledger.without(key):
         refused = _refusals(state, names, kind)
+        # Nodes that would serve come before those that refuse; the claim's own is the first.
         best = sorted(names, key=lambda name: (name != chosen, name in refused, name))
         views = [
             _view(state, name, kind, refused.get(name), chosen, reads) for name in best[:MOST_NODES]
@@ -115,6 +116,7 @@ def _view(
     columns = state.ledger.columns
     node = columns.node_id(name)
     assert node is not None
+    # Each request of a claim has scores of its own; those of the first are shown.
     request, devices = kind.request.requests[0], []
     for device in columns.node_devices[node]:
         slots, cores, memory, _ = columns.in_use(device)

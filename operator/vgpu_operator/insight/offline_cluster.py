@@ -170,6 +170,7 @@ class Cluster:
     def _add_node(self, entry: NodeEntry, source: str) -> None:
         node = Node(
             metadata=Metadata(name=entry.name, labels=entry.labels, annotations=entry.annotations),
+            # A state file describes no conditions; its nodes are ready.
             status=NodeStatus(conditions=[Condition(type=READY, status="True")]),
         )
         for key, known in _POLICY_WORDS.items():
@@ -185,6 +186,7 @@ class Cluster:
             number = self.columns.put_device(facts)
             self._numbers[device.uuid] = number
             instances = _instances(device)
+            # The used amounts may include the instances or not: the larger number counts.
             self.columns.set_used(
                 number,
                 slots=max(device.slots_used, len(instances)),

@@ -99,7 +99,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """A claim in short.
+    """The summary of a claim.
 
     Attributes:
         state: `Waiting` if it was refused, else the state of its status.
@@ -252,6 +252,7 @@ class Mirror:
             slots, cores, memory = slots + of_slots, cores + of_cores, memory + of_memory
             if 0 < of_memory.held < of_memory.given:
                 split += of_memory.given - of_memory.held
+            # A device that does not serve is not spare capacity.
             unused = int(not of_slots.held and state_of(device) == "Ready")
             model = device.status.model or "not described yet"
             models[model] = models.get(model, NO_MODEL) + ModelRow(1, unused, of_memory)

@@ -115,6 +115,7 @@ class WebServer:
         app = web.Application(client_max_size=LARGEST_TEXT, middlewares=[self._answered])
         folder = resources.files("vgpu_operator.web") / "page"
         for path, (name, type_) in _PAGE.items():
+            # Read at the start, so that no path of a request ever reaches the file system.
             body = (folder / name).read_bytes()
             app.router.add_get(path, _static(body, type_))
         app.router.add_get("/livez", _static(b"ok", "text/plain"))
@@ -239,6 +240,7 @@ class WebServer:
         body = orjson.dumps(view(request, sight), option=orjson.OPT_NON_STR_KEYS)
         self._kept[key] = version, body
         self._kept.move_to_end(key)
+        # The user with the most documents loses one, so that nobody can push out the others'.
         of_users = Counter(sight.user for _, _, sight in self._kept)
         most, documents = of_users.most_common(1)[0]
         if documents > _KEPT_OF_A_USER or len(self._kept) > _KEPT:
@@ -314,6 +316,7 @@ class WebServer:
             await mirror.changed(version, within_s=_SILENCE_S)
             version, began = mirror.version, time.perf_counter()
             try:
+                # Reviewed again: the token or a right may have been taken away meanwhile.
                 user = await self._visitor(request)
                 sight = await self._sight(user, request)
                 began = time.perf_counter()
@@ -329,6 +332,7 @@ class WebServer:
                 yield b"data: " + body + b"\n\n"
             else:
                 yield b":\n\n"
+            # A document that takes long is made less often.
             await asyncio.sleep(max(_SHORTEST_PAUSE_S, took / _PART_OF_THE_TIME))
 
     # Views.

@@ -146,6 +146,7 @@ class Visitors:
         self, namespaces: Collection[str], user: User, resource: Resource
     ) -> frozenset[str]:
         listed: list[str] = []
+        # In batches: a review too many that waits is refused, and there may be thousands.
         for some in _in_batches(namespaces):
             allowed = await asyncio.gather(*(self.lists(user, resource, name) for name in some))
             listed += compress(some, allowed)

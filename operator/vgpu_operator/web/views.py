@@ -108,6 +108,7 @@ def fleet(mirror: Mirror, sight: Sight) -> Document:
     """Return the sums of the fleet, with one sum for all namespaces that may not be read."""
     rows = list(mirror.nodes().values()) if sight.devices else []
     claims = [claim for claim in mirror.claims.values() if sight.reads(claim.key.namespace)]
+    # Who may list devices sees in them how many claims there are, so all are counted.
     shown = claims if not sight.devices else list(mirror.claims.values())
     waiting = [claim for claim in shown if claim.state == "Waiting"]
     return {
@@ -402,6 +403,7 @@ def _in_order(
     otherwise: str,
     identity: Callable[[T], Any],
 ) -> list[T]:
+    # Sorted twice, and stable: rows with equal keys keep the order of their names.
     rows.sort(key=identity)
     order = query.sort or otherwise
     rows.sort(key=orders[order.removeprefix("-")], reverse=order.startswith("-"))

@@ -63,6 +63,17 @@ def test_of_a_status_without_the_field_it_is_reported_that_nothing_is_known() ->
     assert found.not_judged == UNKNOWN
 
 
+def test_where_no_node_would_serve_it_does_not_matter_what_is_kept() -> None:
+    full = [
+        a_holder("full", uuid=f"GPU-{n}-0", node=f"node-{n}", memory_mib=16_384) for n in (0, 1)
+    ]
+    waiter = a_waiter("late", memory="4Gi")
+    status = waiter.status.model_copy(update={"kept_for_others": None})
+    waiter = waiter.model_copy(update={"status": status})
+    found = explained(a_mirror(devices=1, claims=[*full, waiter]).state, waiter, now=NOW)
+    assert found.not_judged == ""
+
+
 def test_a_claim_with_devices_is_not_said_to_lack_anything() -> None:
     holder = a_holder("served")
     found = explained(a_mirror(devices=1, claims=[holder]).state, holder, now=NOW)

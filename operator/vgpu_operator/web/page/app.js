@@ -114,8 +114,8 @@ function fleet(found) {
     sums.push(
       ["Nodes", link("#/nodes", count(devices.nodes)), tally(devices.nodeStates)],
       ["Devices", count(devices.total), tally(devices.states)],
-      ["Memory given away", percent(part(memory)), share(memory, mib, "Memory")],
-      ["Compute given away", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices")],
+      ["Memory allocated", percent(part(memory)), share(memory, mib, "Memory")],
+      ["Compute allocated", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices")],
       ["Slots taken", count(devices.slots.held), share(devices.slots, count, "Slots")],
       ["Fragmentation", percent(fragmentation.ratio), `${mib(fragmentation.splitMiB)} of ${mib(fragmentation.freeMiB)} free memory is on devices that are partly used`],
     );
@@ -137,7 +137,7 @@ function fleet(found) {
   }
   if (devices) {
     beside.push(section("Models", table("Models",
-      [{ text: "Model" }, { text: "Devices", number: true }, { text: "Unused", number: true }, { text: "Memory given away" }],
+      [{ text: "Model" }, { text: "Devices", number: true }, { text: "Unused", number: true }, { text: "Memory allocated" }],
       devices.models.map((model) => [model.model, count(model.devices), count(model.unused), share(model.memory, mib, `Memory of ${model.model}`)]))));
   }
   made.push(el("div", { class: "beside" }, beside));
@@ -174,8 +174,8 @@ function nodes(found, query) {
 function node(found) {
   return [heading(`Node ${found.name}`, state(found.state)),
     tiles(["Devices", count(found.devices), tally(found.states), found.models.join(", ")],
-      ["Memory given away", percent(part(found.memory)), share(found.memory, mib, "Memory")],
-      ["Compute given away", percent(part(found.cores)), share(found.cores, cores, "Compute, devices")],
+      ["Memory allocated", percent(part(found.memory)), share(found.memory, mib, "Memory")],
+      ["Compute allocated", percent(part(found.cores)), share(found.cores, cores, "Compute, devices")],
       ["Claims", count(found.claims), share(found.slots, count, "Slots")]),
     el("h2", null, "Devices"),
     table("Devices", [{ text: "Device" }, { text: "Model" }, { text: "State" }, { text: "Mode" },
@@ -237,7 +237,7 @@ function verdicts(found, hidden) {
   if (!found.length) return [];
   const device = (each) => `${each.uuid}: ${mib(each.free_memory_mib)} and ${each.free_cores} % free, ${each.free_slots} slots`
     + (each.held_by.length ? `; held by ${each.held_by.join(", ")}` : "");
-  const made = [el("h2", null, "Nodes"), table("What nodes make of it",
+  const made = [el("h2", null, "Nodes"), table("Verdicts of nodes",
     [{ text: "Node" }, { text: "Verdict" }, { text: "Would serve after the end of" }, { text: "Score", number: true }, { text: "Devices" }],
     found.map((each) => [
       link(path("nodes", each.name), each.name), el("span", { class: each.serves ? "good" : "" }, each.verdict),
@@ -497,8 +497,8 @@ function ask() {
 function answered(found) {
   const device = (each) => `${each.container}: ${each.uuid}, ${mib(each.memoryMiB)}`
     + (each.cores ? `, ${each.cores} %` : "") + (each.profile ? `, ${each.profile}` : "");
-  const made = [el("h2", null, "Now they would go"), table("Answer",
-    [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices, or why not" }],
+  const made = [el("h2", null, "Where they would go"), table("Answer",
+    [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices or reason" }],
     found.pods.map((each) => [each.name, each.asks, each.node ? link(path("nodes", each.node), each.node) : state("Refused"),
       el("ul", { class: "plain" }, [each.refused, ...each.devices.map(device), each.notJudged].filter(Boolean).map((text) => el("li", null, text)))]))];
   if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
