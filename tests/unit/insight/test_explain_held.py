@@ -65,7 +65,8 @@ def test_of_a_status_without_the_field_it_is_reported_that_nothing_is_known() ->
 
 def test_where_no_node_would_serve_it_does_not_matter_what_is_kept() -> None:
     full = [
-        a_holder("full", uuid=f"GPU-{n}-0", node=f"node-{n}", memory_mib=16_384) for n in (0, 1)
+        a_holder(f"full-{n}", uuid=f"GPU-{n}-0", node=f"node-{n}", memory_mib=16_384)
+        for n in (0, 1)
     ]
     waiter = a_waiter("late", memory="4Gi")
     status = waiter.status.model_copy(update={"kept_for_others": None})
