@@ -1,4 +1,5 @@
-"""The language everybody speaks: typed resources, quantities, names, reasons, effective use.
+"""The shared vocabulary: typed resources, quantities, names, reasons and effective use.
 
-Depends on nothing of ours and does no I/O; operator, agent and tests import it.
+This package imports none of our other packages and does no I/O. The operator, the agent and the
+tests import it.
 """

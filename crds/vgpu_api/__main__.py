@@ -1,4 +1,4 @@
-"""Writes the CRDs, and the lists of names in manifests/; `--check` fails when a file is stale."""
+"""Write the CRDs and the lists of names in manifests/; `--check` fails if a file is stale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write or check the generated files; the exit code is 1 for a file that is stale or wrong."""
+    """Write or check the generated files; return 1 if a file is stale or cannot be generated."""
     parser = argparse.ArgumentParser(prog="python -m vgpu_api", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing, fail when a file is stale"

@@ -1,4 +1,4 @@
-"""Conditions as values: setting one keeps its transition time when nothing changed."""
+"""Read and set conditions; the transition time changes only when the status does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from vgpu_api.v1alpha1.base import Condition
 
-# Of a claim.
+# Conditions of a claim.
 ALLOCATED = "Allocated"
 PREPARED = "Prepared"
 RELEASED = "Released"
@@ -14,7 +14,7 @@ INIT_RELEASED = "InitReleased"
 READY = "Ready"
 VIOLATED = "Violated"
 RESIZED = "Resized"
-# Of a device.
+# Conditions of a device.
 HEALTHY = "Healthy"
 UNCLAIMED_PROCESSES = "UnclaimedProcesses"
 CONFIGURED = "Configured"
@@ -23,18 +23,18 @@ DUPLICATE_UUID = "DuplicateUUID"
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
-    """The condition of that type, if it is there."""
+    """Return the condition of that type, or None."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
 def is_true(conditions: Iterable[Condition], type_: str) -> bool:
-    """Whether the condition is there and `True`."""
+    """Return True if the condition is present and its status is `True`."""
     condition = find(conditions, type_)
     return condition is not None and condition.status == "True"
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
-    """The list with `new` in place of its type; `lastTransitionTime` moves only with the status."""
+    """Return the list with `new` set; `lastTransitionTime` changes only with the status."""
     old = find(conditions, new.type)
     if old is not None and old.status == new.status and old.last_transition_time:
         new = new.model_copy(update={"last_transition_time": old.last_transition_time})

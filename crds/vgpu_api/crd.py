@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions: schema from the models, columns and rules by hand.
+"""The CustomResourceDefinitions: schemas come from the models, columns and rules are listed here.
 
-Columns, short names, selectable fields and the rules that look at the whole object stand here;
-everything about a single field stands on the field.
+This module has the columns, short names, selectable fields and the rules about a whole object.
+Everything about a single field is declared on the field of its model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vgpu_api.v1alpha1 import ApiModel, GPUDevice, VGPUClaim
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A printed column; `wide` columns show with `-o wide` only."""
+    """A printed column; `wide` columns appear only with `-o wide`."""
 
     name: str
     path: str
@@ -26,7 +26,7 @@ class Column:
     wide: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """As in `additionalPrinterColumns`."""
+        """Return it in the form of `additionalPrinterColumns`."""
         column: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
         if self.wide:
             column["priority"] = 1
@@ -35,10 +35,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A CEL rule at the schema's root.
+    """A CEL rule at the root of the schema.
 
-    The API server prints `path: kind: message`, and the kind is that of `reason`: with both, a
-    refusal reads as one of the webhook (docs/design/admission-and-kopf.md).
+    The API server prints `path: kind: message` and takes the kind from `reason`. With both set, its
+    refusals read like those of the webhook (docs/design/admission-and-kopf.md).
     """
 
     expression: str
@@ -47,7 +47,7 @@ class Rule:
     reason: str = "FieldValueInvalid"
 
     def to_wire(self) -> dict[str, str]:
-        """As in `x-kubernetes-validations`."""
+        """Return it in the form of `x-kubernetes-validations`."""
         return {
             "rule": self.expression,
             "message": self.message,
@@ -58,7 +58,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class CustomResource:
-    """All that makes a CRD of a model."""
+    """Everything that is needed to make a CRD from a model."""
 
     model: type[ApiModel]
     plural: str
@@ -71,7 +71,7 @@ class CustomResource:
     name: str = field(default="")
 
     def crd(self) -> dict[str, Any]:
-        """The whole CustomResourceDefinition."""
+        """Return the whole CustomResourceDefinition."""
         kind = self.model.__name__
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
@@ -94,7 +94,7 @@ class CustomResource:
 
     def _version(self) -> dict[str, Any]:
         schema = structural_schema(self.model)
-        # The API server has these; a CRD may have no more about metadata than its type.
+        # The API server defines metadata itself; a CRD may only declare its type.
         schema["properties"]["metadata"] = {"type": "object"}
         for known in ("apiVersion", "kind"):
             schema["properties"][known] = {"type": "string"}
@@ -116,16 +116,16 @@ class CustomResource:
 
 
 def _same(old: str, new: str, name: str) -> str:
-    """CEL for "an optional field did not change"."""
+    """Return CEL for "an optional field did not change"."""
     before, after = f"{old}.{name}", f"{new}.{name}"
     return f"has({before}) == has({after}) && (!has({before}) || {before} == {after})"
 
 
 def _same_or_default(old: str, new: str, name: str, default: str) -> str:
-    """CEL for "a field did not change", where absent means its default.
+    """Return CEL for "a field did not change", where an absent field has its default.
 
-    `.orValue` would be shorter; of its result the API server assumes the largest size there is,
-    and refuses the rule as too expensive.
+    `.orValue` would be shorter, but the API server assumes the largest possible size for its result
+    and then refuses the rule as too expensive.
     """
     before, after = f"{old}.{name}", f"{new}.{name}"
     return (
@@ -142,7 +142,8 @@ _DEFAULTS_IN_REQUEST = {
     "mode": "'Any'",
     "corePolicy": "'Default'",
 }
-"""As CEL; what a list holds is stored without its defaults (docs/design/truth-and-ledger.md)."""
+"""Defaults as CEL. List items are stored without their defaults
+(docs/design/truth-and-ledger.md)."""
 _FROZEN_IN_SPEC = ("placement", "bindingMode", "schedulingPriority")
 _NOT_ALLOCATED = "!has(oldSelf.status) || !has(oldSelf.status.allocation)"
 
@@ -237,7 +238,7 @@ KINDS = (
 
 
 def crd_files() -> dict[str, str]:
-    """File name → content, for everything that `make crds` writes."""
+    """Return the content of every file that `make crds` writes, by file name."""
     banner = "# Generated from crds/vgpu_api by `make crds`; do not edit.\n"
     files = {
         f"{GROUP}_{kind.plural}.yaml": banner

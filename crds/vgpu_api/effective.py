@@ -1,12 +1,12 @@
-"""How much of each device a claim uses at its worst moment.
+"""The most of each device that a claim uses at any time.
 
 Kubernetes starts init containers one after the other, then all app containers. A sidecar is an init
-container that goes on running, so it runs beside every container that starts after it. Per device,
-memory, cores and slots are each the greater of two amounts: the sum of app containers and sidecars,
-and the most that any ordinary init container uses with the sidecars before it.
+container that keeps running, so it runs beside every container that starts after it. For each
+device, memory, cores and slots are each the larger of two amounts: the sum over app containers and
+sidecars, and the most that one ordinary init container uses together with the sidecars before it.
 
-The claim's requests follow the order in which the pod starts its containers, and both sidecars
-and app containers have phase App; so an App request before an Init request is a sidecar's.
+The claim's requests follow the order in which the pod starts its containers. Sidecars and app
+containers both have phase App, so an App request before an Init request belongs to a sidecar.
 Source: Kubernetes, Sidecar containers, Resource sharing within containers.
 """
 
@@ -39,7 +39,7 @@ class Use:
         )
 
     def peak(self, other: Use) -> Use:
-        """The greater of each, field by field."""
+        """Return the larger of the two amounts in each field."""
         return Use(
             max(self.memory_mib, other.memory_mib),
             max(self.cores, other.cores),
@@ -48,16 +48,16 @@ class Use:
 
 
 def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Mapping[str, Use]:
-    """Use per device (by UUID) of an allocation made for `spec`.
+    """Return the use of each device, by UUID, of an allocation made for `spec`.
 
-    A device of a request that the spec does not name counts as a sidecar's that runs beside all
-    others: never less than the truth.
+    A device whose request the spec does not name counts as if a sidecar used it beside all other
+    containers, so the result is never too low.
     """
     turns = {request.name: (turn, request.phase) for turn, request in enumerate(spec.requests)}
     unknown = -1, "App"
     running: dict[str, Use] = {}
     peak: dict[str, Use] = {}
-    # Stored devices follow the order of the requests, but no rule makes a writer keep to it.
+    # Devices are stored in the order of their requests, but no rule forces a writer to keep it.
     for device in sorted(devices, key=lambda device: turns.get(device.request, unknown)[0]):
         uuid = device.uuid
         started = running.get(uuid, Use()) + Use(device.memory_mib, device.cores, 1)
@@ -70,13 +70,14 @@ def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Ma
 def out_of_order(
     spec: VGPUClaimSpec, containers: Sequence[str], pod: Pod
 ) -> tuple[str, str] | None:
-    """Return two containers that start in the opposite order of their requests, the first first.
+    """Return two containers that start in the opposite order of their requests, first one first.
 
-    Only the order between init containers and the others decides what runs at the same time.
+    Only the order between init containers and other containers matters: it decides what runs at
+    the same time.
 
     Args:
-        spec: The claim's.
-        containers: Which container each of its requests means, in the order of the requests.
+        spec: The claim's spec.
+        containers: The container that each of its requests is for, in the order of the requests.
         pod: The pod with these containers.
     """
     starts = (*pod.spec.init_containers, *pod.spec.containers)

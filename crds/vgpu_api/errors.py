@@ -1,4 +1,4 @@
-"""The root of the project's error tree, and the errors of reading what people wrote."""
+"""The root of the project's error tree, and the errors about what users wrote."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _MAX_VALUE = 160
 
 
 class VgpuError(Exception):
-    """Anything that this project raises on purpose."""
+    """The base class of all errors that this project raises on purpose."""
 
 
 class Fault(StrEnum):
-    """The kinds of field errors, in the words that Kubernetes' own validation prints.
+    """The kinds of field errors, spelled as in Kubernetes' own validation.
 
     Source: `ErrorType.String` of k8s.io/apimachinery/pkg/util/validation/field.
     """
@@ -36,14 +36,14 @@ _WITHOUT_VALUE = frozenset({Fault.REQUIRED, Fault.FORBIDDEN, Fault.TOO_LONG})
 class BadInput(VgpuError):
     """A field error: `path: Invalid value: 150: must be a whole percentage, 0 to 100`.
 
-    Webhook, extender, engine, agent and command line print it as it is, so a person reads the same
-    grammar as in the refusals of Kubernetes itself.
+    The webhook, extender, engine, agent and command line print it unchanged, so that users see the
+    same form as in the refusals of Kubernetes itself.
 
     Attributes:
-        field: The path, such as `spec.requests[0].memory`; empty where the caller adds it.
+        field: The path, such as `spec.requests[0].memory`; empty if the caller adds it.
         fault: The kind of error.
-        value: The value that was read; `Required value`, `Forbidden` and `Too long` do not show it.
-        detail: The rest of the sentence: the rule, or what to write instead.
+        value: The value that was read. `Required value`, `Forbidden` and `Too long` omit it.
+        detail: The rest of the message: the rule, or what to write instead.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class BadInput(VgpuError):
 
     @staticmethod
     def forbidden(field: str, detail: str) -> BadInput:
-        """The field may not be set here, whatever its value; `detail` has the reason."""
+        """Return the error for a field that may not be set here; `detail` says why."""
         return BadInput(field=field, fault=Fault.FORBIDDEN, detail=detail)
 
     @staticmethod
     def required(field: str, detail: str = "") -> BadInput:
-        """The field is absent or empty."""
+        """Return the error for a field that is absent or empty."""
         return BadInput(field=field, fault=Fault.REQUIRED, detail=detail)
 
     @staticmethod
     def unsupported(field: str, value: object, supported: Iterable[str]) -> BadInput:
-        """The value is none of a list."""
+        """Return the error for a value that is not one of the supported ones."""
         values = ", ".join(shown(each) for each in supported)
         return BadInput(
             field=field,
@@ -87,7 +87,7 @@ class BadInput(VgpuError):
 
     @staticmethod
     def too_many(field: str, count: int, most: int, items: str = "items") -> BadInput:
-        """A list is too long."""
+        """Return the error for a list that is too long."""
         return BadInput(
             field=field,
             value=count,
@@ -97,14 +97,14 @@ class BadInput(VgpuError):
 
 
 class QuantityError(BadInput, ValueError):
-    """A quantity that cannot be read, or is out of its range. The caller adds the field."""
+    """A quantity that is malformed or out of range. The caller adds the field."""
 
     def __init__(self, value: object, expected: str) -> None:
         super().__init__(field="", value=value, expected=expected)
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut where it would drown the message."""
+    """Return a value as JSON, cut if it would make the message unreadable."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    text = text.encode(errors="backslashreplace").decode()  # halves of characters print nowhere
+    text = text.encode(errors="backslashreplace").decode()  # lone surrogates cannot be printed
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"

@@ -1,4 +1,4 @@
-"""Pydantic's errors as field errors in Kubernetes' grammar."""
+"""Turn pydantic's errors into field errors in Kubernetes' form."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MAX_ERRORS = 5
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _QUOTED = re.compile(r"'([^']*)'")
 _TEXT_OR_NUMBER = {"string_type": "str", "int_type": "int"}
-"""Complaints about a value that may be either, and the name of the choice that each ends its path
-with."""
+"""Pydantic's two complaints about a value that may be text or a number, and the name that each
+appends to the path."""
 
 _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": lambda context: (
@@ -43,18 +43,18 @@ _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def field_errors(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> list[BadInput]:
-    """Every error that pydantic found, in its order, as field errors.
+    """Return every error that pydantic found, in its order, as field errors.
 
     Args:
         error: The failed validation.
-        within: The path of the document that was read, if it is a part of another.
+        within: The path of the validated document, if it is part of another.
     """
     details = _joined(error.errors(include_url=False))
     return [_field_error(detail, within) for detail in details]
 
 
 def describe(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> str:
-    """The first five field errors in one line; `within` as for `field_errors`."""
+    """Return the first five field errors in one line; `within` as for `field_errors`."""
     found = field_errors(error, within=within)
     lines = [str(each) for each in found[:_MAX_ERRORS]]
     if len(found) > _MAX_ERRORS:
@@ -63,7 +63,7 @@ def describe(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> s
 
 
 def path(location: tuple[int | str, ...]) -> str:
-    """`('spec', 'requests', 0, 'memory')` → `spec.requests[0].memory`; odd keys in brackets."""
+    """Return `spec.requests[0].memory` for its parts; unusual keys are put in brackets."""
     text = ""
     for part in location:
         if isinstance(part, int) or not _WORD.fullmatch(part):
@@ -74,7 +74,7 @@ def path(location: tuple[int | str, ...]) -> str:
 
 
 def _joined(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """What may be text or a number and is neither is one thing that is wrong, not two."""
+    """Merge the two complaints about a value that is neither text nor a number into one."""
     joined: list[ErrorDetails] = []
     for detail in details:
         location = detail["loc"]

@@ -1,10 +1,11 @@
-"""What a pod asks of its node besides devices, as kube-scheduler counts it.
+"""The resources other than devices that a pod asks its node for, as kube-scheduler counts them.
 
-App containers and sidecars run together, so they add up; ordinary init containers run one after
-the other, each beside the sidecars that were started before it. The greater of the two counts, or
-what the pod asks for as a whole where it does, and its overhead on top. While a container is
-resized in place, the greatest counts of its spec, what the kubelet has admitted and what the
-container has. Once the kubelet has refused a resize as infeasible, the spec counts no more.
+App containers and sidecars run together, so their requests add up. Ordinary init containers run one
+after the other, each beside the sidecars started before it. The larger of the two sums counts. If
+the pod sets resources for the pod as a whole, those count instead. Its overhead is added on top.
+While a container is resized in place, the largest of three amounts counts: its spec, the kubelet's
+admitted amount, and the container's actual amount. Once the kubelet has refused a resize as
+infeasible, the spec no longer counts.
 Source: Kubernetes, Pod requests and limits; Sidecar containers; Pod overhead; Resize CPU and memory
 resources; `PodRequests` in k8s.io/component-helpers.
 """
@@ -28,7 +29,7 @@ _Written: TypeAlias = Mapping[str, str | int]
 
 
 def cpu_milli_of(pod: Pod) -> int:
-    """Milli-CPU that the pod asks for; what cannot be read counts as nothing."""
+    """Return the milli-CPU that the pod asks for; an unreadable amount counts as 0."""
     spec, sizes = pod.spec, _Sizes(pod)
     overhead = _milli(spec.overhead)
     if spec.resources is not None and CPU in spec.resources.requests:
@@ -46,9 +47,9 @@ def cpu_milli_of(pod: Pod) -> int:
 
 
 def requests_of(pod: Pod) -> dict[str, int]:
-    """All that the pod asks for by resource: CPU in milli-CPU, `pods`: 1, everything else as is.
+    """Return all that the pod asks for by resource: CPU in milli-CPU, `pods`: 1, others unchanged.
 
-    Each amount is rounded up; what cannot be read counts as nothing, as does an amount of 0.
+    Each amount is rounded up. Amounts that are 0 or cannot be read are left out.
     """
     spec, sizes = pod.spec, _Sizes(pod)
     sidecars: dict[str, int] = {}
@@ -62,7 +63,7 @@ def requests_of(pod: Pod) -> dict[str, int]:
     for container in spec.containers:
         together = _plus(together, _greatest(sizes.of(container)))
     total = _most(peak, together)
-    if spec.resources is not None:  # of the pod as a whole, where it has that
+    if spec.resources is not None:  # pod-level resources
         whole = _greatest(sizes.of_pod(spec.resources))
         for name in filter(_is_of_pods, spec.resources.requests):
             total[name] = whole.get(name, 0)
@@ -71,7 +72,7 @@ def requests_of(pod: Pod) -> dict[str, int]:
 
 
 def sizes_of(pod: Pod) -> tuple[object, ...]:
-    """Return what of a pod's status `requests_of` reads, to compare: a resize is no generation."""
+    """Return the status fields that `requests_of` reads; a resize does not raise the generation."""
     status = pod.status
     return (
         _is_infeasible(pod),
@@ -86,7 +87,7 @@ def sizes_of(pod: Pod) -> tuple[object, ...]:
 
 
 class _Sizes:
-    """The amounts of which the greatest counts, by container and of a pod as a whole."""
+    """The amounts of which the largest counts, by container and for the pod as a whole."""
 
     def __init__(self, pod: Pod) -> None:
         status = pod.status
@@ -99,15 +100,15 @@ class _Sizes:
         }
 
     def of(self, container: Container) -> tuple[_Written, ...]:
-        """Of an app container."""
+        """Return the amounts of an app container."""
         return self._sizes(container.resources, self._by_name.get(container.name))
 
     def of_init(self, container: Container) -> tuple[_Written, ...]:
-        """Of an init container; an ordinary one is not resized."""
+        """Return the amounts of an init container; ordinary ones cannot be resized."""
         return self.of(container) if container.is_sidecar else (container.resources.requests,)
 
     def of_pod(self, whole: ResourceRequirements) -> tuple[_Written, ...]:
-        """Of a pod whose spec has this for it as a whole."""
+        """Return the amounts of a pod with pod-level resources."""
         return self._sizes(whole, self._status)
 
     def _sizes(
@@ -120,28 +121,28 @@ class _Sizes:
 
 
 def _is_infeasible(pod: Pod) -> bool:
-    """True if the kubelet has refused a resize for good."""
+    """Return True if the kubelet has refused a resize for good."""
     pending = (each for each in pod.status.conditions if each.type == "PodResizePending")
     return any(each.reason == "Infeasible" for each in pending)
 
 
 def _is_of_pods(resource: str) -> bool:
-    """True for a resource that a pod may ask for as a whole."""
+    """Return True for a resource that can be set for the pod as a whole."""
     return resource in (CPU, "memory") or resource.startswith("hugepages-")
 
 
 def allocatable_of(node: Node) -> dict[str, int]:
-    """What pods may have of a node, in the units of `requests_of`, each amount rounded down."""
+    """Return a node's allocatable amounts in the units of `requests_of`, rounded down."""
     return _amounts(node.status.allocatable, math.floor)
 
 
 def allocatable_cpu_milli(node: Node) -> int | None:
-    """Milli-CPU that pods may have of a node; None until its kubelet has reported."""
+    """Return a node's allocatable milli-CPU; None until its kubelet has reported it."""
     return _milli(node.status.allocatable) if CPU in node.status.allocatable else None
 
 
 def _milli(amounts: _Written) -> int:
-    """The CPU among resources in milli-CPU, rounded up."""
+    """Return the CPU among the resources in milli-CPU, rounded up."""
     written = amounts.get(CPU)
     if written is None:
         return 0
@@ -152,7 +153,7 @@ def _milli(amounts: _Written) -> int:
 
 
 def _greatest(sizes: Iterable[_Written]) -> dict[str, int]:
-    """By resource, the greatest of several amounts."""
+    """Return the largest amount of each resource."""
     found: dict[str, int] = {}
     for size in sizes:
         amounts = _amounts(size, math.ceil)

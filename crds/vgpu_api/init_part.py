@@ -1,9 +1,10 @@
-"""The part of an allocation that only ordinary init containers use, and when it may go or come.
+"""The part of an allocation that only ordinary init containers use: when it is freed and refilled.
 
-Once they have ended, the agent closes their pages and reports it; then the operator takes their
-devices out of the allocation, and what is left is the app containers' sum. They run again when
-the kubelet makes the pod's sandbox anew: the agent refuses that until the operator has fitted them
-again. Each giving is a *round*, so that a late report about one round does not concern the next.
+When the init containers have ended, the agent closes their pages and reports it. The operator then
+removes their devices from the allocation, which leaves the sum of the app containers. They run
+again if the kubelet recreates the pod's sandbox; the agent blocks them until the operator has found
+devices again. Each such allocation is a *round*, so that a late report about one round does not
+affect the next.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from vgpu_api.core.pod import ContainerStatus, Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 
 ENDED = "InitContainersEnded"
-"""Reason of the condition while nothing of the round is in use any more."""
+"""The condition's reason once nothing of the round is in use any more."""
 WANTED = "InitContainersRunAgain"
-"""Reason of the condition while they need devices again."""
+"""The condition's reason while the init containers need devices again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitRound:
-    """One giving of devices to init containers, among all that a claim may ever have.
+    """One allocation of devices to init containers, among all that a claim may ever have.
 
     Attributes:
         allocation_id: The allocation.
-        number: How often init containers had been given devices anew in it.
+        number: How many times init containers had been given devices again before.
     """
 
     allocation_id: str
@@ -33,32 +34,32 @@ class InitRound:
 
 
 def init_requests(spec: VGPUClaimSpec) -> frozenset[str]:
-    """Names of the requests that ordinary init containers make."""
+    """Return the names of the requests of ordinary init containers."""
     return frozenset(request.name for request in spec.requests if request.phase == "Init")
 
 
 def init_round(allocation: Allocation) -> InitRound:
-    """The round that an allocation is in."""
+    """Return the round that an allocation is in."""
     return InitRound(allocation.id, allocation.init_round)
 
 
 def has_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> bool:
-    """Whether the allocation still has devices of init containers."""
+    """Return True if the allocation still has devices for init containers."""
     init = init_requests(spec)
     return any(device.request in init for device in allocation.devices)
 
 
 def without_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> Allocation:
-    """What is left for the containers that run: the same allocation, without init's devices."""
+    """Return the same allocation without the devices of the init containers."""
     init = init_requests(spec)
     kept = [device for device in allocation.devices if device.request not in init]
     return allocation.model_copy(update={"devices": kept})
 
 
 def init_part_ended(claim: VGPUClaim) -> bool:
-    """Whether the agent reports that nothing of this very round is in use any more.
+    """Return True if the agent reports that nothing of the current round is in use any more.
 
-    Not where it reports as well that they must run again: then nothing is taken from them first.
+    Return False if it also reports that they must run again, so that nothing is taken from them.
     """
     released = claim.status.init_released
     if released is None or init_part_rerun(claim):
@@ -67,7 +68,7 @@ def init_part_ended(claim: VGPUClaim) -> bool:
 
 
 def init_part_rerun(claim: VGPUClaim) -> bool:
-    """Whether the agent reports that init containers must run again after this very round."""
+    """Return True if the agent reports that init containers must run again after this round."""
     desired = claim.status.init_wanted
     return desired is not None and _is_current(
         claim, InitRound(desired.allocation_id, desired.round)
@@ -80,14 +81,14 @@ def _is_current(claim: VGPUClaim, named: InitRound) -> bool:
 
 
 def init_containers(pod: Pod) -> frozenset[str]:
-    """Names of the pod's ordinary init containers; restartable ones run beside the others."""
+    """Return the names of the pod's ordinary init containers; restartable ones are left out."""
     return frozenset(c.name for c in pod.spec.init_containers if not c.is_sidecar)
 
 
 def ended_init_ids(pod: Pod) -> frozenset[str] | None:
-    """The ids of the ordinary init containers once all have exited 0; None before.
+    """Return the ids of the ordinary init containers once all have exited with 0; None before.
 
-    The kubelet goes on showing the old ones for a while when it is about to run them again.
+    When the kubelet is about to run them again, it keeps showing the old ones for a while.
     """
     init = init_containers(pod)
     ended = {s.name: s.container_id for s in pod.status.init_container_statuses if _is_done(s)}

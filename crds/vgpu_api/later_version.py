@@ -1,10 +1,10 @@
-"""Objects that a later version wrote: values of an enumeration that this version does not know.
+"""Objects written by a later version, with enumeration values that this version does not know.
 
-Fields that this version does not know are ignored when an object is read and left alone when it is
-written. A value that is not known in a field that is cannot be ignored, since it may change what
-all the rest means. Refusing the whole object would lose what is known of it: which devices a claim
-holds, and that a container runs with them. So such a value is read as if the field were absent, and
-reported; the reader keeps what the object holds and decides nothing about it.
+Unknown fields are ignored on reading and kept on writing. An unknown value in a known field cannot
+be ignored, because it may change the meaning of everything else. But if we refused the whole
+object, we would forget what it holds: the devices of a claim, and a container that runs with them.
+So such a value is read as if the field were absent, and reported. The reader keeps what the object
+holds and decides nothing about it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 from pydantic import ValidationError
 
 _SUBSTITUTE = {"status": "Unknown"}
-"""Of a condition, where the field is required."""
+"""The value used for a required field: a condition's status."""
 
 
 def without_unknown_values(
     raw: dict[str, Any], error: ValidationError
 ) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """Return the object without the values that are not known, and these as `path: "value"`.
+    """Return the object without its unknown values, and these values as `path: "value"`.
 
     Args:
         raw: The object as the API server sent it.
-        error: Why it could not be read.
+        error: The validation error.
 
     Returns:
-        None if there is anything else wrong with it.
+        None if anything else is wrong with the object.
     """
     faults = error.errors(include_url=False)
-    # A value of an enumeration is a string in every version: anything else is a fault.
+    # An enumeration's value is a string in every version: any other type is a real error.
     if any(f["type"] != "literal_error" or not isinstance(f["input"], str) for f in faults):
         return None
     known = copy.deepcopy(raw)
-    # From the end: an item that is removed from a list must not move those named before it.
+    # Go backwards, so that removing a list item does not shift the items named before it.
     for fault in sorted(faults, key=lambda each: _order(each["loc"]), reverse=True):
         *path, last = fault["loc"]
         parent: Any = known

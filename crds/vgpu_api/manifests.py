@@ -1,7 +1,7 @@
-"""The lists of names in `manifests/`: what the webhooks look for, and what the scheduler manages.
+"""The lists of names in `manifests/`: the webhooks' expressions and the scheduler's resources.
 
-All of them follow from `manifests/base/config.yaml` and the vendors' tables. Only the lists are
-generated. The expressions and comments around them are written by hand and stay as they are.
+They are generated from `manifests/base/config.yaml` and the vendors' tables. Only the lists are
+generated; the expressions and comments around them are written by hand and stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.vendors import NOT_SERVED, kinds
 
 CONFIGURATION = "base/config.yaml"
-"""The source. Paths are those below `manifests/`."""
+"""The source. Paths are relative to `manifests/`."""
 EXPRESSIONS = "base/webhook/expressions.yaml"
 SCHEDULERS = ("base/scheduler/scheduler.yaml", "examples/main-scheduler/kube-scheduler.yaml")
 
@@ -27,14 +27,14 @@ _WIDTH = 100
 
 
 def manifest_files(written: Mapping[str, str], config: ClusterConfig) -> dict[str, str]:
-    """Return the files that list names, each with the names of this configuration.
+    """Return the files that contain lists of names, updated for this configuration.
 
     Args:
-        written: By path, the files as they are now.
+        written: The current files, by path.
         config: The configuration in `CONFIGURATION`.
 
     Raises:
-        BadInput: A file has other lists than those that are generated.
+        BadInput: A file's lists are not the ones that are generated.
     """
     managed = {path: _with_managed(path, written[path], config) for path in SCHEDULERS}
     return {EXPRESSIONS: _with_expressions(written[EXPRESSIONS], config), **managed}
@@ -72,7 +72,7 @@ def _with_expressions(text: str, config: ClusterConfig) -> str:
 
 
 def _lists(config: ClusterConfig) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return the names in each list of each expression, in the order of its text."""
+    """Return the names for each list of each expression, in the order of its text."""
     served = [kind for kind in kinds() if kind.name not in config.vendors.leave_alone]
     of_vendors = {name for kind in kinds() for name in kind.resources}
     own = _unique(name for name in config.managed_resources() if name not in of_vendors)
@@ -98,7 +98,7 @@ def _unique(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _list(found: tuple[str, ...]) -> str:
-    """Return a list of CEL, broken into lines of the expression."""
+    """Return a CEL list, wrapped to fit the expression's lines."""
     quoted = ", ".join(f"'{name}'" for name in found)
     return textwrap.fill(
         f"[{quoted}]",

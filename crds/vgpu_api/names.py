@@ -1,7 +1,7 @@
-"""Every name that two parties must agree on: API group, annotations, finalizers, paths, env.
+"""Every name that two parties must agree on: API group, annotations, finalizers, paths, variables.
 
-A name in a user's YAML, on disk or in another process's memory is part of the
-contract; it is written here once and nowhere else.
+A name in a user's YAML, on disk or in another process's memory is part of the contract, so it is
+defined here and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FINALIZER_IN_USE = "vgpu.dev/in-use"
-"""On every allocated claim: its devices are not freed while a container may still use them."""
+"""On every allocated claim: its devices stay allocated while a container may still use them."""
 
-# Pod annotations of our own.
+# Our own pod annotations.
 ANNOTATION_CLAIM = "vgpu.dev/claim"
 ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
 ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
-"""Comma list of the containers to which admission added a slot (they are not read as HAMi)."""
+"""Comma-separated list of the containers to which admission added a slot. The HAMi dialect ignores
+them."""
 LABEL_ADMITTED = "vgpu.dev/admitted"
 """Label of a pod that asks for a GPU and passed our admission; its value is ADMITTED.
 
-The policy vgpu-marks refuses it from everyone else. A label, and no annotation, because the API
-server can then leave all other pods out of that policy by a selector."""
+The policy vgpu-marks stops anyone else from setting it. It is a label and not an annotation
+because the API server can then exclude all other pods from that policy with a selector."""
 ADMITTED = "true"
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
-"""Of a namespace: its pods may set CUDA_DISABLE_CONTROL, and run without the library."""
+"""Value of a namespace's label: its pods may set CUDA_DISABLE_CONTROL and run without the
+library."""
 ANNOTATION_REQUEUE = "vgpu.dev/poke"
-"""Touched to make kube-scheduler or the kubelet look at a pod again."""
+"""Changed to make kube-scheduler or the kubelet look at a pod again."""
 
 ANNOTATION_RESOURCES = "vgpu.dev/resources"
-"""In mode Gate: by container, the amounts that no node counts, as JSON. Admission moves them here,
-because a scheduler without our extender would find them on no node."""
+"""In mode Gate: the amounts that no node advertises, by container, as JSON. Admission moves them
+here because a scheduler without our extender would find no node that has them."""
 SCHEDULING_GATE = "vgpu.dev/placement"
-"""A pod's scheduling gate in mode Gate: its devices are not reserved yet."""
+"""A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
-# HAMi's records, written for people and tools that read them; never read back.
+# HAMi's records, written for people and tools that expect them; we never read them back.
 HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_NODE = "hami.io/vgpu-node"
 HAMI_TIME = "hami.io/vgpu-time"
@@ -56,7 +58,7 @@ HAMI_RECORDS = (
     HAMI_BIND_TIME,
     HAMI_MIG_ALLOCATIONS,
 )
-"""What the Binding writes onto a pod for HAMi's readers. What a pod asks for is not in it."""
+"""The annotations that the Binding writes onto a pod for HAMi's readers, without its request."""
 HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
@@ -64,7 +66,7 @@ HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 HAMI_NODE_SCORE = "hami.io/node-nvidia-score"
 HAMI_NODE_HANDSHAKE = "hami.io/node-handshake"
 NODE_ANNOTATIONS = (HAMI_NODE_REGISTER, HAMI_NODE_SCORE, HAMI_NODE_HANDSHAKE)
-"""All that is written to Nodes; `kubectl vgpu uninstall` takes them off."""
+"""All annotations that we write to Nodes; `kubectl vgpu uninstall` removes them."""
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"
 HAMI_VULKAN = "hami.io/vulkan"
@@ -77,7 +79,7 @@ NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
 NVIDIA_MODE = "nvidia.com/vgpu-mode"
 NVIDIA_MIG_RESOURCE = "nvidia.com/mig-"
 
-# Alibaba ACK's.
+# Names of Alibaba ACK.
 ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
 ACK_NODE_PLACEMENT = "ack.node.gpu.placement"
 ACK_NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
@@ -88,15 +90,15 @@ ACK_RECORD_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 ACK_RECORD_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ACK_RECORD_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ENV_ACK_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
-"""Records on a pod that asks for memory in ACK's words, and variables of its containers; all in
-GiB. Never read back as an amount."""
+"""Annotations and variables, in GiB, written for a pod that asks for memory by ACK's resource.
+Their amounts are never read back."""
 ACK_GPU_COUNT_LABEL = "aliyun.com/gpu-count"
-"""A pod's label: over how many devices the memory of each of its containers is spread."""
+"""Label of a pod: the number of devices over which each container's memory is spread."""
 
 LIMIT_RANGER = "kubernetes.io/limit-ranger"
-"""Kubernetes' record of what a LimitRange gave to a pod's containers."""
+"""Kubernetes' record of what a LimitRange set on a pod's containers."""
 
-# Volcano's.
+# Names of Volcano.
 VOLCANO_MODE = "volcano.sh/vgpu-mode"
 VOLCANO_PODGROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
@@ -113,7 +115,7 @@ HAMI_CHOICES = (
     HAMI_DEVICE_POLICY,
     HAMI_DEVICE_WEIGHTS,
 )
-"""Pod annotations of HAMi's that choose among devices."""
+"""HAMi's pod annotations that choose among devices."""
 POD_ANNOTATIONS = (
     ANNOTATION_CLAIM,
     ANNOTATION_CLAIM_TEMPLATE,
@@ -123,14 +125,14 @@ POD_ANNOTATIONS = (
     VOLCANO_MODE,
     VOLCANO_PODGROUP_POLICY,
 )
-"""Pod annotations that users write and that act."""
+"""Pod annotations that users write and that have an effect."""
 POD_RECORDS = (
     ANNOTATION_SLOTS_ADDED,
     ANNOTATION_REQUEUE,
     ANNOTATION_RESOURCES,
     *HAMI_RECORDS,
 )
-"""Pod annotations that programs write. A copied pod brings them along: they are no typos."""
+"""Pod annotations that programs write. A copied pod brings them along, so they are no typos."""
 
 PART_OF_LABEL = "app.kubernetes.io/part-of=vgpu"
 """On every object of the manifests."""
@@ -139,7 +141,7 @@ OPERATOR_USER = "system:serviceaccount:vgpu-system:vgpu-operator"
 SCHEDULER_NAME = "vgpu-scheduler"
 SCHEDULER_ALIASES = frozenset({SCHEDULER_NAME, "hami-scheduler"})
 
-# Inside a container.
+# Paths and names inside a container.
 CONTAINER_FOLDER = "/usr/local/vgpu"
 CONTAINER_LIMITS = "/usr/local/vgpu/limits"
 CONTAINER_USAGE = "/usr/local/vgpu/usage"
@@ -155,25 +157,25 @@ ENV_TASK_PRIORITY = "CUDA_TASK_PRIORITY"
 ENV_CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
 ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""Go's words for true, as HAMi reads switches."""
+"""The words that Go reads as true, and so HAMi in its switches."""
 FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-"""The same, for false."""
+"""The words that Go reads as false."""
 
 FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"
 FIELD_MANAGER_LIVENESS = "vgpu-operator-liveness"
-"""Marks in place of a silent agent; the agent takes them over when it is back."""
+"""Writes conditions on behalf of a silent agent, which takes them over when it is back."""
 FIELD_MANAGER_REGISTERS = "vgpu-operator-registers"
-"""Devices of vendors whose own plugins register them on the Node."""
+"""Publishes the devices that other vendors' plugins register on the Node."""
 AGENT_NAMESPACE = "vgpu-node"
-"""Where the agents run, and where each keeps the Lease of its node, under the node's name."""
+"""The agents' namespace. Each agent keeps its node's Lease here, under the node's name."""
 AGENT_LEASE_RENEW_S = 10
 AGENT_LEASE_S = 35
-"""A Lease that was not renewed for so long is of a silent agent: three beats were missed."""
+"""An agent counts as silent if its Lease was not renewed for this long (three missed renewals)."""
 AGENT_GONE_S = 300.0
-"""After so long without an agent, claims there are released without it once their pods ended.
+"""After this long without an agent, claims on its node are released once their pods have ended.
 
-As long as kube-controller-manager waits by default before it takes pods off a silent node.
+This is kube-controller-manager's default for evicting pods from an unreachable node.
 """
 
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
@@ -184,20 +186,20 @@ _UID_KEPT = 8
 
 
 def mig_resource(profile: str) -> str:
-    """The resource that names a MIG profile, as NVIDIA's device plugin spells it."""
+    """Return the resource that names a MIG profile, spelled as by NVIDIA's device plugin."""
     return NVIDIA_MIG_RESOURCE + profile.replace("+", ".")
 
 
 def published_model(model: str) -> str:
-    """A device's type in the words that pods select it by, as HAMi registers it: with the maker.
+    """Return the device type that pods select by, as HAMi registers it: with the maker's name.
 
-    Drivers name devices before Ampere without it (`Tesla T4`).
+    Drivers omit the maker for devices before Ampere (`Tesla T4`).
     """
     return model if not model or model.lower().startswith("nvidia") else f"NVIDIA-{model}"
 
 
 def device_object_name(uuid: str) -> str:
-    """The GPUDevice object's name for a device: its UUID in lower case, made a valid DNS name."""
+    """Return the name of a device's GPUDevice: its UUID in lower case, as a valid DNS name."""
     plain = uuid.lower()
     if len(plain) <= _DEVICE_NAME_MAX and _DNS_NAME.fullmatch(plain):
         return plain
@@ -206,18 +208,18 @@ def device_object_name(uuid: str) -> str:
 
 
 def device_object_name_on_node(uuid: str, node_name: str) -> str:
-    """The name used when the device's object already exists under another live node.
+    """Return the name to use if another live node already has an object for the same device.
 
-    It ends with the node's name, which no other node's agent may use (policy `vgpu-devices`): so an
-    agent that takes names of others' devices takes no device's last name. Beside a node name of
-    more than 200 letters the device's part is cut.
+    It ends with the node's name, and the policy `vgpu-devices` lets no other node's agent use it.
+    So an agent that takes the names of others' devices cannot take this one. If the node's name has
+    more than 200 letters, the device's part is cut.
     """
     return f"{device_object_name(uuid)[: 252 - len(node_name)].rstrip('-.')}.{node_name}"
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:
-    """The name of the claim that the operator makes for a pod: distinct per pod UID."""
+    """Return the name of the claim that the operator makes for a pod; it differs by pod UID."""
     digest = re.sub(r"[^0-9a-f]", "", pod_uid.lower())[:_UID_KEPT]
-    if len(digest) < _UID_KEPT:  # a UID that is not hexadecimal: still distinct, still valid
+    if len(digest) < _UID_KEPT:  # a UID that is not hexadecimal: stay distinct and valid
         digest = hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_KEPT]
     return f"{pod_name[:_POD_NAME_KEPT].rstrip('-.')}-{digest}"

@@ -1,7 +1,7 @@
 """Kubernetes quantities as exact integers.
 
-The API server canonicalises what users write (`4000` becomes `4k`, `16384Mi` becomes `16Gi`), so
-a reader must understand every spelling, and exactly: no floats anywhere.
+The API server canonicalises what users write (`4000` becomes `4k`, `16384Mi` becomes `16Gi`), so a
+reader must understand every spelling. Values are exact: no floats are used anywhere.
 Source: apimachinery's resource.Quantity (suffixes n u m "" k M G T P E, Ki Mi Gi Ti Pi Ei, eN EN).
 """
 
@@ -15,9 +15,9 @@ from vgpu_api.errors import QuantityError
 
 MIB = 1 << 20
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?$"
-"""The sizes that the API takes: no sign, no exponent, no fraction of a byte by suffix."""
+"""The sizes that the API accepts: no sign, no exponent, no suffix for fractions of a byte."""
 MIB_EXPECTED = "a whole number of MiB, 1Mi or more (for example 8Gi or 8192Mi)"
-"""What the CRD's rules and admission print of a size that is no whole number of MiB."""
+"""The rule in CRD and admission errors for a size that is not a whole number of MiB."""
 
 _DECIMAL = {
     "n": Fraction(1, 10**9),
@@ -43,7 +43,7 @@ _MAX_LENGTH = 64
 
 @lru_cache(maxsize=4096)
 def parse(text: str | int) -> Fraction:
-    """The exact value of a quantity in its base unit.
+    """Return the exact value of a quantity in its base unit.
 
     Raises:
         QuantityError: `text` is not a quantity.
@@ -64,15 +64,15 @@ def parse(text: str | int) -> Fraction:
 
 
 def has_binary_suffix(text: str | int) -> bool:
-    """Whether it is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
+    """Return True if it is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
     return isinstance(text, str) and text.endswith("i")
 
 
 def whole(text: str | int) -> int:
-    """A quantity that must be a whole number ≥ 0, as for counts and percentages.
+    """Return a quantity that must be a whole number ≥ 0, as for counts and percentages.
 
     Raises:
-        QuantityError: not a quantity, negative, or with a fraction.
+        QuantityError: It is not a quantity, is negative, or has a fraction.
     """
     value = parse(text)
     if value < 0 or value.denominator != 1:
@@ -81,10 +81,10 @@ def whole(text: str | int) -> int:
 
 
 def mib(text: str | int) -> int:
-    """A size in bytes as a whole number of MiB, 1 or more.
+    """Return a size in bytes as a whole number of MiB, 1 or more.
 
     Raises:
-        QuantityError: not a quantity, below 1Mi, or not a whole number of MiB.
+        QuantityError: It is not a quantity, below 1Mi, or not a whole number of MiB.
     """
     value = parse(text) / MIB
     if value < 1 or value.denominator != 1:
@@ -93,7 +93,7 @@ def mib(text: str | int) -> int:
 
 
 def format_mib(size: int) -> str:
-    """MiB as the canonical quantity: `8192` → `8Gi`, `4095` → `4095Mi`, `0` → `0`."""
+    """Return MiB as the canonical quantity: `8192` → `8Gi`, `4095` → `4095Mi`, `0` → `0`."""
     if size == 0:
         return "0"
     suffixes = ("Mi", "Gi", "Ti", "Pi")
@@ -106,11 +106,11 @@ def format_mib(size: int) -> str:
 
 @lru_cache(maxsize=4096, typed=True)
 def read_mib(text: str | int) -> int:
-    """A size that we or the API server wrote, 0 allowed, as MiB.
+    """Return a size that we or the API server wrote, 0 allowed, as MiB.
 
-    The few spellings that there are come by the hundred thousand, so they are remembered.
+    Few different sizes occur, each very often, so results are cached.
 
     Raises:
-        QuantityError: not a quantity or not a whole number of MiB.
+        QuantityError: It is not a quantity or not a whole number of MiB.
     """
     return 0 if parse(text) == 0 else mib(text)

@@ -1,7 +1,7 @@
-"""Why something was refused: one enum, with counts, turned into text in one place.
+"""The reasons for refusals: one enum, with counts, turned into text in one place.
 
-The device reasons are HAMi's words byte for byte, because people grep for them; the text form
-`count/total Reason` sorted and joined by `, ` is HAMi's too. Ours come after.
+The device reasons are HAMi's words byte for byte, because people grep for them. The text form,
+`count/total Reason` sorted and joined by `, `, is HAMi's too. Our own reasons come after HAMi's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cache
 
 
 class Reason(StrEnum):
-    """One way in which a device, a node or a request can be refused."""
+    """One reason to refuse a device, a node or a request."""
 
-    # A device (in the order of the checks).
-    MODE_NOT_FIT = "ModeNotFit"  # of all devices of a node, and counted once
-    CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # ours: HAMi does not notice
+    # Reasons about a device, in the order of the checks.
+    MODE_NOT_FIT = "ModeNotFit"  # about all devices of a node together, and counted once
+    CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # our own: HAMi does not detect it
     CARD_NOT_HEALTHY = "CardNotHealth"
     CARD_CORDONED = "CardCordoned"
     CARD_TYPE_MISMATCH = "CardTypeMismatch"
@@ -34,7 +34,7 @@ class Reason(StrEnum):
     CARD_MIG_TOPOLOGY_INFEASIBLE = "CardMigTopologyInfeasible"
     CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
     ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
-    # A node.
+    # Reasons about a node.
     NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
     NODE_NOT_READY = "NodeNotReady"
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
@@ -42,19 +42,19 @@ class Reason(StrEnum):
     NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     NODE_TAINTED = "NodeTainted"
     NODE_INSUFFICIENT_RESOURCES = "NodeInsufficientResources"
-    """Of what a pod asks besides devices; checked in mode Gate, where kube-scheduler cannot."""
+    """Resources other than devices are short; checked in mode Gate, where kube-scheduler cannot."""
     NODE_POD_RULES_MISMATCH = "NodePodRulesMismatch"
-    """Affinity, anti-affinity or spread of pods; checked likewise."""
+    """Pod affinity, anti-affinity or topology spread is violated; checked in mode Gate only."""
     NODE_VOLUME_MISMATCH = "NodeVolumeMismatch"
-    """A volume of the pod is not there and cannot be made there; checked likewise."""
+    """A volume does not exist here and cannot be provisioned here; checked in mode Gate only."""
     NODE_VOLUME_LIMIT = "NodeVolumeLimit"
-    """Its CSI drivers attach no more volumes; checked likewise."""
+    """Its CSI drivers cannot attach more volumes; checked in mode Gate only."""
     NODE_AVOIDED = "NodeAvoided"
-    """It turned away a pod of the same controller lately."""
+    """The node recently turned away a pod of the same controller."""
     NODE_SEARCH_STOPPED = "NodeSearchStopped"
-    """There may be room: not all assignments of a claim's requests to its devices were tried."""
+    """There may be room, but the search ended before all assignments of devices were tried."""
     NO_GPU_NODES = "NoGPUNodes"
-    # A request, a claim or a pod.
+    # Reasons about a request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
     CLAIM_MISSING = "ClaimMissing"
     CLAIM_IN_USE = "ClaimInUse"
@@ -65,37 +65,37 @@ class Reason(StrEnum):
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     NOT_ADMITTED = "NotAdmitted"
-    """The pod asks for devices and was not admitted by us, as in a namespace that opts out."""
+    """The pod asks for devices but did not pass our admission, as in a namespace that opts out."""
     VOLUME_CLAIM_NOT_READY = "VolumeClaimNotReady"
-    """A PersistentVolumeClaim of the pod is missing, going, or has to be bound first."""
+    """A PersistentVolumeClaim of the pod is missing, being deleted, or must be bound first."""
     VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
     WAITING_FOR_POD = "WaitingForPod"
-    GATED = "Gated"  # behind our scheduling gate, in a cluster that lifts none
+    GATED = "Gated"  # behind our scheduling gate in a cluster not in mode Gate
 
 
 class Cure(IntEnum):
-    """What can end a refusal. The lower one stops a claim first.
+    """The event that can end a refusal. A reason with a lower value is reported first.
 
-    A claim in a mixed cluster is refused by most devices for ever, because they are not of the kind
-    that it asks for. The reason to report is the one without which it would run: first what time
-    can cure, last what the request excludes itself.
+    In a cluster with mixed devices, most devices refuse a claim for ever, because they are not of
+    the kind that it asks for. The useful reason is the one without which the claim would run. So
+    reasons that time can cure come first, and those that the request itself causes come last.
     """
 
     QUOTA = 1
-    """The end of others of the namespace, or a larger quota. It comes before room: a device is only
-    counted under the quota when it passed every check before it."""
+    """Other claims of the namespace end, or the quota grows. It comes before room: a device is only
+    counted under the quota once it has passed every check before it."""
     ROOM = 2
-    """The end of others on the device."""
+    """Other claims on the device end."""
     OTHERS = 3
-    """The end of others, in a way that neither preemption nor earmarks count on."""
+    """Other claims end, in a way that preemption and earmarks do not plan for."""
     REPAIR = 4
-    """Someone has to repair or reopen the device or the node."""
+    """Someone repairs or reopens the device or the node."""
     COUNT = 5
-    """More devices that fit. The other devices of the node have their own reasons, which tell more,
+    """More devices fit. The other devices of the node have their own reasons, which tell more,
     unless the request excludes them."""
     REQUEST = 6
-    """Another request, device or label: time alone cures nothing."""
+    """The request, the devices or the labels change; waiting alone does not help."""
 
 
 CURES: Mapping[Reason, Cure] = {
@@ -107,10 +107,10 @@ CURES: Mapping[Reason, Cure] = {
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
     Reason.NUMA_NOT_FIT: Cure.ROOM,
     Reason.NODE_SEARCH_STOPPED: Cure.ROOM,
-    # Others of one class or policy hold the device; it takes any once it is empty.
+    # Claims of another class or policy hold the device; it can serve any once it is empty.
     Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
     Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
-    # Other instances may lie in the way, or the device offers none of the size.
+    # Other instances may be in the way, or the device has no profile of that size.
     Reason.CARD_MIG_TOPOLOGY_INFEASIBLE: Cure.OTHERS,
     Reason.MODE_NOT_FIT: Cure.OTHERS,
     Reason.NODE_INSUFFICIENT_RESOURCES: Cure.OTHERS,
@@ -133,7 +133,7 @@ CURES: Mapping[Reason, Cure] = {
     Reason.NODE_TAINTED: Cure.REQUEST,
     Reason.NODE_VOLUME_MISMATCH: Cure.REQUEST,
 }
-"""Every reason that a device or a node can have; docs/reference/reasons.md shows it."""
+"""Every reason that a device or a node can have; listed in docs/reference/reasons.md."""
 
 OF_A_NODE = frozenset(
     {
@@ -152,12 +152,12 @@ OF_A_NODE = frozenset(
         Reason.RESERVED_ELSEWHERE,
     }
 )
-"""Reasons that are counted in nodes, not in devices."""
+"""The reasons that are counted in nodes and not in devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often each reason applied, out of how many devices (or nodes)."""
+    """How often each reason applied, out of so many devices (or nodes)."""
 
     counts: Mapping[Reason, int]
     total: int
@@ -165,7 +165,7 @@ class Tally:
     @staticmethod
     @cache
     def of_node(reason: Reason) -> Tally:
-        """One reason that holds for a node as a whole."""
+        """Return a tally of one reason that applies to a node as a whole."""
         return Tally({reason: 1}, 1)
 
     def __str__(self) -> str:
@@ -179,7 +179,7 @@ class Tally:
 
 
 def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
-    """Several tallies, each as often as given, as one: for instance of all nodes of a cluster."""
+    """Add up tallies, each multiplied by its number; for instance over all nodes of a cluster."""
     counts: dict[Reason, int] = {}
     total = 0
     for tally, times in tallies:
@@ -192,8 +192,8 @@ def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
 def stopping(*tallies: Tally) -> Reason | None:
     """Return the reason that stops a claim now, or None if there is none.
 
-    The lowest cure decides, then the order of the tallies (devices are told before nodes), then how
-    often a reason applies, then its name.
+    The lowest cure wins; then the order of the tallies (devices come before nodes), then the reason
+    that applies most often, then the name.
     """
     found = (
         (CURES[reason], place, -count, reason.value, reason)

@@ -1,18 +1,18 @@
-"""Resize in place: what a changed request of an allocated claim means for the devices that it has.
+"""Resize in place: how a changed request of an allocated claim changes its devices.
 
 Memory and cores of a request may change while it holds devices. The operator and the agent share
-the work, so that no device is ever given away beyond what it has:
+the work, so that a device is never over-allocated:
 
-    grow     the operator finds room and writes the larger amounts into the allocation; then the
-             agent raises the page
-    shrink   the agent lowers the page as soon as no more is used, and reports `Resized`; then the
-             operator writes the smaller amounts into the allocation
+grow     the operator finds room and writes the larger amounts into the allocation; then the
+         agent raises the page
+shrink   once usage allows it, the agent lowers the page and reports `Resized`; then the
+         operator writes the smaller amounts into the allocation
 
-Until both are done, the allocation holds the larger of both amounts.
+Until both have acted, the allocation has the larger of the two amounts.
 
-A percentage means the device's memory as the allocation records it (`deviceMemory`), so that both
-work out the same amount. Were it of the memory that each sees at the time, a change of the node's
-memory scaling would let the operator free more than the agent has taken from the page.
+A percentage refers to the device's memory as recorded in the allocation (`deviceMemory`), so that
+both compute the same amount. If each used the memory that it sees at the time, the operator could
+free more than the agent has taken from the page after the node's memory scaling changed.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from vgpu_api.quantity import format_mib, read_mib
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUClaimSpec, VGPURequest
 
 FIRST_GENERATION = 1
-"""Of a claim that has just been made."""
+"""The generation of a newly created claim."""
 
 
 def was_changed(claim: VGPUClaim) -> bool:
-    """Whether the spec was ever written again: only then can it differ from its allocation."""
+    """Return True if the spec has changed since creation; else it agrees with the allocation."""
     return (claim.metadata.generation or FIRST_GENERATION) > FIRST_GENERATION
 
 
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
-    """The allocation's devices with the amounts that the spec asks for now.
+    """Return the allocation's devices with the amounts that the spec asks for now.
 
-    What the spec leaves to defaults stays as it was given, and so do MIG instances, parts that a
-    node registers and whole devices (`Exclusive`), which cannot change while they are held: see
-    `unmet`.
+    Amounts that the spec leaves to defaults keep their value. So do MIG instances, parts that a
+    node registers, and whole devices (`Exclusive`): they cannot change while they are held (see
+    `unmet`).
     """
     requests = {request.name: request for request in spec.requests}
     return [_desired(device, requests.get(device.request)) for device in allocation.devices]
 
 
 def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
-    """Why devices cannot become what the spec asks for now: reason and sentence.
+    """Return why devices cannot have the requested amounts, each as a reason and a sentence.
 
-    A MIG instance, a part or a whole device that has at least as much serves the request as it is.
+    A MIG instance, part or whole device with at least the requested amounts needs no change.
     """
     requests = {request.name: request for request in spec.requests}
     found = []
@@ -81,19 +81,19 @@ def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
 def granted(
     desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
-    """Device by device the larger amounts: what is held while a resize is under way."""
+    """Return the larger amounts, device by device: what is held during a resize."""
     return [_each(max, *pair) for pair in zip(desired, held, strict=True)]
 
 
 def allowed(
     desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
-    """Device by device the smaller amounts: what a page may have while one is under way."""
+    """Return the smaller amounts, device by device: the page's limits during a resize."""
     return [_each(min, *pair) for pair in zip(desired, held, strict=True)]
 
 
 def is_resized(claim: VGPUClaim) -> bool:
-    """Whether the agent has reported that the pages hold no more than this version asks for."""
+    """Return True if the agent has reported that the pages are within this version's amounts."""
     found = conditions.find(claim.status.conditions, conditions.RESIZED)
     return (
         found is not None
@@ -111,9 +111,9 @@ def _desired(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedD
 
 
 def _memory_mib(device: AllocatedDevice, request: VGPURequest) -> int | None:
-    """MiB that the request means on the device; None: none is asked, or it cannot be worked out.
+    """Return the MiB that the request means on the device; None if unset or not computable.
 
-    Rounded down as by `RequestDemand.memory_on`; a percentage of less than 1 MiB is none.
+    Rounded down as in `RequestDemand.memory_on`; a percentage below 1 MiB gives None.
     """
     if request.memory_percent is None:
         return request.memory_mib
@@ -140,5 +140,5 @@ def _each(
 
 def _with(device: AllocatedDevice, memory_mib: int, cores: int) -> AllocatedDevice:
     if (memory_mib, cores) == (device.memory_mib, device.cores):
-        return device  # as it is written, to the letter
+        return device  # keep the spelling that is stored
     return device.model_copy(update={"memory": format_mib(memory_mib), "cores": cores})

@@ -1,4 +1,4 @@
-"""The kinds we read and write, as values: where each lives in the API."""
+"""The kinds that we read and write, with their place in the API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vgpu_api.names import GROUP, VERSION
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of the API: group, version, plural, kind, and whether it lives in namespaces."""
+    """One kind of the API: group, version, plural, kind, and whether it is namespaced."""
 
     group: str
     version: str
@@ -19,7 +19,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """`group/version`, or the bare version for the core group."""
+        """Return `group/version`, or the bare version for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(
@@ -29,7 +29,7 @@ class Resource:
         name: str | None = None,
         subresource: str | None = None,
     ) -> str:
-        """The URL path of the collection, an object, or an object's subresource."""
+        """Return the URL path of the collection, an object, or an object's subresource."""
         path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if namespace is not None and self.namespaced:
             path += f"/namespaces/{namespace}"

@@ -1,10 +1,10 @@
 """Pydantic models as Kubernetes structural schemas.
 
-Pydantic's JSON schema is not structural: references must be inlined, nulls dropped, constants made
-enums, and what has no structural form (tagged unions, tuples, pattern properties) refused rather
-than guessed. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for validations.
+Pydantic's JSON schema is not structural: references must be inlined, nulls dropped and constants
+turned into enums. Anything without a structural form (tagged unions, tuples, pattern properties) is
+refused. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for validations.
 
-A default inside a list is written into the description only: docs/design/truth-and-ledger.md.
+A default inside a list goes only into the description: docs/design/truth-and-ledger.md.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ class NotStructural(VgpuError):
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """Where in a schema we are: its definitions, the path from the root, the references on it."""
+    """A position in a schema: its definitions, the path from the root, the references passed."""
 
     definitions: Mapping[str, Any]
     path: str = ""
     seen: tuple[str, ...] = ()
 
     def below(self, step: str) -> _At:
-        """One step down, `.name` or `[]`."""
+        """Return the position one step down, `.name` or `[]`."""
         return replace(self, path=f"{self.path}{step}".lstrip("."))
 
     @property
     def is_inside_list(self) -> bool:
-        """Whether this is a part of a list's items."""
+        """True if the position is inside the items of a list."""
         return "[]" in self.path
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The structural schema of a model, field names as on the wire.
+    """Return the structural schema of a model, with field names as on the wire.
 
     Raises:
-        NotStructural: names the path of what cannot be expressed.
+        NotStructural: The model has something that cannot be expressed; names its path.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _walk(document, _At(document.get("$defs", {})))
@@ -89,7 +89,7 @@ def _walk(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
 
 
 def _spelled(default: Any) -> str:
-    """A default as a user would write it."""
+    """Return a default as a user would write it."""
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -97,13 +97,13 @@ def _referred(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     name = node["$ref"].rsplit("/", 1)[-1]
     if name in at.seen:
         raise NotStructural(at.path, f"recursion through {name}")
-    # What stands beside a reference (a field's own description) wins over the definition's.
+    # Keywords beside a reference (a field's own description) override the definition's.
     beside = {key: value for key, value in node.items() if key != "$ref"}
     return _walk({**at.definitions[name], **beside}, replace(at, seen=(*at.seen, name)))
 
 
 def _any_of(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
-    """`X | None` is X; `int | str` is int-or-string; anything else has no structural form."""
+    """Return X for `X | None` and int-or-string for `int | str`; refuse any other union."""
     choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
     beside = {key: value for key, value in node.items() if key != "anyOf"}
     if len(choices) == 1:
@@ -114,7 +114,7 @@ def _any_of(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     raise NotStructural(at.path, "a union of types")
 
 
-# What becomes of a keyword: the keywords of the structural schema in its place.
+# By keyword of pydantic's schema: the keywords of the structural schema that replace it.
 
 
 def _as_it_is(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _properties(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[
 def _items(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     items = _walk(value, at.below("[]"))
     for list_key in node.get("x-kubernetes-list-map-keys", ()):
-        # The keys of a list-map must be required or have a default, even an empty one.
+        # Kubernetes requires the key of a list-map to be required or to have a default, even empty.
         if list_key not in items.get("required", ()):
             items["properties"][list_key].setdefault("default", "")
     return {key: items}

@@ -1,4 +1,4 @@
-"""The documents that operator and agent both read."""
+"""The configuration documents that both the operator and the agent read."""
 
 from vgpu_api.config.cluster import (
     AliyunConfig,

@@ -1,7 +1,7 @@
-"""The cluster's configuration: resource names, defaults and policies, one document.
+"""The cluster's configuration: one document with resource names, defaults and policies.
 
-The `nvidia` section uses HAMi's own keys, and HAMi's documents read unchanged (`hami`). What
-they ask for and does not act here is named in a notice.
+The `nvidia` section uses HAMi's own keys, and HAMi's documents can be read unchanged (`hami`). Each
+of their keys that has no effect here is reported in a notice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", ma
 
 
 def _either_spelling(value: Any, words: tuple[str, ...], aliases: Mapping[str, str]) -> Any:
-    """A word of ours for one that HAMi's chart spells in its own way: `numa-first`, `binpack`."""
+    """Return our spelling of a word that HAMi's chart spells differently (`numa-first`)."""
     if not isinstance(value, str):
         return value
     plain = value.strip().replace("-", "").lower()
@@ -63,7 +63,7 @@ MigStrategy = Annotated[Literal["none", "single", "mixed"], BeforeValidator(_mig
 
 
 def _one_for_none(value: Any) -> Any:
-    """HAMi reads 0 as not given."""
+    """Return 1 for 0, which HAMi reads as not set."""
     return 1 if value in (0, "0") else value
 
 
@@ -88,11 +88,11 @@ KNOWN_MIG_PROFILES = (
     *("4g.47gb", "4g.48gb", "4g.71gb", "4g.90gb", "4g.93gb", "4g.96gb", "7g.40gb", "7g.80gb"),
     *("7g.94gb", "7g.96gb", "7g.141gb", "7g.180gb", "7g.186gb"),
 )
-"""Of A30 to GB200. Source: NVIDIA's MIG User Guide, Supported MIG Profiles."""
+"""The profiles of A30 to GB200. Source: NVIDIA's MIG User Guide, Supported MIG Profiles."""
 
 
 class MigProfiles(_Section):
-    """MIG profiles of devices whose model contains one of `models`."""
+    """The MIG profiles allowed on devices whose model name contains one of `models`."""
 
     models: Annotated[tuple[str, ...], Field(min_length=1)]
     profiles: Annotated[
@@ -101,7 +101,7 @@ class MigProfiles(_Section):
 
 
 class NvidiaConfig(_Section):
-    """NVIDIA's resource names and defaults, in HAMi's words."""
+    """NVIDIA's resource names and defaults, under HAMi's keys."""
 
     resource_count_name: ResourceName = "nvidia.com/gpu"
     resource_memory_name: ResourceName = "nvidia.com/gpumem"
@@ -109,62 +109,64 @@ class NvidiaConfig(_Section):
     resource_core_name: ResourceName = "nvidia.com/gpucores"
     resource_priority_name: ResourceName = "nvidia.com/priority"
     device_split_count: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Requests that one device serves at most, unless the device's spec has a number."""
+    """The most requests that one device serves, unless the device's spec sets its own number."""
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Factor between a device's memory and what may be given away, unless its spec has one."""
+    """Factor from a device's memory to its allocatable memory, unless its spec sets its own."""
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """The same for compute."""
+    """The same factor for compute."""
     pre_configured_device_memory: Annotated[int, Field(ge=0, le=64 << 20)] = 0
-    """MiB of a device whose driver does not report its memory (GB10), unless its spec has it; 0:
-    nothing is given of such a device."""
+    """Memory in MiB of a device whose driver does not report it (GB10), unless the device's spec
+    sets it. With 0, no memory of such a device is allocated."""
     default_memory: Annotated[int, Field(ge=0)] = Field(
         default=0,
         validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory"),
         serialization_alias="defaultMem",
     )
-    """MiB per device for a request that gives no memory; 0: all of it."""
+    """MiB per device for a request that sets no memory. 0 means all of the device's memory."""
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
-    """Percent of compute for a request that gives none; 0: no reservation."""
+    """Percent of compute for a request that sets none. 0 means no reservation."""
     default_gpu_num: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1, le=64)] = Field(
         default=1,
         validation_alias=AliasChoices("defaultGPUNum", "default_gpu_num"),
         serialization_alias="defaultGPUNum",
     )
-    """Devices for a request that names memory or cores only."""
+    """The number of devices for a request that names only memory or cores."""
     memory_factor: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1)] = 1
-    """MiB that one unit of the memory resource stands for."""
+    """The number of MiB in one unit of the memory resource."""
     gpu_core_policy: Annotated[CorePolicy, BeforeValidator(_core_word)] = "Default"
-    """When compute shares hold for containers without a variable of their own."""
+    """When compute limits are enforced for containers that do not set the variable themselves."""
     disable_core_limit: bool = False
-    """Compute shares are counted and not enforced, whatever `gpuCorePolicy` is."""
+    """Count compute shares but never enforce them, whatever `gpuCorePolicy` says."""
     runtime_class_name: Annotated[str, Field(max_length=253)] = ""
-    """Set on pods that ask for a GPU and name no runtime class. Empty: leave them alone."""
+    """The runtime class set on pods that ask for a GPU and name none. Empty: do not set one."""
     mig_profile_allowlist: tuple[MigProfiles, ...] = ()
-    """MIG profiles that are used, by model; a model that no row names has all of its profiles."""
+    """MIG profiles that may be used, by model. A model that no row names may use all its
+    profiles."""
     mig_strategy: MigStrategy = "none"
-    """How devices in MIG mode are given. none: instances are made for claims. single, mixed: as an
-    administrator made them; pods ask by the count alone, or by `nvidia.com/mig-<profile>`."""
+    """How devices in MIG mode are shared. none: instances are made on demand. single, mixed: the
+    instances that an administrator made are handed out; pods ask by the count alone (single) or by
+    `nvidia.com/mig-<profile>` (mixed)."""
     mig_profiles: tuple[MigProfileName, ...] = KNOWN_MIG_PROFILES
-    """Profiles that pods can name in a resource where `migStrategy` is mixed."""
+    """The profiles that pods can name in a resource if `migStrategy` is mixed."""
 
     @property
     def mig_resources(self) -> Mapping[str, str]:
-        """Profiles by the resource that names them; none unless the strategy is mixed."""
+        """Profiles by the resource that names them; empty unless the strategy is mixed."""
         if self.mig_strategy != "mixed":
             return {}
         return {names.mig_resource(profile): profile for profile in self.mig_profiles}
 
     @property
     def core_policy(self) -> CorePolicy:
-        """When compute shares hold where the container has none."""
+        """The core policy of containers that set none themselves."""
         return "Disable" if self.disable_core_limit else self.gpu_core_policy
 
     def usable_profiles(self, model: str, profiles: Iterable[str]) -> frozenset[str]:
-        """Which of a device's MIG profiles may be used.
+        """Return the MIG profiles of a device that may be used.
 
-        The first row that names a part of the model decides. A name that the driver does not have
-        means its profiles of as many slices: drivers differ in the memory of one profile's name
-        (`7g.79gb`, `7g.80gb`).
+        The first row that matches a part of the model name decides. If the driver has no profile of
+        a listed name, its profiles with the same number of slices are allowed instead, because
+        drivers differ in the memory size they put into a name (`7g.79gb`, `7g.80gb`).
         """
         given = frozenset(profiles)
         for row in self.mig_profile_allowlist:
@@ -180,26 +182,27 @@ def _slices(profile: str) -> str:
 
 
 class DeviceFilter(_Section):
-    """Devices by UUID and by index."""
+    """Devices selected by UUID and by index."""
 
     uuid: tuple[str, ...] = ()
     index: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class NodeConfig(_Section):
-    """What one node, or the nodes with some labels, have of their own; absent: the section's."""
+    """Settings for one node or for nodes with some labels; unset keys keep the section's value."""
 
     name: str = ""
     selector: dict[str, str] = Field(default_factory=dict)
-    """Labels that a node must have, all of them, where there is no name."""
+    """If there is no name: the labels that a node must have, all of them."""
     device_split_count: Annotated[int, Field(ge=1, le=1000)] | None = None
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
     pre_configured_device_memory: Annotated[int, Field(ge=0, le=64 << 20)] | None = None
     mig_strategy: MigStrategy | None = None
-    """For the node's devices; what pods write follows from the section's."""
+    """The strategy for the node's devices. The resource names that pods use follow the
+    section's."""
     filter_devices: DeviceFilter = Field(default_factory=DeviceFilter)
-    """Devices that are left out: they are not shown and not given away."""
+    """Devices to leave out: they are neither published nor allocated."""
 
     @model_validator(mode="after")
     def _is_of_some_node(self) -> NodeConfig:
@@ -208,7 +211,7 @@ class NodeConfig(_Section):
         return self
 
     def holds_for(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node is meant."""
+        """Return True if this entry applies to the node."""
         if self.name:
             return self.name == name
         return self.selector.items() <= dict(labels).items()
@@ -216,14 +219,14 @@ class NodeConfig(_Section):
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The `nvidia` section as it holds on one node, and the devices that are left out there."""
+    """The `nvidia` section as it applies to one node, and the devices left out there."""
 
     nvidia: NvidiaConfig
     uuids: frozenset[str] = frozenset()
     indices: frozenset[int] = frozenset()
 
     def leaves_out(self, uuid: str, index: int) -> bool:
-        """Whether a device is none of ours on this node."""
+        """Return True if the device is left out on this node."""
         return uuid in self.uuids or index in self.indices
 
 
@@ -231,12 +234,12 @@ class AliyunConfig(_Section):
     """Alibaba ACK's resource names."""
 
     resource_memory_name: ResourceName = "aliyun.com/gpu-mem"
-    """GiB, for all devices of the container together."""
+    """Memory in GiB, for all devices of the container together."""
     resource_core_name: ResourceName = "aliyun.com/gpu-core.percentage"
     resource_count_name: ResourceName = "aliyun.com/gpu-count"
     gpu_count_means: Literal["percent", "cards"] = "percent"
-    """What the count means beside memory: percent of a device's compute, or devices. Alone:
-    devices."""
+    """The meaning of the count when memory is asked for too: percent of a device's compute, or a
+    number of devices. Without memory it is always a number of devices."""
 
 
 class VolcanoConfig(_Section):
@@ -247,58 +250,60 @@ class VolcanoConfig(_Section):
     resource_memory_percentage_name: ResourceName = "volcano.sh/vgpu-memory-percentage"
     resource_core_name: ResourceName = "volcano.sh/vgpu-cores"
     memory_factor: Annotated[int, Field(ge=1)] = 1
-    """MiB that one unit of the memory resource stands for."""
+    """The number of MiB in one unit of the memory resource."""
 
 
 class SchedulingConfig(_Section):
-    """What holds where a claim, pod or node has no policy."""
+    """Defaults for claims, pods and nodes that set no policy of their own."""
 
     node_policy: Annotated[NodePolicy, BeforeValidator(_node_word)] = "Binpack"
-    """How to choose among nodes."""
+    """The policy that chooses among nodes."""
     device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
-    """How to choose among the devices of a node."""
+    """The policy that chooses among the devices of a node."""
     quota_at: Literal["Scheduling", "Admission"] = "Scheduling"
-    """When a pod above its namespace's quota is refused: it waits for room, or is not created."""
+    """When a pod above its namespace's quota is refused: it is created and waits for room
+    (Scheduling), or it is not created (Admission)."""
     max_claim_priority: int = 1000
-    """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
+    """The highest `schedulingPriority` of a claim. It is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
-    """After waiting this long, a request gets devices earmarked as they become free. 0: never."""
+    """After this wait, devices that become free are earmarked for the request. 0 means never."""
     mode: Literal["Extender", "Gate"] = "Extender"
-    """How a decision is handed over. Extender: kube-scheduler asks us at Filter and Bind. Gate: GPU
-    pods are created behind a scheduling gate, which is lifted once their devices are reserved; for
-    clusters whose kube-scheduler cannot be configured."""
+    """How kube-scheduler learns the decision. Extender: kube-scheduler calls the extender at Filter
+    and Bind. Gate: GPU pods are created with a scheduling gate, which is removed once their devices
+    are reserved; use it in clusters whose kube-scheduler cannot be configured."""
     scheduler_name: str = "vgpu-scheduler"
-    """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone. In mode Gate
-    no such scheduler runs: pods that name it get `default-scheduler`."""
+    """The scheduler set on pods that ask for a GPU and name none. Empty: do not set one. In mode
+    Gate this scheduler does not run, and pods that name it get `default-scheduler`."""
     scheduler_aliases: tuple[str, ...] = ("volcano",)
-    """Names of other schedulers that GPU pods may carry: `schedulerName` takes their place, except
-    in a pod of a Volcano PodGroup, which only Volcano starts together with the others."""
+    """Other scheduler names that GPU pods may carry. They are replaced by `schedulerName`, except
+    in a pod of a Volcano PodGroup, because only Volcano starts such pods together."""
 
 
 class ViewsConfig(_Section):
-    """What is written for people and tools that read other systems' records; never read back."""
+    """Records written for people and tools that expect HAMi's; we never read them back."""
 
     hami_node_register: bool = True
-    """Each agent lists its devices in the Node's annotation `hami.io/node-nvidia-register`."""
+    """Each agent lists its devices in its Node's annotation `hami.io/node-nvidia-register`."""
     hami_metrics: bool = True
-    """Each agent shows use under HAMi's metric names beside ours."""
+    """Each agent also exports usage under HAMi's metric names."""
     hami_events: bool = False
-    """HAMi's events (`FilteringFailed` …) beside ours: a write for each refusal, two a binding."""
+    """Also write HAMi's events (`FilteringFailed` …): one write per refusal and two per binding."""
 
 
 class LoggingConfig(_Section):
-    """What our processes log. Taken up live, without a restart."""
+    """The logging of all our processes. Changes apply without a restart."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = None
-    """None: what each process was started with (`--log-level`)."""
+    """None: keep the level that each process was started with (`--log-level`)."""
 
 
 class VendorsConfig(_Section):
     """Devices of other vendors."""
 
     leave_alone: tuple[str, ...] = ("amd",)
-    """Kinds whose pods are neither changed nor placed. AMD's own device plugin, which registers no
-    devices, has the same word for a device as HAMi's: write `[]` where HAMi's serves them."""
+    """Kinds whose pods are neither changed nor placed by us. The default is `amd`, because AMD's
+    own device plugin, which registers no devices, uses the same resource name as HAMi's. Write `[]`
+    if HAMi's plugin serves AMD devices."""
 
     @field_validator("leave_alone")
     @classmethod
@@ -311,7 +316,7 @@ class VendorsConfig(_Section):
 
 
 class ClusterConfig(_Section):
-    """The whole document."""
+    """The whole configuration document."""
 
     nvidia: NvidiaConfig = Field(default_factory=NvidiaConfig)
     aliyun: AliyunConfig = Field(default_factory=AliyunConfig)
@@ -321,10 +326,10 @@ class ClusterConfig(_Section):
     views: ViewsConfig = Field(default_factory=ViewsConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
     nodes: tuple[NodeConfig, ...] = ()
-    """What single nodes have of their own, by name or by labels; HAMi's `nodeconfig`."""
+    """Settings of single nodes, by name or by labels; HAMi's `nodeconfig`."""
 
     def on_node(self, name: str, labels: Mapping[str, str]) -> NodeSettings:
-        """What holds on one node; of several entries for it a later one wins, key by key."""
+        """Return the settings of a node; where several entries match, later ones win key by key."""
         own: dict[str, Any] = {}
         uuids: frozenset[str] = frozenset()
         indices: frozenset[int] = frozenset()
@@ -335,18 +340,19 @@ class ClusterConfig(_Section):
                     *("pre_configured_device_memory", "mig_strategy"),
                 )
                 given = {key: getattr(entry, key) for key in keys}
-                own |= {key: value for key, value in given.items() if value}  # HAMi's 0: not set
+                own |= {key: value for key, value in given.items() if value}  # HAMi: 0 is not set
                 if "filter_devices" in entry.model_fields_set:
                     uuids = frozenset(entry.filter_devices.uuid)
                     indices = frozenset(entry.filter_devices.index)
         return NodeSettings(self.nvidia.model_copy(update=own), uuids, indices)
 
     def managed_resources(self) -> dict[str, bool]:
-        """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.
+        """Return a scheduler configuration's managed resources and their `ignoredByScheduler`.
 
-        The count is never ignored: a kubelet that knows no such resource admits without asking.
-        Other vendors' are, as HAMi has it: their plugins register devices on the Node, and only
-        those are given; what the kubelet counts is no measure of them.
+        The count is never ignored: a kubelet that does not know a resource admits the pod
+        unchecked, so the scheduler must check the count. Other vendors' resources are ignored, as
+        in HAMi: their plugins register devices on the Node, and only those devices are allocated,
+        whatever the kubelet counts.
         """
         nvidia, aliyun, volcano = self.nvidia, self.aliyun, self.volcano
         ignored = (
@@ -362,9 +368,9 @@ class ClusterConfig(_Section):
         return {nvidia.resource_count_name: False, **dict.fromkeys([*ignored, *others], True)}
 
     def request_resources(self) -> frozenset[str]:
-        """What the webhooks' expressions name: pods that ask for one of these are ours.
+        """Return the resource names in the webhooks' expressions: a pod that asks for one is ours.
 
-        Of another vendor that is the count, or another word that asks for devices.
+        For other vendors these are the count and any other resource that asks for devices.
         """
         amounts = {
             name for kind in kinds() for name in kind.resources if name not in kind.requested_by
@@ -372,22 +378,22 @@ class ClusterConfig(_Section):
         return frozenset(self.managed_resources()) - amounts
 
     def added_resources(self) -> list[str]:
-        """The names in neither the expressions nor the scheduler's configuration as shipped."""
+        """Return the names missing from the shipped expressions and scheduler configuration."""
         return sorted(self.managed_resources().keys() - ClusterConfig().managed_resources().keys())
 
 
 def read_cluster_config(
     document: Any, report: Callable[[hami.Notice], None] | None = None
 ) -> ClusterConfig:
-    """A parsed document as configuration: ours, or any of HAMi's.
+    """Read a parsed document as configuration, whether it is ours or any of HAMi's.
 
     Args:
-        document: As it was read from YAML or JSON.
-        report: Called for each key that was accepted and does nothing.
+        document: The parsed YAML or JSON.
+        report: Called for each key that was accepted and has no effect.
 
     Raises:
-        BadInput: names the path, the value and what would be right, for the first of the errors.
-            Nothing was reported then.
+        BadInput: Something is wrong; the first error, with its path, value and what to write
+            instead. No notice has been reported in this case.
     """
     found = hami.translated(document)
     try:
@@ -401,7 +407,7 @@ def read_cluster_config(
 
 
 def _bad_input(error: ValidationError, origin: Callable[[str], str]) -> BadInput:
-    """Return the first error, under the path that its field has in the document that was given."""
+    """Return the first error, with the path that its field has in the user's document."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "extra_forbidden":
         field = origin(path(first["loc"]))
@@ -413,7 +419,7 @@ def _bad_input(error: ValidationError, origin: Callable[[str], str]) -> BadInput
 
 
 def _meant(location: tuple[int | str, ...]) -> str:
-    """The key that resembles an unknown one."""
+    """Return the suggestion `did you mean …?` if a known key resembles the unknown one."""
     model: type[BaseModel] = ClusterConfig
     for part in location[:-1]:
         model = _MODELS.get(str(part), model)

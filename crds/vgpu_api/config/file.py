@@ -1,8 +1,8 @@
-"""The configuration where it is mounted: a file, or the folder of one or several ConfigMaps.
+"""The configuration as it is mounted: a file, or a folder of one or more ConfigMaps.
 
-in force ──look: another valid content──► new one in force (look returns it, once)
+in force ──look: changed and valid──► the new one is in force (look returns it, once)
 ▲  └─────look: the content is wrong──► the old one stays in force (look raises, once)
-└── look: nothing new, or the file cannot be read for a moment
+└── look: no change, or the file cannot be read at the moment
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from vgpu_api.errors import BadInput
 
 
 def config_text(path: Path) -> str:
-    """The document in a file; of a folder a ConfigMap whose data are its files.
+    """Return the document in a file; a folder is read as a ConfigMap whose data are its files.
 
-    A folder is what a volume makes of ConfigMaps, HAMi's three among them: a file for each key.
+    A volume made of ConfigMaps, HAMi's three among them, has one file for each key.
 
     Raises:
-        BadInput: a file is not text.
-        OSError: it cannot be read.
+        BadInput: A file is not text.
+        OSError: A file cannot be read.
     """
     try:
         if not path.is_dir():
@@ -40,11 +40,11 @@ def config_text(path: Path) -> str:
 def load_cluster_config(
     path: Path | None, report: Callable[[Notice], None] | None = None
 ) -> ClusterConfig:
-    """The configuration in a YAML file or a folder of files; the defaults when there is none.
+    """Load the configuration from a YAML file or a folder of files; the defaults if there is none.
 
     Raises:
-        BadInput: a file is not YAML, or something in it is wrong.
-        OSError: it cannot be read.
+        BadInput: A file is not YAML, or a value in it is wrong.
+        OSError: A file cannot be read.
     """
     if path is None:
         return ClusterConfig()
@@ -52,13 +52,13 @@ def load_cluster_config(
 
 
 class ConfigFile:
-    """A configuration that may change while it is in force.
+    """A configuration that may change while the process runs.
 
     Args:
-        path: Where it is mounted; None: the defaults, for ever.
-        config: What was read there at first.
-        report: Called for each key of a new configuration that does nothing.
-        stands_in: `config` is not what is mounted, which was wrong: any right one is new.
+        path: Where it is mounted. None: the defaults, which never change.
+        config: The configuration that was first read from there.
+        report: Called for each key of a new configuration that has no effect.
+        stands_in: `config` replaces a mounted document that was wrong, so any valid one is new.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class ConfigFile:
         self._seen: str | None = None
 
     def look(self) -> ClusterConfig | None:
-        """The new configuration, whole and valid; None where the one in force stays.
+        """Return the new configuration if there is a valid one, else None.
 
         Raises:
-            BadInput: the content is wrong; raised once for the same content.
+            BadInput: The content is wrong; raised once for the same content.
         """
         if self._path is None:
             return None
         try:
             text = config_text(self._path)
         except OSError:
-            return None  # links of the kubelet's change under a reader; it looks again soon
+            return None  # the kubelet is swapping its links; the next look reads them
         if text == self._seen:
             return None
         self._seen = text

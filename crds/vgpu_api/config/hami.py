@@ -1,10 +1,10 @@
-"""HAMi's configuration documents, read as they are: each key acts here or is named in a notice.
+"""HAMi's configuration documents, read as they are: each key takes effect or causes a notice.
 
-What is understood: `device-config.yaml` (a section a vendor), the flat keys `nvidia.defaultMem:
-"1000"`, `config.json` with `nodeconfig`, the ConfigMaps that hold any of these
-(`hami-scheduler-device`, `hami-device-config`, `hami-device-plugin`), lists of ConfigMaps, and the
-chart's values `scheduler.defaultSchedulerPolicy`. The result is a document of our own, so that one
-reader judges every value. Source: HAMi v2.10, pkg/device/nvidia and charts/hami.
+It reads `device-config.yaml` (one section per vendor), the flat keys `nvidia.defaultMem: "1000"`,
+`config.json` with `nodeconfig`, the ConfigMaps that hold any of these (`hami-scheduler-device`,
+`hami-device-config`, `hami-device-plugin`), lists of ConfigMaps, and the chart's values
+`scheduler.defaultSchedulerPolicy`. The result is a document in our own form, so that a single
+reader validates every value. Source: HAMi v2.10, pkg/device/nvidia and charts/hami.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VENDOR_SECTIONS = (
     *("ascend", "vnpus", "cambricon", "hygon", "metax", "mthreads", "enflame", "kunlun"),
     *("kunlunxin", "iluvatars", "iluvatar", "amd", "awsneuron", "vastai", "biren"),
 )
-"""HAMi's sections of other vendors."""
+"""The sections that HAMi's documents have for other vendors."""
 
 WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "enableNumaTopology": (
@@ -57,7 +57,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
         "the agent knows which pod a container belongs to; no preference is needed",
     ),
 }
-"""By key: values that ask for nothing, and what to use instead of the others."""
+"""By key: the values that ask for nothing, and what to use instead of any other value."""
 
 _NODE_KEYS = {
     "name": "name",
@@ -74,7 +74,7 @@ _NODE_KEYS = {
     "enablenumatopology": "enableNumaTopology",
     "enablegetpreferredallocation": "enableGetPreferredAllocation",
 }
-"""HAMi matches the keys of JSON in any case; ours are in camel case."""
+"""Our spelling of each key. HAMi matches JSON keys in any case; ours are in camel case."""
 
 _MADE_ON_DEMAND = (
     "operatingmode mig makes instances on demand; leave it out to give those that an administrator "
@@ -90,7 +90,7 @@ _MOST_VALUES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A key that was accepted and does nothing, and what to use instead."""
+    """A key that was accepted but has no effect, with what to use instead."""
 
     field: str
     value: Any
@@ -104,15 +104,15 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A document in our own keys, not checked yet, and what of the given one is not in it."""
+    """A document under our own keys, not validated yet, with notices about keys left out of it."""
 
     document: dict[str, Any]
     notices: tuple[Notice, ...]
     origins: Mapping[str, str]
-    """By path in `document`: the path that it has in the given one, where they differ."""
+    """By path in `document`: the path in the user's document, where the two differ."""
 
     def origin(self, field: str) -> str:
-        """Return the path in the given document of a field of this one."""
+        """Return the path that a field of this document has in the user's document."""
         parts = [at.start() for at in re.finditer(r"[.\[]", field)] + [len(field)]
         for end in reversed(parts):
             if (found := self.origins.get(field[:end])) is not None:
@@ -122,23 +122,23 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was taken from the documents so far."""
+    """What has been read from the documents so far."""
 
     sections: dict[str, Any]
     notices: list[Notice]
     origins: dict[str, str]
 
     def came_from(self, field: str, given: str) -> None:
-        """Note where a field of ours stands in the given document."""
+        """Record the path in the user's document that one of our fields came from."""
         if field != given:
             self.origins[field] = given
 
 
 def translated(given: Any) -> Translated:
-    """A document of HAMi's or of ours as one of ours.
+    """Translate a document of HAMi's, or one of ours, into our own form.
 
     Raises:
-        BadInput: it is no document, or a text inside a ConfigMap cannot be read.
+        BadInput: It is not a document, or a text inside a ConfigMap cannot be read.
     """
     reading = _Reading({}, [], {})
     _refuse_endless(given, "document")
@@ -149,10 +149,10 @@ def translated(given: Any) -> Translated:
 
 
 def parsed(text: str, field: str) -> Any:
-    """One YAML document (JSON is YAML); None for an empty one.
+    """Parse one YAML document (JSON is YAML); return None for an empty one.
 
     Raises:
-        BadInput: it is none, or longer than an object of the API server can be.
+        BadInput: It is not YAML, or is longer than an object of the API server can be.
     """
     if len(text) > _MOST_TEXT:
         raise BadInput(field=field, fault=Fault.TOO_LONG, detail="may not be more than 1 MiB")
@@ -161,14 +161,14 @@ def parsed(text: str, field: str) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(field=field, value=_first_line(error), expected="a YAML document") from error
     except (LookupError, AttributeError, TypeError) as error:
-        # What a tag such as !!int or !!bool is given goes unchecked there.
+        # The YAML library does not check what a tag such as !!int or !!bool is applied to.
         raise BadInput(field=field, value=str(error), expected="a YAML document") from error
     _refuse_endless(document, field)
     return document
 
 
 def _refuse_endless(document: Any, field: str) -> None:
-    """YAML can name a part of itself: what never ends, or is larger than it looks, is refused."""
+    """Refuse documents that never end or grow when expanded: YAML can refer to its own parts."""
     waiting = [(document, 0)]
     for _ in range(_MOST_VALUES):
         if not waiting:
@@ -187,7 +187,7 @@ def _refuse_endless(document: Any, field: str) -> None:
 
 
 def _documents(given: Any, path: str) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """The documents in what was given, each with the path that its keys begin with."""
+    """Settings for one node or for nodes with some labels; unset keys keep the section's value."""
     if given is None:
         return
     if isinstance(given, list):
@@ -229,7 +229,7 @@ def _config_map(given: dict[Any, Any], path: str) -> Iterator[tuple[str, dict[An
 
 
 def _take(field: str, key: str, value: Any, reading: _Reading) -> None:
-    """Put one key of a document where ours has it."""
+    """Move one key of a document to its place in ours."""
     section, dot, rest = key.partition(".")
     if key == "nodeconfig":
         _nodes(field, value, reading)
@@ -256,9 +256,10 @@ def _take(field: str, key: str, value: Any, reading: _Reading) -> None:
 
 
 def _lost(field: str, value: Any) -> Iterator[Notice]:
-    """Name what another vendor's section would change: words of pods, and what amounts mean.
+    """Report what pods would miss of another vendor's section: renamed resources and units.
 
-    The general notice about the section does not show that pods with a renamed word get nothing.
+    The general notice about the section does not say that pods asking by a renamed resource get
+    nothing.
     """
     if isinstance(value, list):
         for at, item in enumerate(value):
@@ -282,7 +283,7 @@ def _lost(field: str, value: Any) -> Iterator[Notice]:
 
 @cache
 def _known() -> frozenset[str]:
-    """Return the words of vendors that pods are served by, or are refused with by name."""
+    """Return the resource names that are served, and those that are refused by name."""
     words = ((*kind.resources, *kind.unsupported.resources) for kind in kinds())
     return frozenset(name for some in words for name in some)
 
@@ -293,7 +294,7 @@ def _section(sections: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _nvidia(field: str, value: Any, reading: _Reading) -> None:
-    """Put what acts into the section; keys that do nothing become notices."""
+    """Copy the keys that take effect into the section; the others become notices."""
     kept = reading.sections[NVIDIA] = _section(reading.sections, NVIDIA)
     if value is None:
         return
@@ -317,14 +318,14 @@ def _does_nothing(field: str, name: str, given: Any, notices: list[Notice]) -> b
 
 
 def _same(given: Any, value: Any) -> bool:
-    """Equal, or the same in the text of a flat key."""
+    """Return True if both are equal, or one is the text of the other in a flat key."""
     if isinstance(given, str) and not isinstance(value, str):
         return given.strip().lower() == json.dumps(value)
     return type(given) is type(value) and bool(given == value)
 
 
 def _nodes(field: str, value: Any, reading: _Reading) -> None:
-    """Put the entries of `nodeconfig` after those that are there."""
+    """Append the entries of `nodeconfig` to those read so far."""
     if value is None:
         return
     if not isinstance(value, list):
@@ -353,7 +354,7 @@ def _nodes(field: str, value: Any, reading: _Reading) -> None:
 
 
 def _instances_are_made(entry: Mapping[Any, Any]) -> bool:
-    """Whether HAMi itself divides the node's devices, whatever `migstrategy` stands beside it."""
+    """Return True if HAMi itself divides the node's devices, whatever `migstrategy` says."""
     return any(
         str(key).lower() == "operatingmode" and str(given).strip().lower() == "mig"
         for key, given in entry.items()
@@ -361,7 +362,7 @@ def _instances_are_made(entry: Mapping[Any, Any]) -> bool:
 
 
 def _helm(field: str, value: dict[Any, Any], reading: _Reading) -> None:
-    """Put the chart's values of its scheduler: policies and the scheduler's name."""
+    """Copy the chart's scheduler values: the policies and the scheduler's name."""
     scheduling = _section(reading.sections, "scheduling")
     for key, given in value.items():
         if key == "defaultSchedulerPolicy" and isinstance(given, dict):

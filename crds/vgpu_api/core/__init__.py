@@ -1,4 +1,4 @@
-"""Narrow, typed views of core Kubernetes kinds: only the fields we read, all of them checked."""
+"""Narrow, typed views of core Kubernetes kinds, with only the fields that we read."""
 
 from vgpu_api.core.node import Node, Taint
 from vgpu_api.core.pod import (

@@ -1,4 +1,4 @@
-"""A node, as far as placing pods on it is concerned."""
+"""The fields of a Node that matter for placing pods on it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Taint(ApiModel):
 
 
 class NodeSpec(ApiModel):
-    """What of a node's spec we read."""
+    """The fields of a node's spec that we read."""
 
     unschedulable: bool = False
     taints: list[Taint] = Field(default_factory=no_items)
 
 
 class NodeStatus(ApiModel):
-    """What of a node's status we read."""
+    """The fields of a node's status that we read."""
 
     conditions: list[Condition] = Field(default_factory=no_items)
     capacity: dict[str, str | int] = Field(default_factory=no_entries)
@@ -40,5 +40,5 @@ class Node(ApiModel):
 
     @property
     def is_ready(self) -> bool:
-        """Its kubelet reports so."""
+        """True if the node's condition Ready is True."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)

@@ -1,4 +1,4 @@
-"""A pod, as far as sharing GPUs is concerned."""
+"""The fields of a Pod that matter for sharing GPUs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_
 _ENDS_OF_ACCEPTED_PODS = frozenset(
     {"DeadlineExceeded", "Preempting", "Terminated", "NodeLost", "Shutdown"}
 )
-"""Reasons of failed pods that are not about the node's willingness: activeDeadlineSeconds, room for
-a critical pod, and the ends of a node that shuts down or is lost, which its conditions show."""
+"""Reasons of failed pods that do not mean that the node refused them: activeDeadlineSeconds,
+preemption by a critical pod, and a node that shut down or was lost, which its conditions show."""
 
 
 class EnvVar(ApiModel):
-    """An environment variable; `value` is absent when it comes from elsewhere."""
+    """An environment variable; `value` is absent if it has a `valueFrom`."""
 
     name: str = ""
     value: str | None = None
 
 
 class ResourceRequirements(ApiModel):
-    """Limits and requests, quantities by resource name (canonicalised by the API server)."""
+    """Limits and requests: quantities by resource name, canonicalised by the API server."""
 
     limits: dict[str, str | int] = Field(default_factory=no_entries)
     requests: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class SecurityContext(ApiModel):
-    """What of a container's security context matters here."""
+    """The fields of a container's security context that we read."""
 
     privileged: bool | None = None
 
 
 class VolumeMount(ApiModel):
-    """A mount of a container."""
+    """A volume mount of a container."""
 
     name: str = ""
     mount_path: str = ""
@@ -58,22 +58,22 @@ class Container(ApiModel):
     ports: list[dict[str, Any]] = Field(default_factory=no_items)
 
     def requested(self, resource: str) -> str | int | None:
-        """The quantity of a resource: the limit, or the request in its stead."""
+        """Return the quantity asked for of a resource: the limit, else the request."""
         limits = self.resources.limits
         return limits[resource] if resource in limits else self.resources.requests.get(resource)
 
     def env_value(self, name: str) -> str | None:
-        """The value of a variable written in the pod, if it is."""
+        """Return a variable's value if the pod's spec has it literally, else None."""
         return next((variable.value for variable in self.env if variable.name == name), None)
 
     @property
     def is_sidecar(self) -> bool:
-        """A restartable init container: it runs beside the app containers and counts with them."""
+        """True for a restartable init container, which runs beside the app containers."""
         return self.restart_policy == "Always"
 
 
 class Toleration(ApiModel):
-    """A taint that the pod bears."""
+    """A toleration of a taint."""
 
     key: str = ""
     operator: str = "Equal"
@@ -82,7 +82,7 @@ class Toleration(ApiModel):
 
 
 class NodeSelectorRequirement(ApiModel):
-    """One line of an affinity to nodes."""
+    """One requirement of a node affinity term."""
 
     key: str = ""
     operator: str = ""
@@ -90,22 +90,22 @@ class NodeSelectorRequirement(ApiModel):
 
 
 class NodeSelectorTerm(ApiModel):
-    """Lines that must all hold; without any it matches no node."""
+    """Requirements that must all be met; a term without any matches no node."""
 
     match_expressions: list[NodeSelectorRequirement] = Field(default_factory=no_items)
-    """About labels."""
+    """Requirements about labels."""
     match_fields: list[NodeSelectorRequirement] = Field(default_factory=no_items)
-    """About the node's name."""
+    """Requirements about the node's name."""
 
 
 class NodeSelector(ApiModel):
-    """Terms of which one must hold."""
+    """Terms of which one must match."""
 
     terms: list[NodeSelectorTerm] = Field(default_factory=no_items, alias="nodeSelectorTerms")
 
 
 class NodeAffinity(ApiModel):
-    """Which nodes a pod may go to; what it merely prefers is left to kube-scheduler."""
+    """The nodes that a pod may run on; preferences are left to kube-scheduler."""
 
     required: NodeSelector | None = Field(
         default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
@@ -113,7 +113,7 @@ class NodeAffinity(ApiModel):
 
 
 class Affinity(ApiModel):
-    """What of a pod's affinity we read."""
+    """The fields of a pod's affinity that we read."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: dict[str, Any] | None = None
@@ -121,19 +121,19 @@ class Affinity(ApiModel):
 
 
 class PodSpec(ApiModel):
-    """What of a pod's spec we read."""
+    """The fields of a pod's spec that we read."""
 
     node_name: Word = ""
     scheduler_name: Word = ""
     containers: list[Container] = Field(default_factory=no_items)
     init_containers: list[Container] = Field(default_factory=no_items)
     ephemeral_containers: list[Container] = Field(default_factory=no_items)
-    """Added for debugging while the pod runs; they ask for no resources."""
+    """Containers added for debugging while the pod runs; they ask for no resources."""
     node_selector: dict[str, str] = Field(default_factory=no_entries)
     tolerations: list[Annotated[Toleration, one_for_equals()]] = Field(default_factory=no_items)
     affinity: Affinity | None = None
     priority: int | None = None
-    """Of its PriorityClass, resolved by the API server."""
+    """The value of its PriorityClass, resolved by the API server."""
     priority_class_name: Word = ""
     active_deadline_seconds: int | None = None
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
@@ -152,23 +152,23 @@ class ContainerStatus(ApiModel):
     ready: bool = False
     state: dict[str, Any] = Field(default_factory=no_entries)
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
-    """What the container has; a resize is in the spec first."""
+    """The resources that the container has now; a resize appears in the spec first."""
     allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
-    """What the kubelet has admitted for it."""
+    """The resources that the kubelet has admitted for it."""
 
 
 class PodStatus(ApiModel):
-    """What of a pod's status we read."""
+    """The fields of a pod's status that we read."""
 
     phase: Word = ""
     reason: Word = ""
-    """Why the kubelet ended or refused it; of a pod whose containers just end there is none."""
+    """Why the kubelet ended or refused the pod; empty if its containers simply ended."""
     message: str = ""
     qos_class: Word = ""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
-    """What the pod as a whole has."""
+    """The resources that the pod as a whole has."""
     allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
     container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
@@ -183,12 +183,12 @@ class Pod(ApiModel):
 
     @property
     def is_terminal(self) -> bool:
-        """It has ended: nothing of it runs or will run."""
+        """True if the pod has ended: nothing of it runs or will run again."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def has_started(self) -> bool:
-        """Return True if a container of it runs or has run."""
+        """True if one of its containers runs or has run."""
         status = self.status
         if status.phase in ("Running", "Succeeded"):
             return True
@@ -199,10 +199,11 @@ class Pod(ApiModel):
 
     @property
     def is_rejected(self) -> bool:
-        """Return True if its node's kubelet refused it: it failed before anything of it started.
+        """True if the kubelet of its node refused it: it failed before any container started.
 
-        Kubernetes has no field for that, only a reason, and plugins of the kubelet bring reasons of
-        their own. So every reason counts but those of pods that a kubelet had accepted.
+        Kubernetes has no field for this, only a reason, and plugins of the kubelet add reasons of
+        their own. So every reason counts as a refusal, except those of pods that a kubelet had
+        accepted.
         """
         status = self.status
         return (
@@ -215,5 +216,5 @@ class Pod(ApiModel):
 
     @property
     def is_bound(self) -> bool:
-        """A node has been chosen."""
+        """True if a node has been chosen."""
         return bool(self.spec.node_name)

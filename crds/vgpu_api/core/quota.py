@@ -1,6 +1,6 @@
-"""A ResourceQuota, as far as it limits devices, and which pods it counts.
+"""A ResourceQuota, as far as it limits devices, and the rule for which pods it counts.
 
-A quota with scopes counts the pods that all of its scopes match. Source: Kubernetes, Resource
+A quota with scopes counts only the pods that match all of its scopes. Source: Kubernetes, Resource
 Quotas, Quota scopes.
 """
 
@@ -18,7 +18,7 @@ from vgpu_api.quantity import parse
 from vgpu_api.v1alpha1.base import ApiModel, Metadata
 
 _COMPUTE = ("cpu", "memory")
-"""The resources that make a pod's quality of service."""
+"""The resources that decide a pod's quality of service class."""
 _TERM_LISTS = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -26,13 +26,13 @@ _TERM_LISTS = (
 
 
 class PodScopes(NamedTuple):
-    """What the scopes of quotas ask about a pod.
+    """The properties of a pod that quota scopes test.
 
     Attributes:
-        terminating: It has a deadline for its run.
+        terminating: It has an active deadline.
         best_effort: It asks for neither CPU nor memory.
-        priority_class: The name of its PriorityClass; empty: it has none.
-        cross_namespace: It has affinity rules about pods of other namespaces.
+        priority_class: The name of its PriorityClass; empty if it has none.
+        cross_namespace: It has affinity rules that refer to pods of other namespaces.
     """
 
     terminating: bool = False
@@ -42,7 +42,7 @@ class PodScopes(NamedTuple):
 
     @classmethod
     def of(cls, pod: Pod) -> PodScopes:
-        """The pod's."""
+        """Return the scopes that a pod matches."""
         deadline = pod.spec.active_deadline_seconds
         return cls(
             deadline is not None and deadline >= 0,
@@ -53,14 +53,14 @@ class PodScopes(NamedTuple):
 
 
 class ScopeRequirement(ApiModel):
-    """One line of a scope selector."""
+    """One requirement of a scope selector."""
 
     scope_name: str = ""
     operator: str = ""
     values: list[str] = Field(default_factory=no_items)
 
     def matches(self, pod: PodScopes) -> bool:
-        """True if the line holds for a pod; an unknown scope matches none."""
+        """Return True if a pod meets the requirement; an unknown scope matches no pod."""
         if self.scope_name == "PriorityClass":
             return self._matches_class(pod.priority_class)
         match = _SCOPES.get(self.scope_name)
@@ -84,17 +84,17 @@ _SCOPES: Mapping[str, Callable[[PodScopes], bool]] = {
     "NotBestEffort": lambda pod: not pod.best_effort,
     "CrossNamespacePodAffinity": lambda pod: pod.cross_namespace,
 }
-"""VolumeAttributesClass is not among them: it is about PersistentVolumeClaims, not pods."""
+"""VolumeAttributesClass is missing here because it applies to PersistentVolumeClaims, not pods."""
 
 
 class ScopeSelector(ApiModel):
-    """Lines that must all hold."""
+    """Requirements that must all be met."""
 
     match_expressions: list[ScopeRequirement] = Field(default_factory=no_items)
 
 
 class ResourceQuotaSpec(ApiModel):
-    """What of a quota's spec we read."""
+    """The fields of a quota's spec that we read."""
 
     hard: dict[str, str | int] = Field(default_factory=no_entries)
     scopes: list[str] = Field(default_factory=no_items)
@@ -102,11 +102,11 @@ class ResourceQuotaSpec(ApiModel):
 
     @property
     def is_scoped(self) -> bool:
-        """True if the quota does not count every pod."""
+        """True if the quota counts only some pods."""
         return bool(self.scopes or (self.scope_selector and self.scope_selector.match_expressions))
 
     def counts(self, pod: PodScopes | None) -> bool:
-        """True if the quota counts a pod; None: there is no pod, and scopes are about pods."""
+        """Return True if the quota counts the pod; without a pod, only if it has no scopes."""
         if not self.is_scoped:
             return True
         if pod is None:
@@ -128,7 +128,7 @@ def _is_best_effort(pod: Pod) -> bool:
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
     spec = pod.spec
-    if spec.resources is not None:  # of the pod as a whole: containers do not matter then
+    if spec.resources is not None:  # pod-level resources: the containers' do not matter then
         return not _requests_compute([spec.resources])
     containers = (*spec.containers, *spec.init_containers)
     return not _requests_compute(container.resources for container in containers)

@@ -1,4 +1,4 @@
-"""Volumes and what is asked of them, as far as they decide where a pod can run."""
+"""The fields of volumes and volume claims that decide where a pod can run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word
 
 
 class VolumeResources(ApiModel):
-    """How much a PersistentVolumeClaim asks for."""
+    """The size that a PersistentVolumeClaim asks for."""
 
     requests: dict[str, str | int] = Field(default_factory=no_entries)
 
 
 class PersistentVolumeClaimSpec(ApiModel):
-    """What of a PersistentVolumeClaim's spec we read."""
+    """The fields of a PersistentVolumeClaim's spec that we read."""
 
     access_modes: list[Word] = Field(default_factory=no_items)
     resources: VolumeResources = Field(default_factory=VolumeResources)
@@ -30,7 +30,7 @@ class PersistentVolumeClaimSpec(ApiModel):
 
 
 class StoragePhase(ApiModel):
-    """Of the status of a claim or a volume its phase."""
+    """The phase in the status of a claim or a volume."""
 
     phase: Word = ""
 
@@ -44,7 +44,7 @@ class PersistentVolumeClaim(ApiModel):
 
 
 class ClaimReference(ApiModel):
-    """The claim that a volume is for; without a UID: the one of that name, when it comes."""
+    """The claim that a volume is reserved for; without a UID, the next claim of that name."""
 
     namespace: str = ""
     name: str = ""
@@ -59,13 +59,13 @@ class CSISource(ApiModel):
 
 
 class VolumeNodeAffinity(ApiModel):
-    """Which nodes reach a volume."""
+    """The nodes from which a volume can be reached."""
 
     required: NodeSelector | None = None
 
 
 class PersistentVolumeSpec(ApiModel):
-    """What of a PersistentVolume's spec we read."""
+    """The fields of a PersistentVolume's spec that we read."""
 
     capacity: dict[str, str | int] = Field(default_factory=no_entries)
     access_modes: list[Word] = Field(default_factory=no_items)
@@ -91,14 +91,14 @@ class PersistentVolume(ApiModel):
 
 
 class TopologyLine(ApiModel):
-    """A label that a node must have with one of the values."""
+    """A label that a node must have, with one of the values."""
 
     key: str = ""
     values: list[str] = Field(default_factory=no_items)
 
 
 class TopologyTerm(ApiModel):
-    """Lines that must all hold; without any it matches no node."""
+    """Requirements that must all be met; a term without any matches no node."""
 
     match_label_expressions: list[TopologyLine] = Field(default_factory=no_items)
 
@@ -113,7 +113,7 @@ class StorageClass(ApiModel):
 
 
 class AttachLimit(ApiModel):
-    """How many volumes of a driver a node attaches; None: as many as there are."""
+    """The number of a driver's volumes that a node can attach; None means no limit."""
 
     count: int | None = None
 
@@ -132,7 +132,7 @@ class CSINodeSpec(ApiModel):
 
 
 class CSINode(ApiModel):
-    """What CSI drivers report of a node, whose name it has."""
+    """The CSI drivers' report about the node of the same name."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: CSINodeSpec = Field(default_factory=CSINodeSpec)

@@ -1,4 +1,4 @@
-"""The kinds of vgpu.dev/v1alpha1, one a module."""
+"""The kinds of vgpu.dev/v1alpha1, one per module."""
 
 from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, OwnerReference
 from vgpu_api.v1alpha1.gpudevice import (

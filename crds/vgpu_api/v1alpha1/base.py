@@ -1,7 +1,7 @@
-"""What every kind shares: camelCase on the wire, metadata, conditions.
+"""What all kinds share: camelCase on the wire, metadata and conditions.
 
-The models are the source of the CRDs (see `vgpu_api.schema`): docstrings and field descriptions
-become `kubectl explain`, and `json_schema_extra` carries what pydantic has no word for.
+The CRDs are generated from the models (see `vgpu_api.schema`). Docstrings and field descriptions
+become the text of `kubectl explain`, and `json_schema_extra` has what pydantic cannot express.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ListMap = "x-kubernetes-list-map-keys"
 
 
 class ApiModel(BaseModel):
-    """A value on the wire: camelCase there, snake_case here; fields we do not know are ignored."""
+    """A value on the wire: camelCase there, snake_case here. Unknown fields are ignored."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -39,21 +39,22 @@ class ApiModel(BaseModel):
     )
 
     def model_post_init(self, context: Any, /) -> None:
-        """Keep the names of given fields once for all values that were given the same ones.
+        """Share one set of field names among all values on which the same fields are set.
 
-        Each value would have a set of its own, of up to 728 bytes, and a claim is seven values: a
-        third of the memory that the objects of a large cluster take. No code adds to such a set:
-        values are frozen, and a copy has its own.
+        Otherwise each value would have its own set of up to 728 bytes, and a claim consists of
+        seven
+        values: a third of the memory that the objects of a large cluster take. Sharing is safe
+        because values are frozen and a copy gets its own set.
         """
         given = _one_set(frozenset(self.__pydantic_fields_set__))
         _set(self, "__pydantic_fields_set__", given)
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object the API server sees: absent instead of null, defaults kept."""
+        """Return the JSON object for the API server: None is left out, defaults are kept."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
     def to_short_wire(self) -> dict[str, Any]:
-        """As `to_wire`, without what is read where a field is absent."""
+        """Return it like `to_wire`, without fields that have their default."""
         return self.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True, mode="json")
 
 
@@ -69,14 +70,14 @@ _LONGEST = 1 << 10
 
 
 def one_for_equals(*, kept: int = 1 << 10) -> WrapValidator:
-    """Reads equal JSON of a small value as one object, for the fields that are marked with it.
+    """Parse equal JSON of a small value to one shared object, for the fields marked with it.
 
     Values are frozen, so sharing is safe. Each device has a link to each other device of its node
-    and the amounts of its model, and the pods of a Deployment ask for the same: without this they
-    are a third of the memory that the objects of a large cluster take.
+    and the amounts of its model, and the pods of a Deployment ask for the same. Without sharing,
+    these values are a third of the memory that the objects of a large cluster take.
 
     Args:
-        kept: So many different values are remembered, whether or not an object still has them.
+        kept: The number of different values to remember, whether they are still in use or not.
     """
     known: dict[str, Any] = {}
 
@@ -97,11 +98,11 @@ def one_for_equals(*, kept: int = 1 << 10) -> WrapValidator:
 
 
 Word = Annotated[str, AfterValidator(sys.intern)]
-"""A text that many objects have in common: it is kept once, as long as one of them has it."""
+"""A text that many objects share: it is kept once, as long as one of them uses it."""
 
 
 class OwnerReference(ApiModel):
-    """Who owns the object: it goes when the owner goes."""
+    """The owner of the object; the object is deleted with it."""
 
     api_version: Word = ""
     kind: Word = ""
@@ -112,7 +113,7 @@ class OwnerReference(ApiModel):
 
 
 class Metadata(ApiModel):
-    """The part of an object's metadata that we read."""
+    """The object metadata that we read."""
 
     name: str = ""
     namespace: Word | None = None
@@ -135,11 +136,11 @@ Size = Annotated[
 """A Kubernetes quantity of bytes, such as 8Gi or 8192Mi."""
 Percent = Annotated[int, Field(ge=0, le=100)]
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
-"""A moment by RFC 3339."""
+"""A time in RFC 3339."""
 
 
 def _unset_time(value: object) -> object:
-    """The API server writes an unset time as null."""
+    """Turn null into an empty string: the API server writes an unset time as null."""
     return "" if value is None else value
 
 
@@ -149,15 +150,15 @@ class Condition(ApiModel):
     type: Annotated[Word, Field(max_length=64)]
     """What the condition is about."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """True, False or Unknown."""
     reason: Annotated[Word, Field(max_length=128)] = ""
-    """One CamelCase word for why."""
+    """The reason for the status, one CamelCase word."""
     message: Annotated[Word, Field(max_length=4096)] = ""
-    """The same for people."""
+    """An explanation for people."""
     last_transition_time: Annotated[Word, Field(max_length=64), BeforeValidator(_unset_time)] = ""
-    """When `status` changed last (RFC 3339)."""
+    """The time when `status` last changed (RFC 3339)."""
     observed_generation: int | None = None
-    """The generation of the spec that was read."""
+    """The generation of the spec that the condition is about."""
 
 
 ONE_OF_EACH_TYPE = Field(
@@ -165,5 +166,5 @@ ONE_OF_EACH_TYPE = Field(
     max_length=16,
     json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["type"]},
 )
-"""What a list of conditions is, as a field."""
+"""The declaration of a field that holds conditions."""
 Conditions = Annotated[list[Condition], ONE_OF_EACH_TYPE]

@@ -1,7 +1,8 @@
 """GPUDevice: one object per physical device, published by the agent of its node.
 
-`spec` has the administrator's settings (the agent never writes them after creation), `status` what
-the agent sees and, in `allocated` and `claims`, what the operator gave away: a view.
+`spec` has the administrator's settings, which the agent never writes after creation. `status` has
+the agent's observations. `allocated` and `claims` in it are written by the operator as a view of
+the claims.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ CorePolicy = Literal["Default", "Force", "Disable"]
 Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
 
 _NODES_KEPT = 1 << 14
-"""The devices of a node have equal owners, and mostly equal specs and conditions."""
+"""Cache size for values that the devices of a node share: owners, and mostly specs, conditions."""
 
 
 class DeviceMetadata(Metadata):
-    """The part of a device's metadata that we read."""
+    """The metadata of a device that we read."""
 
     owner_references: list[Annotated[OwnerReference, one_for_equals(kept=_NODES_KEPT)]] = Field(
         default_factory=no_items
@@ -45,7 +46,7 @@ class DeviceMetadata(Metadata):
 
 
 class GPUDeviceSpec(ApiModel):
-    """What the administrator wants of this device."""
+    """The administrator's settings for this device."""
 
     node_name: Annotated[
         Word,
@@ -63,41 +64,42 @@ class GPUDeviceSpec(ApiModel):
             },
         ),
     ]
-    """The node that holds the device. Set when the object is created, immutable."""
+    """The node that holds the device. Set at creation, immutable."""
     cordoned: bool = False
-    """Give nothing new on this device; what runs stays."""
+    """Allocate nothing new on this device. Running pods stay."""
     mode: DeviceMode = "Shared"
     """How the device is divided."""
     slots: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Requests that the device serves at most. Default: the configuration's, 10."""
+    """The most requests that the device serves at once. Default: the configuration's, 10."""
     memory: Size | None = None
-    """The device's memory where its driver does not report it, as on GB10. Default: the
-    configuration's `preConfiguredDeviceMemory`. A driver that reports it is believed instead."""
+    """The device's memory, for devices whose driver does not report it, such as GB10. Default: the
+    configuration's `preConfiguredDeviceMemory`. If the driver reports a size, that size is used."""
     memory_scaling: Scaling | None = None
-    """Factor between the device's memory and what is given away, such as 1.5. Default 1."""
+    """Factor from the device's memory to its allocatable memory, such as 1.5. Default 1."""
     core_scaling: Scaling | None = None
-    """Factor between the device's compute and what is given away. Default 1."""
+    """Factor from the device's compute to its allocatable compute. Default 1."""
     core_policy: CorePolicy = "Default"
-    """When compute shares are enforced: while others are active, always, or never."""
+    """When compute limits are enforced: only while others are active, always, or never."""
     mig_instances: MigInstances | None = None
-    """In MIG mode: OnDemand makes instances for claims; Static gives those that an administrator
-    made, and never makes or removes one. Default: by the configuration's `migStrategy`."""
+    """In MIG mode: OnDemand creates instances for claims. Static uses the instances that an
+    administrator created and never creates or deletes one. Default: the configuration's
+    `migStrategy`."""
 
     @property
     def memory_mib(self) -> int:
-        """The memory that the administrator gave, in MiB; 0 without any."""
+        """The memory set by the administrator, in MiB; 0 if none is set."""
         return 0 if self.memory is None else quantity.read_mib(self.memory)
 
 
 class Amount(ApiModel):
-    """An amount of a device."""
+    """An amount of a device's memory, compute and slots."""
 
     memory: Size = "0"
     """Memory, a quantity of bytes."""
     cores: int = 0
     """Compute, in percent of one device."""
     slots: int = 0
-    """Requests."""
+    """Slots: each serves one request."""
 
     @property
     def memory_mib(self) -> int:
@@ -107,44 +109,44 @@ class Amount(ApiModel):
 
 SharedAmount = Annotated[Amount, one_for_equals()]
 _LINKS_KEPT = 1 << 16
-"""Equal are those that lead to one device: 5,000 nodes with 8 devices have 40,000."""
+"""Cache size. Links to the same device are equal: 5,000 nodes with 8 devices have 40,000."""
 
 
 class Link(ApiModel):
-    """How the device reaches another device of its node."""
+    """The connection between the device and another device of its node."""
 
     peer: Annotated[str, Field(max_length=128)]
     """The other device's UUID."""
     type: Annotated[Word, Field(max_length=32)] = ""
     """NVLink, or the PCIe class of the path."""
     score: int = 0
-    """How well the two are connected; more is better."""
+    """Quality of the connection; higher is better."""
 
 
 class MigPlacement(ApiModel):
-    """A place on a device where an instance may lie."""
+    """A position on a device where an instance can be placed."""
 
     start: Annotated[int, Field(ge=0, le=63)] = 0
     """Its first memory slice."""
     size: Annotated[int, Field(ge=1, le=64)]
-    """How many memory slices it takes."""
+    """The number of memory slices."""
 
 
 class MigProfile(ApiModel):
-    """A kind of instance that a device can be cut into."""
+    """A kind of MIG instance that the device supports."""
 
     name: Annotated[str, Field(max_length=64)]
-    """As the driver spells it, such as 1g.5gb."""
+    """The profile's name, as the driver spells it, such as 1g.5gb."""
     memory: Size
-    """Memory of an instance."""
+    """The memory of an instance."""
     cores: Percent = 0
-    """Its part of the device's compute, percent."""
+    """The instance's share of the device's compute, in percent."""
     slices: Annotated[int, Field(ge=0, le=64)] = 0
-    """Its compute slices."""
+    """The instance's compute slices."""
     placements: Annotated[list[MigPlacement], Field(max_length=64)] = Field(
         default_factory=no_items
     )
-    """Where it may lie; no two instances share a slice."""
+    """The positions where an instance can be placed; no two instances share a slice."""
 
     @property
     def memory_mib(self) -> int:
@@ -153,14 +155,14 @@ class MigProfile(ApiModel):
 
 
 class MigStatus(ApiModel):
-    """Multi-instance mode of the device."""
+    """The device's multi-instance (MIG) state."""
 
     enabled: bool = False
-    """Whether the device is in MIG mode."""
+    """True if the device is in MIG mode."""
     static: bool = False
-    """Whether instances are given as an administrator made them: placements are where those lie."""
+    """True if an administrator creates the instances; placements are where those instances are."""
     profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=no_items)
-    """What the device may be cut into; nothing is given of a device that lists none."""
+    """The profiles that the device supports. A device that lists none serves no request."""
     instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(
         default_factory=no_items
     )
@@ -168,16 +170,16 @@ class MigStatus(ApiModel):
 
 
 class DevicePart(ApiModel):
-    """A part that a vendor's plugin makes of a device."""
+    """A part that a vendor's device plugin makes of a device."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
-    """As the node registers it, such as 3g.24gb."""
+    """The part's name, as the node registers it, such as 3g.24gb."""
     size: Annotated[int, Field(ge=1, le=1000)]
-    """By which pods ask for it."""
+    """The size by which pods ask for it."""
     memory: Size
-    """Its memory."""
+    """The part's memory."""
     cores: Annotated[int, Field(ge=1, le=100)]
-    """Its part of the device's compute, percent."""
+    """The part's share of the device's compute, in percent."""
 
     @property
     def memory_mib(self) -> int:
@@ -189,59 +191,59 @@ _PARTS_KEPT = 1 << 12
 
 
 class DeviceClaim(ApiModel):
-    """One claim that holds a part of the device."""
+    """A claim that holds a part of the device."""
 
     namespace: Name = ""
     """The claim's namespace."""
     name: Name = ""
     """The claim's name."""
     memory: Size = "0"
-    """Memory it holds."""
+    """The memory that the claim holds."""
     cores: int = 0
-    """Compute it holds, percent."""
+    """The compute that the claim holds, in percent."""
 
 
 class GPUDeviceStatus(ApiModel):
-    """What the agent sees, and what the operator gave away."""
+    """The device's observed state, and what is allocated on it."""
 
     vendor: Annotated[Word, Field(max_length=64)] = ""
-    """The maker, such as nvidia."""
+    """The vendor, such as nvidia."""
     index: int | None = None
     """The device's number on its node."""
     uuid: Annotated[str, Field(max_length=128)] = ""
-    """The device's own identity, as the driver spells it."""
+    """The device's UUID, as the driver spells it."""
     model: Annotated[Word, Field(max_length=128)] = ""
-    """The model's name, as the driver spells it."""
+    """The model name, as the driver spells it."""
     architecture: Annotated[Word, Field(max_length=64)] = ""
-    """The chip's generation."""
+    """The GPU architecture."""
     compute_capability: Annotated[Word, Field(max_length=16)] = ""
     """CUDA compute capability, such as 8.0."""
     driver_version: Annotated[Word, Field(max_length=64)] = ""
     """The driver's version."""
     runtime_version: Annotated[Word, Field(max_length=64)] = ""
-    """The newest CUDA version that the driver serves."""
+    """The newest CUDA version that the driver supports."""
     pci_bus_id: Annotated[Word, Field(max_length=64)] = Field(default="", alias="pciBusID")
-    """Where the device sits on the bus."""
+    """The device's PCI bus address."""
     numa_node: int | None = None
-    """The NUMA node it belongs to; absent when unknown."""
+    """The device's NUMA node; absent if unknown."""
     links: Annotated[
         list[Annotated[Link, one_for_equals(kept=_LINKS_KEPT)]], Field(max_length=64)
     ] = Field(default_factory=no_items)
-    """How it reaches the other devices."""
+    """Connections to the other devices of the node."""
     capacity: SharedAmount | None = None
-    """What the device has."""
+    """The device's physical memory, compute and slots."""
     allocatable: SharedAmount | None = None
-    """What may be given away: capacity times the scaling factors."""
+    """The amounts that can be allocated: capacity times the scaling factors."""
     mig: Annotated[MigStatus, one_for_equals()] | None = None
-    """Multi-instance mode."""
+    """The device's multi-instance (MIG) state."""
     parts: Annotated[
         list[Annotated[DevicePart, one_for_equals(kept=_PARTS_KEPT)]] | None, Field(max_length=64)
     ] = None
-    """What it is given in, where a vendor's plugin divides it, from the smallest to the largest."""
+    """The parts that a vendor's plugin makes of the device, from the smallest to the largest."""
     observed_time: Annotated[Word, Field(max_length=64)] = ""
-    """When the agent looked last and something had changed (RFC 3339)."""
+    """The last time the agent observed a change (RFC 3339)."""
     allocated: SharedAmount | None = None
-    """What claims hold: a view of the claims, written by the operator within five seconds."""
+    """The amounts that claims hold. Derived from the claims by the operator within five seconds."""
     claims: Annotated[
         list[DeviceClaim],
         Field(
@@ -249,34 +251,34 @@ class GPUDeviceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["namespace", "name"]},
         ),
     ] = Field(default_factory=no_items)
-    """The claims that hold it: a view, written by the operator."""
+    """The claims that hold a part of the device. Derived from the claims by the operator."""
     conditions: Annotated[
         list[Annotated[Condition, one_for_equals(kept=_NODES_KEPT)]], ONE_OF_EACH_TYPE
     ]
-    """Ready and Healthy."""
+    """Ready, Healthy and other conditions."""
 
 
 class GPUDevice(ApiModel):
-    """A physical GPU of a node, and what of it is given away."""
+    """A physical GPU of a node, and how much of it is allocated."""
 
     plural: ClassVar[str] = "gpudevices"
     api_version: Word = "vgpu.dev/v1alpha1"
     kind: Word = "GPUDevice"
     metadata: DeviceMetadata = Field(default_factory=DeviceMetadata)
     spec: Annotated[GPUDeviceSpec, one_for_equals(kept=_NODES_KEPT)]
-    """What the administrator wants."""
+    """The administrator's settings."""
     status: GPUDeviceStatus = Field(default_factory=lambda: GPUDeviceStatus(conditions=[]))
-    """What is."""
+    """The observed state."""
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> GPUDevice:
-        """The device as the API server sent it; cordoned, if it has values of a later version.
+        """Read a device as the API server sent it; cordon it if it has values of a later version.
 
-        What is on it stays, and nothing new is given of a device that is divided by rules which
-        this version does not know.
+        Its pods stay, but nothing new is allocated on a device whose rules this version does not
+        know.
 
         Raises:
-            pydantic.ValidationError: it cannot be read.
+            pydantic.ValidationError: It cannot be read.
         """
         try:
             return cls.model_validate(raw)

@@ -1,7 +1,7 @@
-"""VGPUClaim: what one pod asks for, and, in its status, what it got.
+"""VGPUClaim: the request of one pod, and in its status the result.
 
-`status.allocation` is the only truth about who holds which device: an allocation exists if and
-only if it is there.
+`status.allocation` is the only source of truth for which claim holds which device: an allocation
+exists if and only if this field is set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
 RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
 ANY_PROFILE = "any"
-"""In place of a MIG profile: whichever instance there is, the smallest first."""
+"""Stands for a MIG profile: any instance, the smallest first."""
 Phase = Literal["App", "Init"]
 AppClass = Literal["Online", "Offline"]
 QosPolicy = Literal["BestEffort", "FixedShare", "BurstShare"]
@@ -56,11 +56,11 @@ AllocationID = Annotated[
 Round = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MAX_REQUESTS = 16
-"""Containers of a pod that ask for devices."""
+"""The most containers of a pod that can ask for devices."""
 MAX_PART_SIZE = 1000
-"""Of parts that nodes register: a device has at most so many slots."""
+"""The largest part size; a device has at most this many slots."""
 MAX_CLAIM_BYTES = 32 << 10
-"""Of a claim's metadata and spec as JSON: every process keeps all claims in memory."""
+"""The largest metadata and spec of a claim as JSON: every process keeps all claims in memory."""
 
 MEMORY_RULES: list[dict[str, str]] = [
     {
@@ -84,14 +84,14 @@ REQUEST_RULES: list[dict[str, str]] = [
         "message": "two requests have the same name",
     },
 ]
-"""Names are the keys of the list, and yet it is no map: docs/design/truth-and-ledger.md."""
+"""Names are the keys of the list, but it is not a list-map: docs/design/truth-and-ledger.md."""
 
 
 class DeviceSelector(ApiModel):
-    """Which devices may serve a request. Exclusion wins."""
+    """The devices that may serve a request. Exclusion takes precedence."""
 
     models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
-    """Only models whose name contains one of these, whatever the case: A10 matches A100."""
+    """Only models whose name contains one of these. Case is ignored: a10 matches A100."""
     exclude_models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=no_items)
     """No model whose name contains one of these."""
     uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
@@ -105,44 +105,45 @@ class DeviceSelector(ApiModel):
 
 
 class VGPURequest(ApiModel):
-    """What one container asks for. Neither memory nor memoryPercent: all memory of the device."""
+    """One container's request. Without memory and memoryPercent: all memory of the device."""
 
     name: Annotated[str, Field(max_length=63)] = ""
-    """The container's name. May be left out by a sole request: the pod's first asking container."""
+    """The container's name. A sole request may omit it: the pod's first container that asks."""
     phase: Phase = "App"
     """Init for an ordinary init container; App for an app container or a sidecar."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many distinct devices."""
+    """The number of distinct devices."""
     memory: (
         Annotated[Size, Field(json_schema_extra={"x-kubernetes-validations": MEMORY_RULES})] | None
     ) = None
-    """Memory of each device, such as 8Gi."""
+    """The memory of each device, such as 8Gi."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Memory as a percentage of each device's."""
+    """The memory as a percentage of each device's memory."""
     cores: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Percent of each device's compute. 0 or absent: no limit, nothing reserved. 100: it alone."""
+    """Percent of each device's compute. 0 or absent: no limit, no reservation. 100: exclusive
+    use."""
     vendor: Annotated[str, Field(max_length=64)] = "nvidia"
-    """Whose devices."""
+    """The vendor of the devices."""
     mode: RequestMode = "Any"
     """How the device must be divided."""
     mig_profile: Annotated[str, Field(max_length=64, pattern=r"^([0-9]+g\..+|any)$")] | None = None
-    """The instance's profile, such as 1g.10gb, or `any`, in place of amounts. Only in mode MIG."""
+    """The MIG profile, such as 1g.10gb, or `any`, instead of amounts. Only in mode MIG."""
     core_policy: CorePolicy = "Default"
-    """When the compute share is enforced: while others are active, always, or never."""
+    """When the compute limit is enforced: only while others are active, always, or never."""
     compute_priority: Annotated[int, Field(ge=0, le=10)] | None = None
-    """Throttling between neighbours on a device; 0 is the highest."""
+    """Priority when sharing a device's compute with other requests; 0 is the highest."""
     selector: DeviceSelector | None = None
-    """Which devices may serve."""
+    """The devices that may serve the request."""
     app_class: AppClass | None = None
-    """What the vendor's plugin lets go first on a device. Not for NVIDIA's devices."""
+    """The class that the vendor's plugin gives precedence on a device. Not for NVIDIA devices."""
     qos_policy: QosPolicy | None = None
-    """How the vendor's plugin shares a device's compute. Not for NVIDIA's devices."""
+    """How the vendor's plugin shares a device's compute. Not for NVIDIA devices."""
     links_first: bool = False
-    """The node where the fewest links between free devices are cut. Not for NVIDIA's devices."""
+    """Prefer the node where the fewest links between free devices break. Not for NVIDIA devices."""
     part_size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)] | None = None
-    """The size of a part, where a vendor's devices are given in parts that nodes register."""
+    """The size of a part, for vendors whose nodes register devices in parts."""
     part_memory: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
-    """Least memory of such a part: GiB, or MiB where more than twice the largest part's GiB."""
+    """The least memory of such a part in GiB, or in MiB if above twice the largest part's GiB."""
 
     @field_validator("memory")
     @classmethod
@@ -189,12 +190,12 @@ class VGPURequest(ApiModel):
 
     @property
     def memory_mib(self) -> int | None:
-        """The memory per device in MiB, if given as a size."""
+        """The memory per device in MiB, if set as a size."""
         return None if self.memory is None else quantity.mib(self.memory)
 
 
 class Weights(ApiModel):
-    """How much each term counts in a device's score."""
+    """The weight of each term in a device's score."""
 
     slots: Weight = 1
     """Weight of the used slots."""
@@ -205,20 +206,20 @@ class Weights(ApiModel):
 
 
 class Placement(ApiModel):
-    """Preferences among the places that fit. What is absent comes from the configuration."""
+    """Preferences among the nodes and devices that fit. Unset: the configuration's defaults."""
 
     node: NodePolicy | None = None
-    """Among nodes."""
+    """The policy that chooses among nodes."""
     device: Annotated[list[DevicePolicy], Field(max_length=8)] = Field(default_factory=no_items)
-    """Among the devices of a node: one policy, or several in order."""
+    """The policy that chooses among the devices of a node, or several policies in order."""
     numa: NumaPolicy | None = None
-    """Whether the devices must share a NUMA node."""
+    """The NUMA policy: none, or how strictly the devices must share a NUMA node."""
     weights: Weights | None = None
-    """Weights of the device score."""
+    """The weights of the device score."""
 
 
 class VGPUClaimSpec(ApiModel):
-    """What is asked for: a request per container, decided together on one node, all or nothing."""
+    """The request: one per container, all decided together on one node, all or nothing."""
 
     requests: Annotated[
         list[VGPURequest],
@@ -228,16 +229,17 @@ class VGPUClaimSpec(ApiModel):
             json_schema_extra={"x-kubernetes-validations": REQUEST_RULES},
         ),
     ]
-    """One per asking container, each with a name of its own, in the order in which the pod starts
-    them: an Init request counts together with the App requests before it, which are sidecars'."""
+    """One request per container that asks, each with its own name, in the order in which the pod
+    starts the containers. An Init request counts together with the App requests before it, which
+    belong to sidecars."""
     placement: Placement | None = None
-    """Preferences among the places that fit."""
+    """Preferences among the nodes and devices that fit."""
     binding_mode: BindingMode = "WaitForFirstConsumer"
-    """Decide when the pod is scheduled, or at once."""
+    """When to allocate: once the pod is scheduled, or immediately."""
     scheduling_priority: int = 0
-    """Orders waiting Immediate claims; more goes first."""
+    """The order of waiting Immediate claims; higher goes first."""
     ttl_seconds_after_unused: Annotated[int, Field(ge=0)] | None = None
-    """Delete the claim that long after its pod ended. Absent: keep it, holding nothing."""
+    """Delete the claim this many seconds after its pod ended. Absent: keep it without devices."""
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> VGPUClaimSpec:
@@ -253,13 +255,13 @@ class MigAllocation(ApiModel):
     """The MIG instance that serves a request."""
 
     profile: Annotated[str, Field(max_length=64)] = ""
-    """Its profile."""
+    """The instance's profile."""
     start: Annotated[int, Field(ge=0, le=63)] = 0
     """Its first memory slice on the device."""
     size: Annotated[int, Field(ge=0, le=64)] = 0
-    """How many memory slices it takes."""
+    """The number of memory slices."""
     uuid: Annotated[str, Field(max_length=128)] = ""
-    """Its identity, once made."""
+    """The instance's UUID, once it exists."""
 
 
 CoreID: TypeAlias = Annotated[int, Field(ge=0, le=7)]
@@ -267,28 +269,28 @@ CoreID: TypeAlias = Annotated[int, Field(ge=0, le=7)]
 
 
 class AllocatedDevice(ApiModel):
-    """One device, or a part of it, given to one request."""
+    """One device, or a part of one, allocated to one request."""
 
     request: Annotated[Word, Field(max_length=63)] = ""
-    """The request it serves."""
+    """The name of the request."""
     name: Name = ""
-    """The GPUDevice object."""
+    """The name of the GPUDevice."""
     uuid: Annotated[Word, Field(max_length=128)] = ""
-    """The device."""
+    """The device's UUID."""
     index: int = 0
     """The device's number on its node."""
     memory: Size = "0"
-    """Memory given."""
+    """The allocated memory."""
     cores: Annotated[int, Field(ge=0, le=100)] = 0
-    """Compute given, percent; 0 is no reservation and no limit."""
+    """The allocated compute in percent; 0 means no reservation and no limit."""
     mig: MigAllocation | None = None
-    """The MIG instance, if it is one."""
+    """The MIG instance, if one serves the request."""
     device_memory: Size | None = None
-    """All memory of the device when it was given, where a percentage was asked."""
+    """The device's total memory at allocation, if a percentage was requested."""
     core_ids: Annotated[list[CoreID] | None, Field(alias="coreIDs", max_length=8)] = None
-    """The cores that are the request's, where a vendor's devices are given by numbered cores."""
+    """The cores allocated, for vendors whose devices are allocated by numbered cores."""
     part: Annotated[str, Field(max_length=63)] | None = None
-    """The part of the device, as its node names it, where a vendor's devices are given in such."""
+    """The part's name on its node, for vendors whose devices are allocated in parts."""
 
     @property
     def memory_mib(self) -> int:
@@ -297,134 +299,134 @@ class AllocatedDevice(ApiModel):
 
 
 class Allocation(ApiModel):
-    """The decision: which devices of which node. Exists, or does not; never in parts."""
+    """The devices allocated to the claim, all on one node. Written as a whole or not at all."""
 
     node_name: Annotated[Word, Field(max_length=253)] = ""
     """The node."""
     node_uid: Annotated[Word, Field(max_length=64)] = Field(default="", alias="nodeUID")
-    """The node's identity. If the node is registered anew, only live pods keep their devices."""
+    """The node's UID. If the node is registered again, only running pods keep their devices."""
     id: AllocationID = ""
-    """Names this allocation among all that the claim may ever have: a UUID."""
+    """A UUID that is unique among all allocations of this claim."""
     devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(
         default_factory=no_items
     )
     """The devices, in the order of the requests."""
     allocated_time: Time | None = None
-    """When it was decided; names nothing."""
+    """The time of the decision; it does not identify the allocation."""
     init_round: Round = 0
-    """How often init containers were given devices anew after they had given theirs back."""
+    """How many times init containers got devices again after giving them back."""
 
 
 class ReservedFor(ApiModel):
     """The pod that may use the claim."""
 
     pod_name: Name = ""
-    """Its name."""
+    """The pod's name."""
     pod_uid: Annotated[str, Field(max_length=64)] = Field(default="", alias="podUID")
-    """Its identity: a pod made anew under the same name is another consumer."""
+    """The pod's UID: a new pod of the same name is a different consumer."""
 
 
 class Released(ApiModel):
-    """The agent's word that nothing of one allocation is in use any more."""
+    """The agent's report that nothing of one allocation is in use any more."""
 
     allocation_id: AllocationID = Field(default="", alias="allocationID")
-    """Which allocation."""
+    """The allocation."""
     time: Time | None = None
-    """Since when."""
+    """The time since which this has been true."""
 
 
 class InitReleased(ApiModel):
-    """The agent's word that nothing of one round of init containers is in use any more."""
+    """The agent's report that nothing of one round of init containers is in use any more."""
 
     allocation_id: AllocationID = Field(default="", alias="allocationID")
-    """Of which allocation."""
+    """The allocation."""
     round: Round = 0
-    """Which round: the allocation's `initRound` at that time."""
+    """The round: the allocation's `initRound` at that time."""
     time: Time | None = None
-    """Since when."""
+    """The time since which this has been true."""
 
 
 class InitWanted(ApiModel):
-    """The agent reports that init containers must run again and need devices anew."""
+    """The agent's report that init containers must run again and need devices again."""
 
     allocation_id: AllocationID = Field(default="", alias="allocationID")
-    """Of which allocation."""
+    """The allocation."""
     round: Round = 0
-    """After which round: the allocation's `initRound` at that time."""
+    """The round that had ended: the allocation's `initRound` at that time."""
 
 
 class KeptDevices(ApiModel):
-    """Devices of one node that have room for the claim, and are kept for other requests."""
+    """Devices of one node that have room for the claim but are kept for other requests."""
 
     node_name: Annotated[Word, Field(max_length=253)] = ""
     """The node."""
     devices: Annotated[int, Field(ge=0)] = 0
-    """How many."""
+    """The number of devices."""
 
 
 class VGPUClaimStatus(ApiModel):
-    """What came of it."""
+    """The result of the claim."""
 
     allocation: Allocation | None = None
-    """The devices, once decided."""
+    """The allocated devices; absent until the claim is allocated."""
     reserved_for: ReservedFor | None = None
-    """The pod that may use them."""
+    """The pod that may use the devices."""
     released: Released | None = None
-    """Nothing of this allocation is in use any more (agent)."""
+    """Set by the agent once nothing of this allocation is in use any more."""
     init_released: InitReleased | None = None
-    """Nothing that init containers had in this round is in use any more (agent)."""
+    """Set by the agent once nothing of the init containers of this round is in use any more."""
     init_wanted: InitWanted | None = None
-    """Init containers must run again after this round; then they keep what they have (agent)."""
+    """Set by the agent if init containers must run again after this round and need devices."""
     kept_for_others: Annotated[list[KeptDevices] | None, Field(max_length=64)] = None
     """Devices that the last refusal found kept for requests that have waited longer."""
     state: ClaimState | None = None
-    """One word for the printed columns. It has no state of containers: see Prepared."""
+    """One word for the printed columns. It does not cover containers: see Prepared."""
     summary: Annotated[Word, Field(max_length=256)] = ""
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
     """The devices' UUIDs, for the printed columns."""
     pod: Name = ""
-    """The pod that it is reserved for, or that waits with it, for the printed columns."""
+    """The pod that holds the claim or waits with it, for the printed columns."""
     observed_generation: int | None = None
-    """The generation of the spec that was read."""
+    """The generation of the spec that was last processed."""
     decider: Annotated[str, Field(max_length=256)] = ""
-    """The operator's replica that took over the decision, so that a former one's writes fail."""
+    """The operator replica that took over the decision, so that writes by a former one fail."""
     conditions: Conditions
-    """Allocated, Prepared, InitReleased, Released, Ready (the operator is done): for people."""
+    """Allocated, Prepared, InitReleased, Released, Ready (the operator is done) and others."""
 
 
 class VGPUClaim(ApiModel):
-    """What one pod asks of the cluster's GPUs, and what it got."""
+    """A pod's request for GPUs, and the devices that it got."""
 
     plural: ClassVar[str] = "vgpuclaims"
     api_version: Word = "vgpu.dev/v1alpha1"
     kind: Word = "VGPUClaim"
     metadata: Metadata = Field(default_factory=Metadata)
     spec: Annotated[VGPUClaimSpec, one_for_equals()]
-    """What is asked for."""
+    """The request."""
     status: VGPUClaimStatus = Field(
         default_factory=lambda: VGPUClaimStatus(conditions=[]),
-        # Until the operator has looked: kstatus takes a claim without a status for a healthy one.
+        # Until the operator has seen it: kstatus takes a claim without a status for a healthy one.
         json_schema_extra={"default": {"observedGeneration": -1}},
     )
-    """What came of it."""
+    """The result."""
 
     @property
     def shown_state(self) -> str:
-        """One word for people: also where the operator has not written it yet."""
+        """Return the state in one word, also if the operator has not written it yet."""
         if self.metadata.deletion_timestamp is not None:
             return "Terminating"
         return self.status.state or "Pending"
 
     @property
     def shown_pod(self) -> str:
-        """The pod that has it or waits with it, for people; empty: none is known."""
+        """Return the pod that holds the claim or waits with it; empty if none is known."""
         reserved = self.status.reserved_for
         return self.status.pod if reserved is None else reserved.pod_name
 
     @property
     def is_pods_own(self) -> bool:
-        """Whether the pod that it is reserved for owns it: the operator made it for that pod."""
+        """True if the pod it is reserved for owns it: the operator made it for that pod."""
         reserved = self.status.reserved_for
         return reserved is not None and any(
             owner.uid == reserved.pod_uid for owner in self.metadata.owner_references
@@ -432,15 +434,15 @@ class VGPUClaim(ApiModel):
 
     @property
     def unknown_values(self) -> tuple[str, ...]:
-        """Values of a later version, as `path: "value"`: with any, nothing is decided about it."""
+        """Values of a later version, as `path: "value"`; a claim with any is not decided."""
         return ()
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> VGPUClaim:
-        """The claim as the API server sent it.
+        """Read a claim as the API server sent it.
 
         Raises:
-            pydantic.ValidationError: it cannot be read; its devices count as full until it can.
+            pydantic.ValidationError: It cannot be read; its devices count as full until it can.
         """
         try:
             return cls.model_validate(raw)
@@ -452,7 +454,7 @@ class VGPUClaim(ApiModel):
 
 
 class _LaterClaim(VGPUClaim):
-    """A claim with values of a later version. Only it takes memory for them."""
+    """A claim with values of a later version; as a subclass it costs other claims no memory."""
 
     _unknown: tuple[str, ...] = PrivateAttr(default=())
 
@@ -462,7 +464,7 @@ class _LaterClaim(VGPUClaim):
 
     @classmethod
     def of(cls, known: dict[str, Any], unknown: tuple[str, ...]) -> VGPUClaim:
-        """Return the claim with what is known of it."""
+        """Return the claim as far as this version knows it."""
         claim = cls.model_validate(known)
         claim._unknown = unknown
         return claim

@@ -1,4 +1,4 @@
-"""Resources of other vendors in HAMi's documents that are not served here.
+"""Other vendors' resources in HAMi's documents that are not served here.
 
 See docs/design/vendors.md.
 """
@@ -23,4 +23,4 @@ NOT_SERVED: Mapping[str, str] = {
     "iluvatar.ai/vcuda-core": _OF_OLD_ILUVATAR,
     "iluvatar.ai/vcuda-memory": _OF_OLD_ILUVATAR,
 }
-"""By resource, what it asks for, as a warning words it."""
+"""By resource, the description of it in a warning."""

@@ -173,7 +173,7 @@ def test_nothing_in_a_list_has_a_default_that_would_be_stored_but_its_keys(model
 def test_a_default_in_a_list_is_documented() -> None:
     request = structural_schema(VGPUClaim)["properties"]["spec"]["properties"]["requests"]
     described = {name: each["description"] for name, each in request["items"]["properties"].items()}
-    assert described["count"] == "How many distinct devices. Default: 1."
+    assert described["count"] == "The number of distinct devices. Default: 1."
     assert described["vendor"].endswith("Default: nvidia.")
     assert "Default" not in described["memory"]
 
