@@ -1,1 +1,1 @@
-"""How any process of ours talks to the API server: client, reflector, status writer, lease."""
+"""Access to the API server for all our processes: client, reflector, object writer, lease."""

@@ -1,9 +1,9 @@
 """The verbs of the Kubernetes API on plain dictionaries, the same for every kind.
 
-Typed models of every core kind cost more than everything else a controller does (decoding 5,000
-pods: 4 s instead of 0.4 s), so objects stay dictionaries here and each caller reads the few fields
-that it needs. Writes are sent exactly once, carry a time limit for the server, and fail with an
-error that shows whether they were done (`errors.py`). Reads are repeated (`reads.py`).
+Typed models of every core kind would cost more than everything else a controller does (decoding
+5,000 pods: 4 s instead of 0.4 s), so objects stay dictionaries here and each caller reads the few
+fields that it needs. Writes are sent exactly once, carry a time limit for the server, and fail with
+an error that says whether they took effect (`errors.py`). Reads are retried (`reads.py`).
 """
 
 from __future__ import annotations
@@ -52,35 +52,36 @@ class Api:
             yield cls(Transport(session, connection))
 
     def within(self, budget_s: Callable[[], float]) -> Api:
-        """The same client for one whose right to write may end.
+        """Return this client with a limit on writes, for a caller whose right to write may end.
 
         Args:
-            budget_s: Within how many seconds from now a write must have landed. One that cannot
-                is not sent (`Unreachable`); others are given the server as its time limit.
+            budget_s: Returns within how many seconds from now a write must have landed. A write
+                that cannot make it is not sent (`Unreachable`); the others pass the server a time
+                limit.
         """
         return Api(self._transport.within(budget_s))
 
     def acting_as(self, user: str) -> Api:
-        """The same client in another user's name: `kubectl --as`.
+        """Return this client with requests made in another user's name, like `kubectl --as`.
 
-        The server refuses it (`Forbidden`) to those who may not impersonate that user.
+        The server answers `Forbidden` if the caller may not impersonate that user.
         """
         return Api(self._transport.acting_as(user))
 
     def unix(self) -> float:
-        """Return the server's Unix time, seconds; nothing is asked for that (`ServerTime`)."""
+        """Return the server's Unix time in seconds, without asking the server (`ServerTime`)."""
         return self._transport.unix()
 
     async def version(self) -> Object:
-        """The server's version: `gitVersion`, `major`, `minor` and more."""
+        """Return the server's version: `gitVersion`, `major`, `minor` and more."""
         return await self._reads.document("/version", {})
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
-        """Read one object, as new as any (a quorum read)."""
+        """Read the current state of one object (a quorum read)."""
         return await self._reads.document(resource.path(namespace=namespace, name=name), {})
 
     async def current_version(self, resource: Resource, *, namespace: str | None = None) -> int:
-        """The version that the server is at for a kind: a quorum read of one object at most."""
+        """Return the server's current version of a kind, by a quorum read of at most one object."""
         path = resource.path(namespace=namespace)
         document = await self._reads.document(path, {"limit": "1"})
         return int(document["metadata"]["resourceVersion"])
@@ -99,18 +100,18 @@ class Api:
         """Read all objects as of one moment.
 
         Each item carries `apiVersion` and `kind`, which the server leaves out of lists.
-        A list whose continuation expired is begun again.
+        If the continuation of a list expires, the list starts again.
 
         Args:
             resource: The kind.
             namespace: None for all.
-            label_selector: As the API server takes it.
-            field_selector: As the API server takes it.
-            page_size: Objects a page, of a quorum read.
-            not_older_than: None: a quorum read, page by page. A version: at once and from the
-                server's cache, of that version or any later one; "0": of whichever it has.
-            each: What to make of each object, as its page comes; by default the object itself.
-                Pages are not kept, so the memory of a list is that of what is made of it.
+            label_selector: In the API server's syntax.
+            field_selector: In the API server's syntax.
+            page_size: Objects per page of a quorum read.
+            not_older_than: None: a quorum read, page by page. A version: a read at once from the
+                server's cache, of that version or any later one. "0": of whatever the cache has.
+            each: Called with each object as its page arrives; its results are the items, by default
+                the objects themselves. Pages are not kept, so a list needs memory only for results.
         """
         return await self._reads.listing(
             resource,
@@ -132,16 +133,16 @@ class Api:
         timeout_s: float = 300.0,
         inactivity_s: float = 90.0,
     ) -> AsyncGenerator[Object, None]:
-        """Events after `resource_version`: `type` and `object`.
+        """Yield the events after `resource_version`: `type` and `object`.
 
-        The type is ADDED, MODIFIED, DELETED or BOOKMARK.
-        Ends without an error when the server closes the stream properly, at the latest after
-        `timeout_s`. An object that stops to match a selector comes as DELETED. Use with `aclosing`.
+        The type is ADDED, MODIFIED, DELETED or BOOKMARK. The generator ends without an error when
+        the server closes the stream properly, at the latest after `timeout_s`. An object that no
+        longer matches a selector arrives as DELETED. Use it with `aclosing`.
 
         Raises:
-            Gone: The version is no longer kept: list again.
-            StreamBroken: Broken, or no event and no bookmark for `inactivity_s`.
-            Unreachable, ApiError: It could not be opened.
+            Gone: The version is no longer kept; list again.
+            StreamBroken: The stream broke, or brought no event and no bookmark for `inactivity_s`.
+            Unreachable, ApiError: The stream could not be opened.
         """
         params = {
             **selectors(label=label_selector, field=field_selector),
@@ -162,7 +163,7 @@ class Api:
         field_manager: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Create an object in the namespace that it names, or a subresource of one that exists."""
+        """Create an object in its namespace, or a subresource of an existing object."""
         metadata = obj["metadata"]
         path = resource.path(
             namespace=metadata.get("namespace"),
@@ -182,7 +183,7 @@ class Api:
         field_manager: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Replace an object; refused with `Conflict` when its resourceVersion is not the newest."""
+        """Replace an object; raises `Conflict` if its resourceVersion is not the newest."""
         path = _path_to(resource, obj, subresource)
         return await self._transport.write(
             "PUT", path, _written_by(field_manager), obj, timeout_s=timeout_s
@@ -199,7 +200,7 @@ class Api:
         field_manager: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Patch by operations; a `test` that does not hold raises `PatchDoesNotFit`."""
+        """Apply a JSON patch; raises `PatchDoesNotFit` if one of its `test` operations fails."""
         return await self._transport.write(
             "PATCH",
             resource.path(namespace=namespace, name=name, subresource=subresource),
@@ -220,7 +221,7 @@ class Api:
         field_manager: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Merge `changes` into an object. It replaces whole lists: never use it on conditions."""
+        """Merge `changes` into an object. Lists are replaced whole: never use it on conditions."""
         return await self._transport.write(
             "PATCH",
             resource.path(namespace=namespace, name=name, subresource=subresource),
@@ -240,10 +241,10 @@ class Api:
         subresource: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Server-side apply: `obj` is all that `field_manager` has about the object.
+        """Apply an object server-side: `obj` has every field that `field_manager` sets on it.
 
         Raises:
-            Conflict: Another manager owns a field with another value, and `force` is not set.
+            Conflict: Another manager owns a field with a different value, and `force` is not set.
         """
         return await self._transport.write(
             "PATCH",
@@ -266,17 +267,17 @@ class Api:
         propagation: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Delete an object; returns it (finalizers pending) or a Status.
+        """Delete an object; return the object (if finalizers are pending) or a Status.
 
         Args:
             resource: Its kind.
             name: Its name.
             namespace: Its namespace, if the kind has one.
-            uid: Only if it still has this uid; otherwise `Conflict`.
-            resource_version: Only if it is still at this version; otherwise `Conflict`.
-            grace_s: Seconds a pod gets to end.
-            propagation: What happens to dependents: Background, Foreground or Orphan.
-            timeout_s: The server's limit.
+            uid: Delete only the object with this uid; otherwise `Conflict`.
+            resource_version: Delete the object only at this version; otherwise `Conflict`.
+            grace_s: The seconds that a pod gets to terminate.
+            propagation: The fate of dependents: Background, Foreground or Orphan.
+            timeout_s: The server's time limit.
         """
         only_if = {"uid": uid, "resourceVersion": resource_version}
         options = {
@@ -303,11 +304,11 @@ class Api:
         annotations: Mapping[str, str],
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
-        """Bind the pod with this uid to a node; the annotations arrive on the pod with it.
+        """Bind the pod with this uid to a node; the annotations are added to the pod with it.
 
         Raises:
             NotFound: There is no such pod.
-            Conflict: It has another uid, or is bound already.
+            Conflict: The pod has another uid, or is bound already.
         """
         binding = {
             "apiVersion": "v1",
@@ -324,9 +325,10 @@ class Api:
 
 
 def _written_by(field_manager: str | None) -> Mapping[str, str]:
-    """The query of a write.
+    """Return the query parameters of a write.
 
-    Nothing reads the warnings about unknown fields, for which the server would parse it strictly.
+    Field validation is switched off: nothing reads the warnings about unknown fields, and the
+    server would have to parse the object strictly to make them.
     """
     query = {"fieldValidation": "Ignore"}
     return {**query, "fieldManager": field_manager} if field_manager else query

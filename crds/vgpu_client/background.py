@@ -1,4 +1,4 @@
-"""Tasks that are not awaited: kept alive while they run, and ended together."""
+"""Tasks that nobody awaits: kept alive while they run, and cancelled together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Background:
-    """Starts tasks and keeps them: the event loop itself keeps only weak references."""
+    """Starts tasks and keeps references to them, because the event loop has only weak ones."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine beside everything else; what it raises reaches the loop's handler."""
+        """Run a coroutine in the background; its exceptions go to the loop's exception handler."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -25,7 +25,7 @@ class Background:
             await asyncio.wait(set(self._tasks))
 
     async def cancel(self) -> None:
-        """End every task."""
+        """Cancel every task and wait for it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

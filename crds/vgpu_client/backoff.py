@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: twice as long each time, up to a limit."""
+"""The wait before the next attempt: it doubles each time, up to a limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Doubles with every failure; a success makes a new one.
+    """Doubles the wait with every failure; after a success, make a new one.
 
     Attributes:
         first_s: Seconds after the first failure.
-        last_s: Seconds at most.
-        failures: Failures so far.
+        last_s: The longest wait, in seconds.
+        failures: The number of failures so far.
     """
 
     first_s: float
@@ -20,6 +20,6 @@ class Backoff:
     failures: int = 0
 
     def failed(self) -> float:
-        """Count a failure; returns the seconds to wait before the next attempt."""
+        """Count a failure and return the seconds to wait before the next attempt."""
         self.failures += 1
         return min(self.first_s * 2.0 ** min(self.failures - 1, 16), self.last_s)

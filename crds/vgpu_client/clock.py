@@ -1,4 +1,4 @@
-"""Time, as one object that tests replace."""
+"""Time as an object that tests can replace."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Protocol
 
 
 class TimeOfDay(Protocol):
-    """Knows the time of day; the API server's client does."""
+    """Provides the time of day; the API server's client does."""
 
     def unix(self) -> float:
-        """Return the time of day, Unix seconds."""
+        """Return the time of day in Unix seconds."""
 
 
 class Clock:
-    """Monotonic seconds for waiting, Unix seconds for what is written down, and the waiting.
+    """Monotonic seconds for waiting, Unix seconds for records, and sleeping.
 
     Args:
-        day: What is written down is compared by later leaders, so where there is an API server the
-            time of day is that one's. None: this machine's.
+        day: The source of the time of day. Later leaders compare the times that we record, so use
+            the API server's time where there is one. None: this machine's time.
     """
 
     def __init__(self, day: TimeOfDay | None = None) -> None:
         self._day = day
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def unix(self) -> float:
-        """The time of day, seconds."""
+        """Return the time of day in seconds."""
         return time.time() if self._day is None else self._day.unix()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after this many seconds."""
         await asyncio.sleep(seconds)
 
     def jitter(self) -> float:
@@ -45,7 +45,7 @@ class Clock:
 
 
 def rfc3339(unix: float) -> str:
-    """Unix time as RFC 3339 with microseconds."""
+    """Return Unix time in RFC 3339 with microseconds."""
     return (
         datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     )

@@ -1,10 +1,10 @@
-"""Who we are to the API server: address, trust and credentials, however the cluster gives them.
+"""Connect to the API server: address, trust and credentials, from wherever the cluster has them.
 
 Reading kubeconfigs (contexts, exec plugins, cloud providers) and service accounts is left to
-kubernetes-asyncio's loaders. This module turns what they found into the three things an HTTP
-session needs, and keeps the credentials fresh: service account tokens are read again from their
-file every minute, plugin tokens renewed before they expire, and everything is loaded anew when the
-server answers 401.
+kubernetes-asyncio's loaders. This module turns their results into the three things an HTTP session
+needs, and keeps the credentials fresh: it reads service account tokens from their file every
+minute, renews plugin tokens before they expire, and loads everything again when the server answers
+401.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 @dataclass(slots=True)
 class Connection:
-    """A way to one API server.
+    """The address of one API server and the credentials for it.
 
     Attributes:
         server: The URL without a trailing slash.
         tls: Trust and client certificate; None for plain HTTP.
-        server_name: The name to check the server's certificate against, where it is not the host's.
+        server_name: The name expected in the server's certificate, if it is not the host's.
         proxy: URL of an HTTP proxy to go through.
-        headers: Gives the authorization header for a request, renewed where it was about to expire.
-        renew: Loads all credentials again, after the server refused them.
+        headers: Returns the authorization header for a request, renewed if about to expire.
+        renew: Loads all credentials again after the server refused them.
         time: The server's time of day.
     """
 
@@ -62,7 +62,7 @@ class Connection:
 async def login(kubeconfig: str | None = None, context: str | None = None) -> Connection:
     """Find the API server and our credentials.
 
-    Where no kubeconfig is given: the files of `KUBECONFIG`, else the pod's service account, else
+    Without a kubeconfig, try the files of `KUBECONFIG`, then the pod's service account, then
     `~/.kube/config`.
 
     Args:
@@ -70,7 +70,7 @@ async def login(kubeconfig: str | None = None, context: str | None = None) -> Co
         context: The context in it; None for its current one.
 
     Raises:
-        LoginError: Nothing usable was found; the message lists where it was looked for.
+        LoginError: No usable credentials; the message lists the places searched.
     """
     files = kubeconfig or os.environ.get("KUBECONFIG")
     if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -79,7 +79,7 @@ async def login(kubeconfig: str | None = None, context: str | None = None) -> Co
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """The namespace where none is given, as for kubectl: the context's, the pod's or `default`.
+    """Return kubectl's default namespace: the context's, the pod's or `default`.
 
     Args:
         kubeconfig: Path of a kubeconfig; None as in `login`.
@@ -139,8 +139,8 @@ async def _from_kubeconfig(files: str, context: str | None) -> Connection:
         if loader.provider == "gcp":
             found.api_key["BearerToken"] = await loader.load_gcp_token()
         elif hasattr(loader, "exec_plugin_expiry"):
-            # Returns at once while the plugin's token is good. A plugin that names no expiry is
-            # asked again only after a 401.
+            # Returns at once while the plugin's token is valid. A plugin that reports no expiry is
+            # only asked again after a 401.
             await loader.load_from_exec_plugin()
             found.api_key["BearerToken"] = loader.token
         return await _authorization(found)
@@ -162,7 +162,7 @@ async def _load(files: str, context: str | None, into: Configuration) -> KubeCon
     try:
         return await load_kube_config(files, context, client_configuration=into)
     except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
-        # The loader meets a malformed file with whatever Python raises on it.
+        # The loader raises whatever Python raises on a malformed file.
         raise LoginError(f"kubeconfig {files}: {error}") from error
 
 

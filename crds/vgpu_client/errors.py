@@ -1,8 +1,8 @@
-"""What can go wrong between us and the API server, as one small tree.
+"""Errors between us and the API server, as one small tree.
 
-The tree answers the only question a writer has afterwards: was it done? An `ApiError` is the
-server's own no. `Unreachable` means nothing was sent. `Unknown` means that it was sent and no
-answer came, so that only reading the object again shows it.
+The tree answers the only question that a writer has afterwards: did the write take effect? An
+`ApiError` is a refusal by the server. `Unreachable` means that nothing was sent. `Unknown` means
+that the write was sent but no answer came, so only reading the object again can tell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vgpu_api.errors import VgpuError
 
 
 class ClientError(VgpuError):
-    """Whatever the client raises."""
+    """The base class of the client's errors."""
 
 
 class LoginError(ClientError):
@@ -26,17 +26,17 @@ class Unreachable(ClientError):
 
 
 class Unknown(ClientError):
-    """A write was sent and its outcome is not known: it timed out or the connection broke."""
+    """A write was sent and its outcome is unknown: it timed out or the connection broke."""
 
 
 class StreamBroken(ClientError):
-    """A watch stream broke, or was silent for too long; what happened meanwhile is not known."""
+    """A watch stream broke or was silent for too long; changes may have been missed."""
 
 
 class DataRestored(VgpuError):
-    """The server's data went back to an earlier state: what this process knows was never so.
+    """The server's data was restored from a backup: this process knows states that never existed.
 
-    No fault of a request: nothing that the process holds in memory can be trusted any more.
+    No single request is at fault: nothing that the process holds in memory can be trusted any more.
     """
 
 
@@ -45,8 +45,8 @@ class ApiError(ClientError):
 
     Attributes:
         status: The HTTP status code.
-        reason: The machine-readable word of the Status object, for example `AlreadyExists`.
-        message: The server's sentence.
+        reason: The machine-readable reason of the Status object, for example `AlreadyExists`.
+        message: The server's message.
         details: The Status object's details (`causes` have the fields of a 422); may be empty.
     """
 
@@ -66,11 +66,11 @@ class ApiError(ClientError):
 
 
 class Unauthorized(ApiError):
-    """401: the credentials are not, or no longer, valid."""
+    """401: the credentials are invalid or have expired."""
 
 
 class Forbidden(ApiError):
-    """403: not allowed, or denied by admission."""
+    """403: the request is not allowed, or admission denied it."""
 
 
 class NotFound(ApiError):
@@ -78,7 +78,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """The object is not as we thought: a stale resourceVersion, uid or patch test."""
+    """The object is not in the expected state: a stale resourceVersion, uid or patch test."""
 
 
 class AlreadyExists(Conflict):
@@ -86,19 +86,19 @@ class AlreadyExists(Conflict):
 
 
 class PatchDoesNotFit(Conflict):
-    """422 because a JSON patch does not fit the object: a `test` fails, or a path is missing."""
+    """422: a JSON patch does not fit the object; a `test` fails, or a path is missing."""
 
 
 class Gone(ApiError):
-    """410: the resourceVersion or the page asked for is no longer kept."""
+    """410: the requested resourceVersion or page is no longer kept."""
 
 
 class Invalid(ApiError):
-    """422: the object breaks its schema or rules; `causes` names the fields."""
+    """422: the object violates its schema or rules; `causes` names the fields."""
 
 
 class TooManyRequests(ApiError):
-    """429: not carried out; ask again after `retry_after` seconds."""
+    """429: the request was not carried out; retry after `retry_after` seconds."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the server failed; whether a write took effect before that is not certain."""
+    """5xx: the server failed; a write may have taken effect before that."""
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -126,19 +126,19 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
 }
 
-# All that the server returns when a JSON patch cannot be carried out, a failed `test` included: no
-# cause, no detail. Every other 422 (schema, rules, admission) has more than this.
+# This is all that the server returns if it cannot carry out a JSON patch, as when a `test` fails:
+# no cause and no detail. Every other 422 (schema, rules, admission) has more than this.
 _PATCH_DOES_NOT_FIT = "the server rejected our request due to an error in our request"
 
 
 def error_from_status(
     status: int, body: Mapping[str, Any], *, retry_after: float | None = None
 ) -> ApiError:
-    """The error that an answer means.
+    """Return the error for a response.
 
     Args:
         status: The HTTP status code.
-        body: The decoded Status object, or an empty mapping where the answer was none.
+        body: The decoded Status object, or an empty mapping if the response was none.
         retry_after: The value of the Retry-After header in seconds, if there was one.
     """
     reason = str(body.get("reason") or "")

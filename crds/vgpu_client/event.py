@@ -1,4 +1,4 @@
-"""The events that people see under `kubectl describe`, written beside their objects."""
+"""Events as `kubectl describe` shows them, written next to their objects."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def create_event(
     """Write an event about an object.
 
     Args:
-        api: Where to.
+        api: The API server to write to.
         regarding: The object, with `apiVersion`, `kind` and `metadata`.
         type: Normal or Warning.
         reason: One CamelCase word.
-        message: A sentence; cut after 1024 characters, which is all the server takes.
+        message: A sentence; cut after 1024 characters, the server's limit.
         component: The reporting component.
-        now: When.
+        now: The time of the event.
     """
     metadata = regarding["metadata"]
     stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

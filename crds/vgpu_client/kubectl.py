@@ -1,4 +1,4 @@
-"""kubectl as a process, for what people's own rights and its plumbing are needed: exec and logs."""
+"""Run kubectl as a process, for exec and logs with the user's own rights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ AGENTS = "app.kubernetes.io/name=vgpu,app.kubernetes.io/component=nodeagent"
 """Selects the agents' pods."""
 _LIMIT_S = 60.0
 _LOGGED = re.compile(r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.")
-"""How a line of kubectl's own log begins: without a server, five of them precede the error."""
+"""The start of a line of kubectl's own log: without a server, five of them precede the error."""
 
 Kubectl: TypeAlias = Callable[[Sequence[str]], str]
-"""Runs kubectl with arguments and returns what it prints; raises `subprocess.SubprocessError`."""
+"""Runs kubectl with arguments and returns its output; raises `subprocess.SubprocessError`."""
 
 
 def kubectl(context: str | None = None, kubeconfig: str | None = None) -> Kubectl:
-    """Kubectl of the PATH, against one cluster."""
+    """Return a runner of the kubectl on the PATH, for one cluster."""
     common = [f"--context={context}"] if context else []
     common += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
 
@@ -34,7 +34,7 @@ def kubectl(context: str | None = None, kubeconfig: str | None = None) -> Kubect
             timeout=_LIMIT_S,
             check=False,
         )
-        # An audit with findings ends with status 1. A list that is refused has status 1, too, and
+        # An audit with findings exits with status 1. So does a list that is refused, which prints
         # an empty list before its error.
         if arguments[0] == "exec" and done.stdout.startswith("{"):
             return done.stdout
@@ -45,15 +45,15 @@ def kubectl(context: str | None = None, kubeconfig: str | None = None) -> Kubect
 
 
 def agents(run: Kubectl, node: str | None = None) -> Mapping[str, str]:
-    """The running agents' pods by node.
+    """Return the running agents' pods by node.
 
     Args:
         run: kubectl.
-        node: This one alone.
+        node: Return only this node's agent.
 
     Raises:
         subprocess.SubprocessError: The pods cannot be listed.
-        OSError: There is no kubectl.
+        OSError: kubectl is not installed.
     """
     chosen = ["--field-selector", f"spec.nodeName={node}"] if node else []
     text = run(["get", "pods", "-n", AGENT_NAMESPACE, "-l", AGENTS, *chosen, "-o", "json"])
@@ -65,7 +65,7 @@ def agents(run: Kubectl, node: str | None = None) -> Mapping[str, str]:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, in one line: in kubectl's own words where it has some."""
+    """Return the error in one line, in kubectl's own words if it printed any."""
     if isinstance(error, FileNotFoundError) and error.filename == "kubectl":
         return "kubectl is not on the PATH"
     said = str(error)

@@ -1,12 +1,12 @@
-"""Who decides: one holder of a Lease, with no trust in anybody's wall clock.
+"""Leader election: one holder of a Lease, without trust in anybody's wall clock.
 
 A holder may act until `duration_s` after it *began* its last successful renewal, by its own
-monotonic clock. A candidate takes over only when it has seen the record unchanged for that
-duration plus the time a write may take, by its own clock again. The times written into the
-record are for people. So a jumping wall clock can neither prolong nor shorten a lease.
+monotonic clock. A candidate takes over only when it has seen the record unchanged for that duration
+plus the time that a write may take, again by its own clock. The times in the record are only for
+people. So a jumping wall clock can neither prolong nor shorten a lease.
 
-kubernetes-asyncio's elector compares wall clocks and does not report how long the lease still
-lasts, which a writer needs to start no write that could outlive it.
+kubernetes-asyncio's elector was rejected: it compares wall clocks, and it does not report how much
+of the lease is left, which a writer needs so that no write outlives the lease.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseLost(ClientError):
-    """Another replica may lead by now; what acts on the lease must stop at once."""
+    """Another replica may lead by now; everything that relies on the lease must stop at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """The times of an election, in seconds. All candidates of one lease must agree on them."""
+    """The times of an election in seconds. All candidates for one lease must use the same."""
 
     duration_s: int = 15
-    """A lease lasts this long after its last renewal was begun."""
+    """A lease lasts this long after the start of its last renewal."""
     renew_s: float = 4.0
-    """The holder renews this often, and candidates look this often."""
+    """The interval at which the holder renews and candidates look."""
     retry_s: float = 1.0
-    """A renewal that failed is tried again after this long."""
+    """The wait before a failed renewal is retried."""
     write_s: float = 5.0
-    """A candidate waits this much longer than the lease: what its holder sent has landed then."""
+    """A candidate waits this much longer than the lease, until the holder's writes have landed."""
 
 
 class BootClock(Clock):
-    """Goes on while the machine sleeps: a suspended holder must find its lease over."""
+    """A clock that counts time asleep: a suspended holder must find its lease over."""
 
     def monotonic(self) -> float:
         """Return the seconds since boot, time asleep included."""
@@ -53,16 +53,16 @@ class BootClock(Clock):
 
 
 class Elector:
-    """One candidate for one Lease: `acquire`, then `keep` until it raises, or `release`.
+    """A candidate for one Lease: `acquire`, then `keep` until it raises, or `release`.
 
     Args:
-        api: Where the lease is.
+        api: The API server that has the lease.
         namespace: Its namespace.
         name: Its name.
         identity: Our name in it; must be unique to this process, restarts included.
-        times: The times.
-        clock: Monotonic seconds, waits, and the jitter that spreads the candidates' looks; its time
-            of day is written down and never read.
+        times: The times of the election.
+        clock: Monotonic seconds, waiting, and the jitter that spreads the candidates' looks. Its
+            time of day is recorded but never read back.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Elector:
         self._until: float | None = None  # our lease's end
 
     def remaining_s(self) -> float:
-        """Seconds for which we certainly lead; 0 or less when we do not. A write's budget."""
+        """Return the seconds for which we surely lead, a write's budget; 0 or less if we do not."""
         return 0.0 if self._until is None else self._until - self._clock.monotonic()
 
     def is_leading(self, *, margin_s: float = 0.0) -> bool:
-        """Whether we shall still lead in `margin_s` seconds."""
+        """Return True if we shall still lead in `margin_s` seconds."""
         return self.remaining_s() > margin_s
 
     async def acquire(self) -> None:
-        """Return when we lead. Faults of the server are waited out."""
+        """Return when we lead. Errors of the server are retried."""
         while True:
             try:
                 if await self._try_to_take():
@@ -105,7 +105,7 @@ class Elector:
             await self._clock.sleep(self._until_next_look_s())
 
     def _until_next_look_s(self) -> float:
-        """Until the next regular look, or until the record that was seen has run out."""
+        """Return the time until the next regular look, or until the observed record expires."""
         regular_s = self._times.renew_s * (0.75 + 0.5 * self._clock.jitter())
         if not self._seen.get("holderIdentity"):
             return regular_s
@@ -113,10 +113,10 @@ class Elector:
         return min(regular_s, left_s) if left_s > 0 else regular_s
 
     async def keep(self) -> NoReturn:
-        """Renew the lease, for ever.
+        """Renew the lease for ever.
 
         Raises:
-            LeaseLost: It is held by another, or its end came before a renewal got through.
+            LeaseLost: Another replica holds it, or it expired before a renewal succeeded.
         """
         wait_s = self._times.renew_s
         while True:
@@ -134,7 +134,7 @@ class Elector:
         if not self.is_leading():
             return
         self._until = None
-        with suppress(ClientError):  # then it simply runs out
+        with suppress(ClientError):  # then it simply expires
             try:
                 await self._write_released()
             except Conflict:  # a renewal was under way when `keep` was ended
@@ -152,7 +152,8 @@ class Elector:
             self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
             spec = self._lease.get("spec") or {}
         except NotFound:
-            # Deleted under a holder whom we saw: it may not know yet, so its lease counts on.
+            # Someone deleted the lease of a holder that we saw. The holder may not know yet, so we
+            # still wait until its lease has expired.
             self._lease = {}
             spec = {**self._seen, "deleted": True} if self._seen else {}
         if spec != self._seen:
@@ -162,15 +163,15 @@ class Elector:
             return False
         if not self._lease:
             return await self._create()
-        # Ours under our own name too: a write of ours whose answer was lost. Only a renewal that
-        # is answered sets when it starts to count.
+        # The holder may have our own name: a write of ours succeeded but its answer was lost. We
+        # still renew, because only an answered renewal tells us when the lease started.
         return await self._write(taking_over=holder != self._identity)
 
     def _has_run_out(self, spec: Object) -> bool:
         return self._clock.monotonic() >= self._runs_out_at(spec)
 
     def _runs_out_at(self, spec: Object) -> float:
-        """When a record that goes on unchanged binds no process any more, by our clock."""
+        """Return when an unchanged record no longer binds any process, by our clock."""
         duration_s = float(spec.get("leaseDurationSeconds") or self._times.duration_s)
         return self._seen_at + duration_s + self._times.write_s
 
@@ -194,11 +195,11 @@ class Elector:
         return True
 
     async def _renew(self) -> bool:
-        """Prolong the lease; False if that failed and should be tried again."""
+        """Renew the lease; return False if that failed and should be retried."""
         try:
             return await self._write(taking_over=False)
         except Conflict:
-            pass  # changed since: by another, or by a renewal of ours whose answer was lost
+            pass  # changed since: by another replica, or by our own renewal whose answer was lost
         except ClientError:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Listening sockets: on every address of a pod, of whichever IP family the cluster has."""
+"""Listening sockets on all addresses of a pod, whichever IP family the cluster uses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Return a listening socket.
 
     Args:
-        host: An address, or a name that has one of IPv4; empty: all addresses, IPv6 and IPv4.
-        port: 0: one that is free.
+        host: An address, or a name with an IPv4 address; empty: all addresses, IPv6 and IPv4.
+        port: The port; 0: any free one.
 
     Raises:
-        OSError: The port is taken, or the address none of ours.
+        OSError: The port is taken, or the address is not ours.
     """
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -24,7 +24,7 @@ def listen(host: str, port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        except OSError as error:  # the kernel has IPv6, and a sysctl has switched it off
+        except OSError as error:  # the kernel supports IPv6, but a sysctl disables it
             if error.errno not in _NO_IPV6:
                 raise
     return socket.create_server(("", port))

@@ -1,8 +1,8 @@
-"""How every process of ours logs: as text or JSON, at a level that the configuration changes live.
+"""Logging for all our processes: text or JSON, at a level that the configuration can change live.
 
-A line of JSON has `time`, `level`, `logger`, `message`, and the fields of what it is about
-(`claim`, `pod`, `node`, `decision` …), so that no program has to parse a sentence. That a library
-answered a probe is not logged.
+A line of JSON has `time`, `level`, `logger`, `message`, and fields for its subject (`claim`, `pod`,
+`node`, `decision` …), so that no program has to parse a sentence. Libraries' messages about
+answered probes are not logged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _CHATTY = (
-    "aiohttp.access",  # a line for every request that is answered
-    "kopf.activities",  # four for every probe of the kubelet's
-    "kopf.objects",  # one for every admission review
+    "aiohttp.access",  # one line per request
+    "kopf.activities",  # four lines per kubelet probe
+    "kopf.objects",  # one line per admission review
 )
 
 
 class LogFormat(StrEnum):
-    """How lines are written."""
+    """The form of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -35,8 +35,8 @@ def configure(format_: LogFormat, level: str) -> None:
     """Log to stderr from now on.
 
     Args:
-        format_: How.
-        level: Name of a logging level: what is logged at least.
+        format_: The form of the lines.
+        level: The lowest logging level that is logged.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if format_ is LogFormat.JSON else logging.Formatter(_TEXT))
@@ -54,7 +54,7 @@ def take_level(level: str) -> None:
 
 
 class _Json(OrjsonFormatter):
-    """One object a line."""
+    """Formats a record as one JSON object per line."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ class _Json(OrjsonFormatter):
         record: logging.LogRecord,
         message_dict: dict[str, Any],
     ) -> None:
-        """Put the time in front, in UTC."""
+        """Put the time first, in UTC."""
         timestamp = datetime.fromtimestamp(record.created, UTC)
         log_data["time"] = timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         super().add_fields(log_data, record, message_dict)

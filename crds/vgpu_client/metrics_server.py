@@ -1,4 +1,4 @@
-"""Serves a process's metrics to Prometheus, over TLS and to those who may read them."""
+"""Serve a process's metrics to Prometheus, over TLS and only to clients that may read them."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsAccess(StrEnum):
-    """Who may read metrics, and how."""
+    """The clients that may read metrics, and the protocol."""
 
     REVIEWED = "reviewed"
-    """Over HTTPS, to clients with a token that the API server lets get `/metrics`."""
+    """Over HTTPS, to clients with a token that the API server allows to get `/metrics`."""
     OPEN = "open"
-    """Over HTTP, to every client that reaches the port. They have tenants' namespaces."""
+    """Over HTTP, to every client that can reach the port. Metrics name tenants' namespaces."""
 
 
 ACCESS_HELP = (
     "reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over HTTP, to "
     "whoever reaches the port"
 )
-"""Of the option `--metrics-access` of each process."""
+"""Help text of the option `--metrics-access`."""
 
 
 class MetricsServer:
-    """Serves until closed; `async with` starts and closes it.
+    """Serves metrics until closed; `async with` starts and closes it.
 
     Args:
-        registry: What is served.
-        listening: Where; closed at the end.
-        scrapers: Reviews clients; None: every client that reaches the port may read.
-        tls: What to show of ourselves; None: plain HTTP.
+        registry: The metrics to serve.
+        listening: The socket to serve on; closed at the end.
+        scrapers: Reviews clients; None: every client that can reach the port may read.
+        tls: Our certificate; None: plain HTTP.
     """
 
     def __init__(
@@ -80,6 +80,6 @@ class MetricsServer:
                 headers = {"WWW-Authenticate": "Bearer"} if answer.status == 401 else {}
                 return web.Response(status=answer.status, text=answer.text, headers=headers)
         encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # In a thread: a registry of a full node takes milliseconds, and the loop has better to do.
+        # In a thread: encoding a full node's registry takes milliseconds and would block the loop.
         body = await asyncio.to_thread(encoder, self._registry)
         return web.Response(body=body, headers={"Content-Type": content_type})

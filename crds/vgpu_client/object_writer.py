@@ -1,9 +1,9 @@
-"""Writes objects: in order per object, side by side up to a limit, each with a definite outcome.
+"""Write objects: in order per object, concurrently up to a limit, each with a definite outcome.
 
-Every writer of the project uses this one class: claims, devices, pods and bindings, in the operator
-and in the agent. A write is data: where it goes, which version it was decided on, and the requests
-that carry it out, one after the other. Nothing here decides whether a write is still wanted; a
-conflict is an outcome, and the caller reads the object and decides again.
+Every writer of the project uses this class: claims, devices, pods and bindings, in the operator and
+in the agent. A write is data: its target, the version it was decided on, and the requests that
+carry it out one after the other. Nothing here decides if a write is still wanted. A conflict is an
+outcome; the caller reads the object and decides again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ATTEMPTS_WHEN_BUSY = 5
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object that a write is about.
+    """The object that a write changes.
 
     Attributes:
         resource: Its kind.
@@ -52,13 +52,13 @@ class Request(Protocol):
     """One request of a write."""
 
     async def send(self, api: Api, target: Target, version: str, timeout_s: float) -> Object:
-        """Send it; returns the object as it stands afterwards.
+        """Send it and return the object as it is afterwards.
 
         Args:
-            api: Where to.
+            api: The API server to send it to.
             target: The object.
             version: The resourceVersion that the object must still have; empty: any.
-            timeout_s: The server's limit.
+            timeout_s: The server's time limit.
         """
 
 
@@ -75,10 +75,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A JSON patch of the object or of a subresource, refused where the version is another.
+    """A JSON patch of the object or a subresource, refused if the object's version differs.
 
-    A merge patch has no such test and replaces other writers' conditions; an update sends the
-    whole object.
+    A merge patch cannot test the version and replaces the conditions of other writers; an update
+    sends the whole object.
     """
 
     operations: Sequence[Operation]
@@ -99,7 +99,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A merge patch; for single fields of objects whose lists belong to others."""
+    """A merge patch, for single fields of objects whose lists belong to other writers."""
 
     changes: Mapping[str, Any]
     subresource: str | None = None
@@ -118,7 +118,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A server-side apply of all that one field manager has about the object."""
+    """A server-side apply of every field that one field manager sets on the object."""
 
     obj: Object
     field_manager: str
@@ -138,7 +138,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A deletion, refused where the object is another, or at another version."""
+    """A deletion, refused if the object's uid or version differs."""
 
     uid: str
 
@@ -156,14 +156,14 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The Binding of a pod with this UID to a node."""
+    """A Binding of the pod with this UID to a node."""
 
     uid: str
     node: str
     annotations: Mapping[str, str]
 
     async def send(self, api: Api, target: Target, version: str, timeout_s: float) -> Object:
-        """See `Request`; returns an empty object, since the server answers with a Status."""
+        """See `Request`. Return an empty object, because the server answers with a Status."""
         await api.bind_pod(
             namespace=target.namespace or "",
             name=target.name,
@@ -177,13 +177,13 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write, decided on one version of one object.
+    """A write, decided on one version of one object.
 
     Attributes:
         target: The object.
-        requests: What carries it out, one after the other; the first that fails ends it.
-        version: The resourceVersion it was decided on; empty where the requests test none. After
-            each request the version is that of the answer.
+        requests: The requests to send, one after the other; the first failure ends the write.
+        version: The resourceVersion it was decided on; empty if the requests do not test it. After
+            each request, the version of the response is used.
     """
 
     target: Target
@@ -193,40 +193,40 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Done; `obj` is the object as it stands now."""
+    """Done; `obj` is the object as it is now."""
 
     obj: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """Not done: the object has changed since. Read it again and decide anew."""
+    """Not done: the object has changed since. Read it again and decide again."""
 
     error: Conflict
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Not done: the server refuses (4xx), and would again."""
+    """Not done: the server refuses it (4xx) and would refuse it again."""
 
     error: ApiError
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Not done: no connection, no credentials, a busy server, or no time left to write in."""
+    """Not done: no connection, no credentials, a busy server, or no time left to write."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Perhaps done, or still to be: only reading the object again shows it.
+    """Perhaps done, or still to come: only reading the object again can tell.
 
     Attributes:
-        error: What came instead of an answer.
-        version: The version that the request tests: once the object has a later one, it has failed.
-            Empty if it tests none.
+        error: The error that came instead of a response.
+        version: The version that the request tests; once the object has a later one, the write
+            has failed. Empty if it tests none.
     """
 
     error: ClientError
@@ -234,19 +234,19 @@ class Unresolved:
 
 
 Outcome: TypeAlias = Written | Conflicted | Rejected | Unsent | Unresolved
-"""Of a write of several requests, the outcome of the first that was not carried out."""
+"""For a write of several requests, the outcome of the first that was not carried out."""
 
 
 class ObjectWriter:
     """Carries out writes.
 
     Args:
-        api: Where to.
-        in_flight: How many requests at once.
-        timeout_s: The server's limit for a request.
-        budget_s: How many seconds from now a write may still take effect (what is left of the
-            lease); asked before each request, which is not sent when that is too little.
-        sleep: Waits when the server is busy (429); swapped in tests.
+        api: The API server to write to.
+        in_flight: The number of concurrent requests.
+        timeout_s: The server's time limit for a request.
+        budget_s: Returns how many seconds from now a write may still take effect (the rest of the
+            lease). It is called before each request, which is not sent if too little is left.
+        sleep: Waits while the server is busy (429); replaced in tests.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class ObjectWriter:
         self._last: dict[Target, asyncio.Task[Outcome]] = {}
 
     def submit(self, write: Write) -> asyncio.Task[Outcome]:
-        """Take a write on; returns at once. The task raises only when it is cancelled."""
+        """Queue a write and return at once. The task raises only if it is cancelled."""
         target = write.target
         task = asyncio.ensure_future(self._after(self._last.get(target), write))
         self._last[target] = task
@@ -275,11 +275,11 @@ class ObjectWriter:
 
     @property
     def pending(self) -> int:
-        """Objects with a write that has no outcome yet."""
+        """The number of objects with a write that has no outcome yet."""
         return len(self._last)
 
     async def drain(self) -> None:
-        """Wait until every write that was taken on has its outcome."""
+        """Wait until every queued write has its outcome."""
         while self._last:
             await asyncio.wait(list(self._last.values()))
 
@@ -308,10 +308,10 @@ class ObjectWriter:
         for _ in range(_ATTEMPTS_WHEN_BUSY):
             timeout_s = min(self._timeout_s, self._budget_s())
             if timeout_s < _SHORTEST_S:
-                return Unsent("no time left to write in")
+                return Unsent("no time left to write")
             try:
                 return Written(await request.send(self._api, target, version, timeout_s))
-            except TooManyRequests as error:  # a definite no, whatever the request is
+            except TooManyRequests as error:  # certainly not carried out, whatever the request is
                 busy = str(error)
                 await self._sleep(error.retry_after)
             except Conflict as error:
@@ -319,7 +319,7 @@ class ObjectWriter:
             except (Unreachable, LoginError) as error:
                 return Unsent(str(error))
             except ApiError as error:
-                # A server that fails may have written before it failed.
+                # A server that fails may have carried out the write before.
                 failed = isinstance(error, ServerError)
                 return Unresolved(error, version) if failed else Rejected(error)
             except ClientError as error:

@@ -1,7 +1,7 @@
-"""A certificate that a process signs itself: for servers whose clients cannot know a name to check.
+"""A certificate that a process signs itself, for servers whose clients know no name to check.
 
-Prometheus finds agents by the addresses of their pods, and agents may read no Secret. The key never
-leaves the process but for the moment in which Python's TLS reads it from a file.
+Prometheus finds agents by the addresses of their pods, and agents may not read Secrets. The key
+never leaves the process, except for the moment in which Python's TLS reads it from a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BACKDATE = timedelta(hours=1)
 
 
 def own_certificate(name: str) -> ssl.SSLContext:
-    """A server's context with a new key and a certificate of that common name and DNS name."""
+    """Return a server context with a new key and certificate for that common name and DNS name."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.now(UTC)

@@ -1,8 +1,8 @@
-"""What is read of the API server: one object, whole lists, and streams of events.
+"""Reads from the API server: single objects, whole lists, and streams of events.
 
-Kept from the verbs (`api.py`) because reads are what may be repeated: nothing is done twice by
-asking twice. So they bear a server that is busy, gone for a moment, or too slow for the pages of
-its own list; writes bear nothing of the kind.
+They are separate from the verbs (`api.py`) because only reads may be retried: asking twice does
+nothing twice. So they tolerate a server that is busy, briefly unreachable, or too slow for the
+pages of its own list. Writes tolerate none of these.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from vgpu_client.errors import (
 from vgpu_client.transport import Object, Params, Transport
 
 Each: TypeAlias = Callable[[Object], Any]
-"""What is made of each object of a list as its page comes."""
+"""Called with each object of a list as its page arrives; returns the item to keep."""
 
 _TIMEOUT_S = 60.0
 _ATTEMPTS = 5
 _LIST_ATTEMPTS = 3
 _ITEMS_A_TURN = 50
-"""Of a list, before others have their turn: the lease is renewed in the same loop."""
+"""Items of a list to process before yielding to the loop, which also renews the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A consistent list: what was made of its objects, and the resourceVersion to watch from."""
+    """A consistent list: the items made from its objects, and the resourceVersion to watch from."""
 
     items: Sequence[Any]
     resource_version: str
 
 
 class Reads:
-    """Reads over a transport, repeated where that may help.
+    """Reads over a transport, retried where that may help.
 
     Args:
         transport: Sends the requests.
@@ -55,11 +55,11 @@ class Reads:
         self._transport = transport
 
     async def document(self, path: str, params: Params) -> Object:
-        """GET a document, again and again while the server is away or busy.
+        """GET a document; retry while the server is unreachable or busy.
 
         Raises:
-            Unreachable: No answer, the last time either.
-            ApiError: The server's no.
+            Unreachable: There was no response, even at the last attempt.
+            ApiError: The server refused.
         """
         for attempt in range(1, _ATTEMPTS):
             try:
@@ -81,12 +81,13 @@ class Reads:
         not_older_than: str | None = None,
         each: Each = lambda item: item,
     ) -> Listing:
-        """All objects under a path, page by page; begun again if the continuation expired.
+        """List all objects under a path, page by page; start again if the continuation expires.
 
-        Of a page only what `each` makes of its objects outlives it.
+        Of each page, only the results of `each` are kept.
 
-        With `not_older_than` at once, from the server's cache: a server before 1.34 reads every
-        list with a limit from etcd, whole, and only then applies the selectors.
+        With `not_older_than` the list is read at once from the server's cache. It must not have a
+        limit: a server before 1.34 reads every list with a limit from etcd, whole, and only then
+        filters it.
         """
         if not_older_than is not None:
             version = {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -97,16 +98,16 @@ class Reads:
                 return await self._pages(resource, path, paged, each)
             except Gone:
                 continue
-        return await self._pages(resource, path, params, each)  # all at once cannot expire
+        return await self._pages(resource, path, params, each)  # a single page cannot expire
 
     async def events(
         self, path: str, params: Params, *, inactivity_s: float
     ) -> AsyncGenerator[Object, None]:
-        """The events of a stream; one with an error is raised as that error.
+        """Yield the events of a stream; raise an event that contains an error.
 
         Raises:
-            StreamBroken: Broken, or silent for `inactivity_s`.
-            Unreachable, ApiError: It could not be opened.
+            StreamBroken: The stream broke, or was silent for `inactivity_s`.
+            Unreachable, ApiError: The stream could not be opened.
         """
         async with self._transport.stream(path, params, inactivity_s=inactivity_s) as lines:
             async for line in lines:
@@ -135,7 +136,7 @@ class Reads:
 
 
 def selectors(*, label: str | None, field: str | None) -> Mapping[str, str]:
-    """The query that narrows a list or a watch; None narrows nothing."""
+    """Return the query parameters that filter a list or a watch; None filters nothing."""
     given = {"labelSelector": label, "fieldSelector": field}
     return {key: value for key, value in given.items() if value}
 

@@ -1,9 +1,9 @@
-"""Events for people: aggregated, at a rate, and never in the way of what they are about.
+"""Events for people: aggregated, rate-limited, and never in the way of the work they report.
 
-Repetitions of a reason for an object are one event: its count and its newest message are written
-again after a minute at the earliest. That is what client-go's correlator does, but for its message,
-which stays the first one there; so events are core/v1 ones, whose message may change. An event is a
-courtesy: when too many are waiting the oldest is dropped and counted.
+Repetitions of a reason for an object become one event; its count and newest message are written
+again after a minute at the earliest. client-go's correlator does the same but keeps the first
+message. The message of a core/v1 event may change, so we use those. Events are best effort: if too
+many are waiting, the oldest is dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from vgpu_client.transport import Object
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 60.0
-"""An event is written again after so long at the earliest."""
+"""The shortest time before the same event is written again."""
 RATE = 20.0
-"""Events written in a second, once the burst is over."""
+"""Events written per second, once the burst is used up."""
 BURST = 100
 _LOOK_S = 1.0
 _QUEUED = 1_000
 _REMEMBERED = 10_000
-_NOTE_KEPT = 1_024  # all that the server takes
+_NOTE_KEPT = 1_024  # the server's limit
 _NAME_KEPT = 230
 
 
@@ -59,19 +59,19 @@ class _Series:
     first: float
     last: float
     count: int = 1
-    name: str = ""  # of the event object, once it is there
+    name: str = ""  # the event object's name, once it exists
     written: float = float("-inf")
-    is_lost: bool = False  # its newest words were dropped, or the server did not take them
+    is_lost: bool = False  # its newest message was dropped, or the server refused it
 
 
 class Recorder:
     """Records events.
 
     Args:
-        api: Where to.
-        component: Who records them.
+        api: The API server to write to.
+        component: The reporting component.
         unix: Unix time.
-        sleep: Waits between writes; swapped in tests.
+        sleep: Waits between writes; replaced in tests.
         on_drop: Called for each event that is dropped; for a metric.
     """
 
@@ -104,13 +104,13 @@ class Recorder:
         action: str,
         note: str,
     ) -> None:
-        """Take an event on, unless the same was the last one of its reason for the object.
+        """Queue an event, unless it equals the last one for the same reason and object.
 
         Args:
             regarding: The object.
             type: Normal or Warning.
             reason: One CamelCase word.
-            action: What was attempted, one CamelCase word.
+            action: The attempted action, one CamelCase word.
             note: A sentence.
         """
         key, now = (regarding.uid, reason), self._unix()
@@ -144,11 +144,11 @@ class Recorder:
             wait_s = await self._write_due()
             if self._queue:
                 self._due.set()
-                # Not longer: another object's first event does not wait for this one's next.
+                # Not longer, so that the first event of another object need not wait for this one.
                 await self._sleep(min(wait_s, _LOOK_S))
 
     async def _write_due(self) -> float:
-        """Write what may be written now; returns the seconds until more may be."""
+        """Write the events that are due; return the seconds until the next one is."""
         soonest = AGAIN_S
         for key in list(self._queue):
             series = self._series.get(key)

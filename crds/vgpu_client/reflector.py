@@ -1,18 +1,18 @@
-"""A faithful, running copy of one kind: every change is delivered, deletions missed included.
+"""A running copy of one kind that delivers every change, even deletions missed during a gap.
 
-Kopf lists again after a gap and reports what exists; what was deleted meanwhile it never
-mentions, and an allocator that misses a deletion loses a device until its restart. So we keep our
-own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
-(410, a broken or silent stream) compares that with a fresh list. The list is decoded page by page
-and delivered as a whole, deletions first: what comes may need the place of what is gone. The first
-list has no deletions: it is delivered as its pages come, so that a start takes no more memory than
-the handler keeps.
+After a gap Kopf lists again and reports what exists, but not what was deleted meanwhile. An
+allocator that misses a deletion loses a device until it restarts, so we have our own
+list-and-watch. It remembers uid and version of everything that it has delivered, and after a gap
+(410, a broken or silent stream) compares them with a fresh list. The list is decoded page by page
+and delivered as a whole, deletions first, because new objects may need the room of deleted ones.
+The first list has no deletions, so it is delivered while its pages arrive; a start takes no more
+memory than what the handler keeps.
 
-Versions of a kind only grow. When they do not, a backup of etcd was restored under us: objects
-that we know never were, and ledgers and caches that ignore old versions would keep them for ever.
-So that ends the reflector, and with it the process, which starts from what there is. etcd's guide
-raises the version of the server at a restore (`etcdutl snapshot restore --bump-revision`), so that
-lists never go back; objects keep the versions that they had, and show it.
+Versions of a kind only grow. If they do not, a backup of etcd was restored while we ran: we know
+objects that never existed, and ledgers and caches that ignore old versions would keep them for
+ever. So this ends the reflector, and with it the process, which restarts from the server's data.
+With the restore that etcd's guide describes (`etcdutl snapshot restore --bump-revision`), the
+server's version grows and lists never go back; but objects keep their old versions, which shows it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ TIn = TypeVar("TIn", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ObjectIdentity:
-    """Which object: its place and the UID that distinguishes it from others of its name.
+    """An object's place, and the UID that distinguishes it from others of the same name.
 
-    Of one that is gone, `was_seen` means that the stream reported it, so nothing of it was missed;
-    one that a list found missing may have changed unseen before it went.
+    For a deleted object, `was_seen` means that the stream reported the deletion, so no change was
+    missed. An object that a list found missing may have changed unseen before it was deleted.
     """
 
     namespace: str
@@ -55,7 +55,7 @@ class ObjectIdentity:
 
 
 class Source(Protocol):
-    """What a reflector reads from: `Api`, or what reads on its behalf."""
+    """The source that a reflector reads from: `Api`, or something that reads on its behalf."""
 
     async def list(
         self,
@@ -67,7 +67,7 @@ class Source(Protocol):
         not_older_than: str | None = None,
         each: Each = lambda item: item,
     ) -> Listing:
-        """As `Api.list`."""
+        """List objects as `Api.list` does."""
 
     def watch(
         self,
@@ -80,31 +80,31 @@ class Source(Protocol):
         timeout_s: float = 300.0,
         inactivity_s: float = 90.0,
     ) -> AsyncGenerator[Object, None]:
-        """As `Api.watch`."""
+        """Yield events as `Api.watch` does."""
 
 
 class EventHandler(Protocol[TIn]):
     """Receives the changes. Calls are synchronous and in order; an exception ends the reflector."""
 
     def added(self, obj: TIn) -> None:
-        """An object that was not known."""
+        """Handle an object that was not known."""
 
     def modified(self, obj: TIn) -> None:
-        """A newer version of a known object (perhaps unreadable until now)."""
+        """Handle a newer version of a known object (which may have been unreadable until now)."""
 
     def deleted(self, identity: ObjectIdentity) -> None:
-        """It is gone, or no longer matches the selectors."""
+        """Handle an object that was deleted or no longer matches the selectors."""
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """An object, new or newer, that the decoder refused. Its deletion will be delivered too."""
+        """Handle a new or newer object that cannot be decoded; its deletion is delivered too."""
 
 
 class _Version(NamedTuple):
-    """Of an object.
+    """The uid and resourceVersion of an object.
 
-    A type of its own for the garbage collector's sake: it drops a dictionary of plain tuples of
-    strings in each pass, and takes it up again among its newest objects with the next one that is
-    put there. So each pass went over all that is known (6 ms with 30,000 pods).
+    This has its own type for the sake of the garbage collector, which stops tracking a dictionary
+    of plain tuples of strings in each pass and tracks it again, among its newest objects, as soon
+    as another is added. So each pass went over everything known (6 ms with 30,000 pods).
     """
 
     uid: str
@@ -112,24 +112,24 @@ class _Version(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """An object of a list, as it will be delivered; unread if its version is the known one."""
+    """A list item as it will be delivered; undecoded if its version is the known one."""
 
     place: _Place
     version: _Version
     read: bool = False
     obj: object = None
-    raw: Object | None = None  # of one that cannot be decoded, with the cause
+    raw: Object | None = None  # the object if it cannot be decoded, with the error below
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What to copy: a namespace (None for all) and selectors, as the API server takes them.
+    """The objects to copy: a namespace (None for all) and selectors in the API server's syntax.
 
     Attributes:
-        from_cache: Lists come from the API server's cache, not from etcd. The first may be as old
-            as that cache is; later ones are never older than what was delivered. For the many
-            clients that must not cost etcd a read of all objects each.
+        from_cache: Read lists from the API server's cache and not from etcd. The first list may be
+            as old as that cache; later ones are never older than what was delivered. Meant for
+            clients so numerous that etcd must not read all objects for each of them.
     """
 
     namespace: str | None = None
@@ -143,22 +143,22 @@ class ReflectorTimes:
     """Times of a reflector, in seconds, and the clock by which it waits."""
 
     watch_s: float = 300.0
-    """The server ends a stream properly after this long, and we go on from there."""
+    """The server ends a stream properly after this long, and we continue from there."""
     inactivity_s: float = 90.0
-    """A stream without event or bookmark (one a minute) for this long is taken for dead."""
+    """A stream without event or bookmark (one a minute) for this long is considered dead."""
     first_retry_s: float = 0.2
     last_retry_s: float = 30.0
     clock: Clock = Clock()  # noqa: RUF009 - it has no state
 
 
 class Reflector(Generic[T]):
-    """Lists and watches one kind and delivers changes to a handler.
+    """Lists and watches one kind and delivers the changes to a handler.
 
     Args:
-        api: Where from.
+        api: The source.
         resource: The kind.
-        handler: Gets the changes.
-        decode: Makes of a raw object what the sink wants; may raise anything on a bad object.
+        handler: Receives the changes.
+        decode: Turns a raw object into what the handler wants; may raise anything on a bad one.
         scope: Namespace and selectors.
         times: Times.
     """
@@ -191,7 +191,7 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
         """Set once the first full list has been delivered."""
         self.follows = asyncio.Event()
-        """Set while it goes on from what was delivered; clear while it has to list anew."""
+        """Set while it follows the stream; clear while it has to list again."""
 
     def restarted(self, reason: str) -> None:
         """Count that a new list has to make up for the stream; a subclass does.
@@ -210,17 +210,17 @@ class Reflector(Generic[T]):
         """
 
     async def relist(self) -> None:
-        """Return after a list begun later than this call has been delivered (a quorum read)."""
+        """Return once a list begun after this call has been delivered (a quorum read)."""
         desired = self._lists_begun + 1
         self._list_requested.set()
         async with self._list_delivered:
             await self._list_delivered.wait_for(lambda: self._lists_delivered >= desired)
 
     async def reach(self, version: int) -> None:
-        """Return when everything up to a version of this kind has been delivered.
+        """Return once everything up to a version of this kind has been delivered.
 
-        Versions grow along a stream, so a write of one's own that comes back by it shows that no
-        earlier change of any object of the kind is missing.
+        Versions grow along a stream. So once our own write has come back on the stream, no earlier
+        change of any object of the kind is missing.
         """
         if self._position < version:
             delivered = asyncio.get_running_loop().create_future()
@@ -228,22 +228,23 @@ class Reflector(Generic[T]):
             await delivered
 
     async def run(self) -> None:
-        """Keep the sink up to date, for ever.
+        """Keep the handler up to date for ever.
 
         Raises:
-            DataRestored: The server's data are older than what was delivered.
-            Exception: A fault of the sink's.
+            DataRestored: The server's data is older than what was delivered.
+            Exception: The handler failed.
         """
         while True:
             try:
                 await self._list()
                 while not self._list_requested.is_set():
                     if not await self._follow():
-                        # Closed before any event: the server is going, or behind.
+                        # The stream closed before any event: the server is shutting down, or is
+                        # behind.
                         self._failures += 1
                         await self._times.clock.sleep(self._retry_s())
             except Gone as error:
-                # The cache that served the list may be behind for ever.
+                # The cache that served the list may stay behind for ever.
                 self._quorum_required = True
                 await self._start_over("gone", error)
             except ClientError as error:
@@ -262,7 +263,7 @@ class Reflector(Generic[T]):
         return min(longest, self._times.last_retry_s) * (0.5 + 0.5 * self._times.clock.jitter())
 
     async def _list(self) -> None:
-        """Read everything and deliver the difference to the last state; deletions first."""
+        """Read all objects and deliver the differences from the last state, deletions first."""
         quorum = self._quorum_required or self._list_requested.is_set()
         self._list_requested.clear()
         self._lists_begun += 1
@@ -291,7 +292,7 @@ class Reflector(Generic[T]):
             self._list_delivered.notify_all()
 
     async def _read(self, not_older_than: str | None, each: Each) -> Listing:
-        """A list; from etcd where the server's cache cannot serve it."""
+        """Return a list; read it from etcd if the server's cache cannot serve it."""
         scope = self._scope
         if not_older_than is not None:
             try:
@@ -303,7 +304,7 @@ class Reflector(Generic[T]):
                     not_older_than=not_older_than,
                     each=each,
                 )
-            except (Gone, ServerError) as error:  # 504: it has not come that far
+            except (Gone, ServerError) as error:  # 504: the cache has not reached that version
                 logger.info("%s: the server's cache: %s", self.resource.plural, error)
             else:
                 if int(listing.resource_version) >= self._position:
@@ -317,7 +318,7 @@ class Reflector(Generic[T]):
         )
 
     def _item(self, raw: Object) -> _Item:
-        """What of an object outlives the page that it came in."""
+        """Return what is kept of an object after its page is dropped."""
         place, version = _place(raw), _version(raw)
         if self._known.get(place) == version:
             return _Item(place, version)
@@ -328,7 +329,7 @@ class Reflector(Generic[T]):
             return _Item(place, version, read=True, raw=raw, error=error)
 
     def _delivered_item(self, raw: Object) -> _Item:
-        """As `_item`, delivered at once; if the list breaks off, the next one finds it known."""
+        """Deliver the object at once and return its item; the next list finds the object known."""
         item = self._item(raw)
         if item.read:
             self._deliver(item)
@@ -342,17 +343,17 @@ class Reflector(Generic[T]):
             )
 
     def _must_not_contradict(self, items: Iterable[_Item]) -> None:
-        """Compare a list that is no older than what was delivered with what was.
+        """Check a list that is no older than what was delivered against what was delivered.
 
         Everything up to `_position` has been delivered. So an object whose version is no newer was
-        delivered in exactly this version; another version of it, or an object that is not known
-        (any more), is from a history that we have not seen. This raises no false alarm, because a
-        version stands for one content and a selector depends on the content alone.
+        delivered in exactly this version. Another version of it, or an object that is unknown,
+        comes from a history that we have not seen. This raises no false alarm, because a version
+        stands for one content, and a selector depends on the content alone.
 
-        An object that is missing proves nothing. What was created after the backup looks as if it
-        had been deleted since the last event, and is delivered as that: a process that starts
-        anew would not find it either. The size of the step between two versions was rejected as a
-        sign: on a busy cluster it only shows how long the stream was broken.
+        A missing object proves nothing. An object that was created after the backup looks as if it
+        had been deleted since the last event, and is delivered as such: a restarted process would
+        not find it either. The size of the step between two versions was rejected as a sign,
+        because on a busy cluster it only shows how long the stream was broken.
         """
         for item in items:
             if not item.read or int(item.version.resource_version) > self._position:

@@ -1,4 +1,4 @@
-"""Waits for the next configuration. A wrong one is logged, and the one before stays in force."""
+"""Wait for the next configuration. A wrong one is logged, and the previous one stays in force."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vgpu_client.logs import take_level
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""Between two looks: the kubelet itself takes up to a minute to mount a change."""
+"""The interval between two looks; the kubelet itself takes up to a minute to mount a change."""
 
 
 async def changed(source: ConfigFile, level: str, *, every_s: float = LOOK_S) -> ClusterConfig:
-    """Return the next configuration that is whole, valid and another one.
+    """Return the next configuration that is complete, valid and different.
 
-    The level of logging is taken up at once, and is no other configuration.
+    A new logging level is applied at once and does not count as different.
 
     Args:
         source: The configuration in force.
-        level: That of logging where the configuration names none.
-        every_s: Between two looks.
+        level: The logging level to use if the configuration sets none.
+        every_s: The interval between two looks.
     """
     take_level(source.config.logging.level or level)
     while True:

@@ -1,8 +1,8 @@
-"""Whose a token is and what its user may do, by the API server: TokenReview, SubjectAccessReview.
+"""Ask the API server whose a token is and what its user may do: TokenReview, SubjectAccessReview.
 
-Answers are kept for a while, and only so many. A page that refreshes, or a scrape every few
-seconds, costs the API server nothing; no flood of forged tokens costs it, or us, more than a few
-requests at once.
+Answers are cached for a while, and only so many. A page that refreshes, or a scrape every few
+seconds, costs the API server nothing. A flood of forged tokens costs the server and us no more than
+a few requests at a time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ V = TypeVar("V")
 
 
 class Busy(VgpuError):
-    """Too many questions wait already; the next try may find a place."""
+    """Too many questions are waiting already; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who shows a token, as a TokenReview names him.
+    """The user that a TokenReview found for a token.
 
     Attributes:
         groups: In the server's order.
-        extra: More that authorizers may read; no part of a user's hash.
+        extra: More attributes that authorizers may read; not part of a user's hash.
     """
 
     name: str
@@ -49,13 +49,13 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a cache of answers.
+    """The limits of a cache of answers.
 
     Attributes:
-        kept: Answers that are kept of accepted questions, and as many of refused ones.
-        of_owner: Of these, answers to one owner's questions.
-        at_once: Questions that are asked at once, in each lane.
-        waiting: Questions that wait to be asked or are, in each lane.
+        kept: Cached answers to accepted questions, and as many to refused ones.
+        of_owner: The share of these that one owner may take.
+        at_once: Questions that are asked at the same time, in each lane.
+        waiting: Questions that wait or are being asked, in each lane.
     """
 
     kept: int = KEPT
@@ -65,15 +65,16 @@ class Limits:
 
 
 class Answers(Generic[K, V]):
-    """Answers by question, each kept for a while; those who ask the same wait for one answer.
+    """A cache of answers by question; callers that ask the same question share one answer.
 
-    A question that was accepted before is asked again in a lane of its own, and no answer to a
-    stranger takes its place. So a flood of forged tokens delays and evicts no known client.
+    A question that was accepted before is asked again in a lane of its own, and answers to
+    strangers cannot displace it. So a flood of forged tokens neither delays nor evicts a known
+    client.
 
     Args:
-        keep_s: For how many seconds an answer is good; 0: it is not kept.
-        owner: Who asked an accepted question; None: the question was refused.
-        limits: Of its size.
+        keep_s: Returns for how many seconds an answer may be cached; 0: not at all.
+        owner: Returns the owner of an accepted question; None: the question was refused.
+        limits: The limits of its size.
         clock: Monotonic seconds.
     """
 
@@ -99,11 +100,11 @@ class Answers(Generic[K, V]):
         return len(self._refused) + len(self._owner_of)
 
     async def get(self, key: K, query: Callable[[], Awaitable[V]]) -> V:
-        """The answer to `key`: a kept one, or what `query` returns.
+        """Return the answer to `key`: a cached one, or the result of `query`.
 
         Raises:
-            Busy: Too many wait.
-            Exception: What `query` raises; that is not kept.
+            Busy: Too many questions are waiting.
+            Exception: Raised by `query`; it is not cached.
         """
         owner = self._owner_of.get(key)
         kept = (self._refused if owner is None else self._accepted[owner]).get(key)
@@ -139,7 +140,7 @@ class Answers(Generic[K, V]):
         of_owner[key] = entry
         if len(of_owner) > self._limits.of_owner:
             self._forget(next(iter(of_owner)))
-        if len(self._owner_of) > self._limits.kept:  # the owner of the most makes room
+        if len(self._owner_of) > self._limits.kept:  # evict from the owner with the most answers
             most = max(self._accepted, key=lambda name: len(self._accepted[name]))
             self._forget(next(iter(self._accepted[most])))
 
@@ -156,7 +157,7 @@ _Kept: TypeAlias = "OrderedDict[K, tuple[float, V]]"
 
 
 class _Lane(Generic[K, V]):
-    """Questions that are being asked, or wait for their turn."""
+    """Questions that are being asked or wait for their turn."""
 
     def __init__(self, limits: Limits) -> None:
         self.under_way: dict[K, asyncio.Task[V]] = {}
@@ -169,21 +170,21 @@ async def _answered(lane: _Lane[K, V], query: Callable[[], Awaitable[V]]) -> V:
 
 
 def bearer(authorization: str) -> str:
-    """The token of an `Authorization` header; empty where it has none."""
+    """Return the token of an `Authorization` header; empty if it has none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def fingerprint(token: str) -> bytes:
-    """What stands for a token in a cache: no token is kept."""
+    """Return the cache key of a token, so that no token itself is kept."""
     return hashlib.sha256(token.encode()).digest()
 
 
 async def user_of(api: Api, token: str) -> User | None:
-    """Whose token it is; None where the API server does not accept it.
+    """Return the token's user; None if the API server does not accept the token.
 
     Raises:
-        ClientError: The API server is away, or refuses to review.
+        ClientError: The API server is unreachable, or refuses the review.
     """
     answer = await _review(api, TOKEN_REVIEWS, {"token": token})
     if not answer.get("authenticated"):
@@ -198,15 +199,15 @@ async def user_of(api: Api, token: str) -> User | None:
 
 
 async def may(api: Api, user: User, attributes: Mapping[str, Any]) -> bool:
-    """Whether a user may do something.
+    """Return True if a user may do something.
 
     Args:
-        api: Ours; its account may create SubjectAccessReviews.
-        user: Who.
-        attributes: `resourceAttributes` or `nonResourceAttributes`, with what is in them.
+        api: Our client; its account may create SubjectAccessReviews.
+        user: The user.
+        attributes: `resourceAttributes` or `nonResourceAttributes`, with their content.
 
     Raises:
-        ClientError: The API server is away, or refuses to review.
+        ClientError: The API server is unreachable, or refuses the review.
     """
     spec = {
         "user": user.name,

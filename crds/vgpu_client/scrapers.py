@@ -1,7 +1,7 @@
-"""Who may read metrics: accounts that the API server lets `get` the path `/metrics`.
+"""Decide who may read metrics: accounts that the API server allows to `get` the path `/metrics`.
 
-A scraper shows a token, which a TokenReview resolves to a user; a SubjectAccessReview checks that
-a role grants that user the path. Kubelets ask the same of theirs.
+A scraper presents a token, which a TokenReview resolves to a user. A SubjectAccessReview checks
+that a role grants that user the path. Kubelets check their own scrapers in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REFUSED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a scraper: an HTTP status, 200 for those who may, and why."""
+    """The answer to a scraper: an HTTP status, 200 if it may read, and the reason."""
 
     status: int
     text: str = ""
@@ -34,7 +34,7 @@ class Scrapers:
     """Reviews scrapers.
 
     Args:
-        api: Ours; its account may create TokenReviews and SubjectAccessReviews.
+        api: Our client; its account may create TokenReviews and SubjectAccessReviews.
         clock: Monotonic seconds.
     """
 
@@ -45,7 +45,7 @@ class Scrapers:
         )
 
     async def review(self, authorization: str) -> Answer:
-        """What to answer a request with this `Authorization` header."""
+        """Return the answer to a request with this `Authorization` header."""
         token = bearer(authorization)
         if not token:
             return Answer(401, "show a token: Authorization: Bearer TOKEN")
@@ -67,7 +67,7 @@ class Scrapers:
 
 
 def _good_for(answer: Answer) -> float:
-    """For how many seconds; an API server that is away proves nothing about the scraper."""
+    """Return how long to cache it; an unreachable API server proves nothing about the scraper."""
     if answer.status == 503:
         return 0.0
     return ALLOWED_S if answer.status == 200 else REFUSED_S

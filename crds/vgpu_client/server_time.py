@@ -1,9 +1,9 @@
 """The API server's time of day, which replicas share whatever their own clocks show.
 
-Times in the API are compared by whoever leads at the moment, with times that a former leader or the
-API server wrote. By the machine's own clock a leader that is an hour ahead would find everything an
-hour older than it is. A reply without a `Date` header leaves things as they are, and until the
-first one this is the machine's own clock: nothing else is known then.
+The current leader compares times in the API that a former leader or the API server wrote. By its
+own machine's clock, a leader that is an hour ahead would take everything for an hour older than it
+is. A response without a `Date` header changes nothing. Until the first one arrives, this is the
+machine's own clock, because nothing else is known.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
 _DATE_S = 1.0
-"""The header has whole seconds, rounded down."""
+"""The header's resolution: whole seconds, rounded down."""
 
 
 class ServerTime:
-    """A clock that follows the `Date` header of replies.
+    """A clock that follows the `Date` header of responses.
 
-    A server makes the header between the moment a request is sent and the moment its reply is
-    received, so each reply bounds the server's time from both sides. The clock goes on by monotonic
-    time and moves only as far as these bounds make it: after a few replies it is right to within a
-    round trip, not only within the second that one header leaves open.
+    A server makes the header between the sending of a request and the arrival of its response, so
+    each response bounds the server's time from both sides. The clock advances by monotonic time and
+    is corrected only as far as these bounds require. After a few responses it is right to within a
+    round trip, and not only to within the second that a single header leaves open.
 
     Args:
         wall: This machine's Unix time.
@@ -37,18 +37,18 @@ class ServerTime:
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self._offset: float | None = None  # the server's Unix time less our monotonic time
+        self._offset: float | None = None  # the server's Unix time minus our monotonic time
 
     def unix(self) -> float:
-        """Return the server's Unix time, seconds."""
+        """Return the server's Unix time in seconds."""
         return self._wall() if self._offset is None else self._monotonic() + self._offset
 
     def observe(self, date: str, *, sent: float) -> None:
-        """Take a reply into account at the moment when its headers have come.
+        """Take a response into account, at the moment when its headers have arrived.
 
         Args:
-            date: The `Date` header; empty or malformed, it shows nothing.
-            sent: When the request was sent, monotonic seconds.
+            date: The `Date` header; ignored if it is empty or malformed.
+            sent: The time when the request was sent, in monotonic seconds.
         """
         try:
             shown = parsedate_to_datetime(date).timestamp()

@@ -1,6 +1,6 @@
-"""The HTTP session under a client: where its sockets come from, and how it ends with none open.
+"""The HTTP session of a client: it makes the sockets, and ends with none of them open.
 
-Kept from the exchanges (`transport.py`): they use connections, here connections come and go.
+It is separate from the exchanges (`transport.py`), which only use connections.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _READ_BUFFER = 2**20
 class _Sockets:
     """Makes the session's sockets, and knows which of them are open.
 
-    A TLS connection that is closed ends in the background. A loop that ends before
-    that is done leaves the socket to the garbage collector, so the caller that closes a session
-    waits.
+    A TLS connection is closed in the background. A loop that ends before that is done leaves the
+    socket to the garbage collector, so the caller that closes a session waits.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class _Sockets:
         return made
 
     async def closed(self, *, within_s: float = 1.0) -> None:
-        """Return when none is open any more, or after `within_s` seconds."""
+        """Return once none is open any more, or after `within_s` seconds."""
         deadline = asyncio.get_running_loop().time() + within_s
         while any(made.fileno() >= 0 for made in self._made):
             if asyncio.get_running_loop().time() > deadline:
@@ -46,7 +45,7 @@ class _Sockets:
 
 @asynccontextmanager
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session for as long as the block lasts; after it no socket is open."""
+    """Open a session for the duration of the block; no socket is open afterwards."""
     sockets = _Sockets()
     connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=sockets)
     headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none

@@ -1,9 +1,9 @@
-"""One HTTP exchange with the API server: sent, answered, and failures classified.
+"""One HTTP exchange with the API server: send, receive, and classify failures.
 
-Kept from the verbs (`api.py`) because its one subject is hard enough: for every way in which an
-exchange can fail, to find out whether a write was done, was not done, or may have been done.
-aiohttp resends a PUT or DELETE by itself when a kept-alive connection turns out to be dead; their
-outcome is then the second one's, which is why the writes that must be exact are PATCH and POST.
+It is separate from the verbs (`api.py`) because its one subject is hard enough: to find out, for
+every way in which an exchange can fail, if a write was done, was not done, or may have been done.
+aiohttp itself resends a PUT or DELETE if a kept-alive connection turns out to be dead, and then
+reports the outcome of the second attempt. So writes that must be exact are PATCH and POST.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from vgpu_client.connection import Connection
 from vgpu_client.errors import ServerError, StreamBroken, Unknown, Unreachable, error_from_status
 
 Object: TypeAlias = dict[str, Any]
-"""An object of the API as it stands on the wire."""
+"""An object of the API as it is on the wire."""
 
 Params: TypeAlias = Mapping[str, str]
 
-# How long past the server's own limit an answer may still be on its way.
+# A response may arrive this much later than the server's own limit.
 _GRACE_S = 2.0
 _CONNECT_S = 10.0
-# A write that has less time than this is not begun.
+# A write with less time left than this is not started.
 _SHORTEST_S = 0.25
 
 
@@ -38,10 +38,10 @@ class Transport:
     """Sends requests over one session; owned by `Api`.
 
     Args:
-        session: Whose connections are used.
-        connection: Where the server is, and our credentials.
-        budget_s: Within how many seconds from now whatever is written must have landed.
-        user: Whom to act as, where the credentials allow that; empty: ourselves.
+        session: The HTTP session.
+        connection: The server's address and our credentials.
+        budget_s: Returns within how many seconds from now every write must have landed.
+        user: The user to impersonate, if the credentials allow it; empty: ourselves.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class Transport:
         self._user = user
 
     def within(self, budget_s: Callable[[], float]) -> Transport:
-        """The same way to the server, for writes that must land within the budget."""
+        """Return the same transport for writes that must land within the budget."""
         return Transport(self._session, self._connection, budget_s=budget_s, user=self._user)
 
     def acting_as(self, user: str) -> Transport:
-        """The same way to the server, in another user's name."""
+        """Return the same transport with requests in another user's name."""
         return Transport(self._session, self._connection, budget_s=self._budget_s, user=user)
 
     def unix(self) -> float:
-        """Return the server's Unix time, seconds."""
+        """Return the server's Unix time in seconds."""
         return self._connection.time.unix()
 
     async def read(self, path: str, params: Params, *, timeout_s: float) -> Object:
         """GET a document.
 
         Raises:
-            Unreachable: No answer; nothing is wrong with asking again.
-            ApiError: The server's no.
+            Unreachable: There was no response; it is safe to retry.
+            ApiError: The server refused.
         """
         try:
             return await self._exchange("GET", path, params, None, "", timeout_s)
@@ -91,19 +91,20 @@ class Transport:
         content_type: str = "application/json",
         timeout_s: float,
     ) -> Object:
-        """Send a write, which the server abandons after `timeout_s` seconds; never repeated.
+        """Send a write, which the server abandons after `timeout_s` seconds; never retried.
 
-        Where there is a budget, one half of it is for getting there and the other for the server,
-        so that however long the first takes the write lands within the budget or never.
+        If there is a budget, one half of it is for reaching the server and the other for the
+        server's work. So however long the first half takes, the write lands within the budget or
+        never.
 
         Raises:
             Unreachable: It was not sent.
-            Unknown: It was sent and no answer came, or the server ran into the limit.
-            ApiError: The server's no.
+            Unknown: It was sent and no response came, or the server ran into the limit.
+            ApiError: The server refused.
         """
         half_s = self._budget_s() / 2
         if half_s < _SHORTEST_S:
-            raise Unreachable(f"{method} {path}: no time left to write in")
+            raise Unreachable(f"{method} {path}: no time left to write")
         timeout_s = min(timeout_s, half_s)
         params = {**params, "timeout": f"{max(1, int(timeout_s * 1000))}ms"}
         data = orjson.dumps(body)
@@ -124,12 +125,12 @@ class Transport:
     async def stream(
         self, path: str, params: Params, *, inactivity_s: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET an endless answer, line by line; silence beyond `inactivity_s` breaks it.
+        """GET an endless response line by line; silence beyond `inactivity_s` breaks it.
 
         Raises:
             Unreachable: The stream could not be opened.
             StreamBroken: It broke or fell silent. Its proper end is no error.
-            ApiError: The server's no.
+            ApiError: The server refused.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=inactivity_s)
         opened = False
@@ -171,7 +172,7 @@ class Transport:
             text = await answer.read()
             try:
                 decoded: Object = orjson.loads(text)
-            except orjson.JSONDecodeError as error:  # something in between answered
+            except orjson.JSONDecodeError as error:  # a proxy in between answered
                 raise ServerError(f"not JSON: {text[:80]!r}", status=answer.status) from error
             return decoded
 
@@ -207,11 +208,11 @@ class Transport:
 
 
 async def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    # A stream left in the middle: a polite TLS goodbye would wait for a server that keeps talking.
+    # The stream was left in the middle. Do not wait for TLS shutdown: the server keeps talking.
     connection = answer.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
-        await asyncio.sleep(0)  # the socket closes in the loop's next turn
+        await asyncio.sleep(0)  # the socket closes in the loop's next iteration
 
 
 async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
@@ -231,7 +232,7 @@ async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # Not the reader's own lines: those have a length limit, and an event may be a megabyte long.
+    # The reader's own lines have a length limit, and an event may be a megabyte long.
     rest = b""
     async for chunk in content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")

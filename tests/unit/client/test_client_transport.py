@@ -134,7 +134,7 @@ async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> N
 
     async with an_api(tmp_path, handler) as api:
         leader = api.within(lambda: 0.4)
-        with pytest.raises(Unreachable, match="no time left to write in"):
+        with pytest.raises(Unreachable, match="no time left to write"):
             await write(leader)
         await leader.get(PODS, "p", namespace="ns")  # reading is free
     assert sent == ["GET"]

@@ -269,7 +269,7 @@ async def test_where_no_claim_is_known_they_are_listed(replica: Replica) -> None
 
 async def test_a_touch_is_repeated_until_it_is_certain(replica: Replica) -> None:
     replica.claim(a_claim("empty"))
-    errors = [Unreachable("no time left to write in"), Unknown("no answer")]
+    errors = [Unreachable("no time left to write"), Unknown("no answer")]
     replica.api.before = lambda verb, name: errors.pop() if errors and "patch" in verb else None
     await a_fence(replica).close()
     assert stands(replica, "empty").status.decider == "operator-1_5eed"
