@@ -362,6 +362,20 @@ async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Replica) ->
     assert len(replica.state.earmarks) == 0
 
 
+async def test_devices_are_kept_for_a_bound_pod_on_its_own_node_alone(replica: Replica) -> None:
+    """Another scheduler bound it to node-2, while less would have to become free on node-1."""
+    for node, mib in (("node-1", 16384), ("node-2", 8192)):
+        replica.device(uuid=f"GPU-of-{node}", node=node, memory_mib=mib)
+        replica.offer(replica.pod(f"on-{node}", limits=asking(8192)), node)
+    await replica.bound()
+    replica.pod("late", node="node-2", limits=asking(8192))
+    replica.pod("later", node="node-2", limits=asking(8192))
+    await replica.scheduled()
+    replica.time += AFTER_S
+    await replica.scheduled()
+    assert [earmark.node for earmark in replica.state.earmarks] == ["node-2"]
+
+
 async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Replica) -> None:
     small = await a_full_device(replica)
     await a_starving_pod(replica)

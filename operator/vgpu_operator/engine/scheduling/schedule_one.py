@@ -325,9 +325,12 @@ def yielding_of(state: State, pod: GPUPod) -> Yielding:
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
-    if not kind.ruled_out and not kind.avoided:
+    if not (kind.node or kind.ruled_out or kind.avoided):
         return nodes
     selector = nodes.selector & ~kind.ruled_out
+    if kind.node:  # the pod is bound, and no other node can ever run it
+        number = state.ledger.columns.node_id(kind.node)
+        selector &= 0 if number is None else only(number)
     return replace(nodes, selector=selector, welcoming=~kind.avoided)
 
 
