@@ -66,7 +66,7 @@ class Package:
 
 
 PACKAGES = (
-    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=7),
+    Package("engine", "operator/vgpu_operator/engine", callables=12, complex=2),
     Package(
         "operator",
         "operator/vgpu_operator",

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.announce import announce_violation
@@ -31,7 +31,7 @@ from vgpu_operator.engine.claims.violators import evict_violator
 from vgpu_operator.engine.claims.writes import write, write_desired
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
-from vgpu_operator.engine.nodes.agents import absent_agent
+from vgpu_operator.engine.nodes.agents import Absent, absent_agent
 from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
 from vgpu_operator.engine.scheduling.places import adopt, unreserve
 from vgpu_operator.engine.scheduling.requeue import clear_nomination
@@ -52,20 +52,28 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
         return None
     _note_lapsed(key, state)
     claim = state.cache.claim(key)
-    if claim is not None and claim.unknown_values:
-        return None  # a later version decides; until then it keeps what it holds
-    if claim is None:
-        effect = _make(key, state) or describe_missing(key, state)
-        if effect is None:  # the last answer may have come after the claim's deletion
-            state.claims.backoffs.pop(key, None)
-            state.claims.not_before.pop(key, None)
-    else:
-        announce_violation(claim, state)
-        effects = (step(claim, state) for step in CLAIM_STEPS)
-        effect = next((each for each in effects if each is not None), None)
+    effect = _reconcile_missing(key, state) if claim is None else _first_wanted(claim, state)
     if isinstance(effect, (WriteClaim, DeleteClaim)) and key not in state.claims.writing:
         state.claims.writing[key] = InFlight()
     return effect
+
+
+def _reconcile_missing(key: ClaimKey, state: State) -> Effect | None:
+    """Return the write that makes the claim of a pod, or tells of one that does not exist."""
+    effect = _make(key, state) or describe_missing(key, state)
+    if effect is None:  # the last answer may have come after the claim's deletion
+        state.claims.backoffs.pop(key, None)
+        state.claims.not_before.pop(key, None)
+    return effect
+
+
+def _first_wanted(claim: VGPUClaim, state: State) -> Effect | None:
+    """Return the write of the first step that wants one."""
+    if claim.unknown_values:
+        return None  # a later version decides; until then it keeps what it holds
+    announce_violation(claim, state)
+    effects = (step(claim, state) for step in CLAIM_STEPS)
+    return next((each for each in effects if each is not None), None)
 
 
 # Steps.
@@ -147,8 +155,7 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
     held, reserved = state.reservations.of_claim(key_of(claim)), claim.status.reserved_for
     if held is not None and held.is_binding and _may_get_its_node(claim, held.pod_uid, state):
         return None
-    if held is not None and held.is_written:
-        unreserve(state, held)
+    _unreserve_written(state, key_of(claim))
     if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
     return write_desired(claim, state, DesiredStatus.released(reason), let_go=True)
@@ -166,8 +173,15 @@ def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
     return lifecycle.node_lost(allocation, state.cache) is not None
 
 
+def _unreserve_written(state: State, key: ClaimKey) -> None:
+    """End the reservation of a claim that is released, unless a new one is to be written."""
+    held = state.reservations.of_claim(key)
+    if held is not None and held.is_written:
+        unreserve(state, held)
+
+
 def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
-    """What only an absent agent could report as free is released by age, once the pod has ended.
+    """Release the devices of an ended pod after some time, if the agent is silent that reports it.
 
     Or the namespace of a deleted claim would be `Terminating` for as long as the node stays.
     Nothing is given twice by it: nothing new is placed where the agent is silent, and one that
@@ -185,11 +199,7 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
         state.claims.orphaned.pop(key, None)
         state.claims.timers.set(key, state.now + AGENT_LEASE_S)
         return None
-    named, since = state.claims.orphaned.get(key, ("", state.now))
-    if named != allocation.id:
-        since = state.now
-    since = max(since, absent.seen)  # it may have been back meanwhile
-    state.claims.orphaned[key] = allocation.id, since
+    since = _orphaned_since(state, key, allocation, absent)
     if state.now - since < state.agent_gone_s:
         state.claims.timers.set(key, since + state.agent_gone_s)
         return None
@@ -197,11 +207,19 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
         return ReadPod(key.namespace, reserved.pod_name, reserved.pod_uid, allocation.id)
     if pod is not None:
         state.pods.ended.add(reserved.pod_uid)
-    held = state.reservations.of_claim(key)
-    if held is not None and held.is_written:
-        unreserve(state, held)
+    _unreserve_written(state, key)
     desired = DesiredStatus.released(f"its pod has ended, and {absent.why}")
     return write_desired(claim, state, desired, let_go=True)
+
+
+def _orphaned_since(state: State, key: ClaimKey, allocation: Allocation, absent: Absent) -> float:
+    """Return since when the pod of an allocation has ended without an agent to report it."""
+    named, since = state.claims.orphaned.get(key, ("", state.now))
+    if named != allocation.id:
+        since = state.now
+    since = max(since, absent.seen)  # it may have been back meanwhile
+    state.claims.orphaned[key] = allocation.id, since
+    return since
 
 
 def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:

@@ -55,31 +55,28 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
 
 
 def _report_unread(node: Node, state: State) -> Iterator[Effect]:
-    """An event for words of the node that mean nothing, when they change."""
-    name = node.metadata.name
-    words = [*unread_words(node), *unknown_cordons(node, state.ledger.devices(name))]
-    text, key = "; ".join(words), (name, "")
-    if text != state.registers_reported.get(key, ""):
-        state.registers_reported[key] = text
-        if text:
-            yield node_event(node, UNKNOWN_VALUE, text)
+    """Report words of the node that mean nothing, when they change."""
+    devices = state.ledger.devices(node.metadata.name)
+    text = "; ".join([*unread_words(node), *unknown_cordons(node, devices)])
+    if _is_new(text, node, "", state) and text:
+        yield node_event(node, UNKNOWN_VALUE, text)
+
+
+def _is_new(text: str, node: Node, of: str, state: State) -> bool:
+    """Return True if this was not reported last of a register of the node, and note it."""
+    key = node.metadata.name, of
+    if text == state.registers_reported.get(key, ""):
+        return False
+    state.registers_reported[key] = text
+    return True
 
 
 def _publish_kind(
     kind: Kind, node: Node, known: dict[str, GPUDevice], state: State
 ) -> Iterator[Effect]:
-    try:
-        registered, unreadable = devices_of(kind, node), ""
-        if len(registered) > DEVICES_OF_A_NODE:
-            many = f"it names {len(registered)}, and may name {DEVICES_OF_A_NODE} at most"
-            registered, unreadable = (), many
-    except BadInput as error:
-        registered, unreadable = (), str(error)
-    reported = state.registers_reported.get((node.metadata.name, kind.name), "")
-    if unreadable != reported:
-        state.registers_reported[node.metadata.name, kind.name] = unreadable
-        if unreadable:
-            yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
+    registered, unreadable = _read_register(kind, node)
+    if _is_new(unreadable, node, kind.name, state) and unreadable:
+        yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
     silence = silence_of(kind, node)
     named = {_name(device.id, node.metadata.name, state): device for device in registered}
     for name, device in named.items():
@@ -94,6 +91,17 @@ def _publish_kind(
             why = unreadable or f"node {node.metadata.name} registers it no more"
             status = _without(gone, _ready(reason, why, unix=state.unix))
             yield from _publish(name, node, status, gone, state)
+
+
+def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...], str]:
+    """Return the devices of a register, or why nothing of it is used."""
+    try:
+        registered = devices_of(kind, node)
+    except BadInput as error:
+        return (), str(error)
+    if len(registered) > DEVICES_OF_A_NODE:
+        return (), f"it names {len(registered)}, and may name {DEVICES_OF_A_NODE} at most"
+    return registered, ""
 
 
 def _name(uuid: str, node: str, state: State) -> str:

@@ -99,12 +99,11 @@ def choose(
         promised: Numbers of devices that are left to others.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
+    left = {columns.name[device] for device in promised}
     for node, least in columns.arrays.closest(columns, demand, NODES_WEIGHED, nodes):
         if best is not None and least >= best[0] and len(demand.requests) == 1:
             break  # no less must become free on the nodes that follow
-        taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}
-        taken.update(columns.name[device] for device in promised)
-        target = _on_node(columns, node, demand, taken)
+        target = _on_node(columns, node, demand, earmarks.devices_on(node) | left)
         if target is not None and (best is None or target < best):
             best = target
     if best is None:
@@ -117,24 +116,13 @@ def choose(
 def _on_node(
     columns: Columns, node: int, demand: Demand, taken: set[str]
 ) -> tuple[float, str, tuple[str, ...]] | None:
-    """What must still become free there, the node, and the devices that the claim would get."""
-    found = [on_node(columns, node, request) for request in demand.requests]
-    requests = tuple(request for request in found if request is not None)
-    if len(requests) < len(found):
+    """Return what must still become free there, the node, and the devices for the claim."""
+    there = _asked_on(columns, node, demand)
+    if there is None:
         return None
-    if requests != demand.requests:
-        demand = replace(demand, requests=requests)
-    usable = [
-        device
-        for device in columns.node_devices[node]
-        if columns.name[device] not in taken and columns.mode[device] != "MIG"
-    ]
-    groups: dict[int, list[int]] = {}
-    for device in usable:
-        numa = columns.numa[device] if demand.numa == "Require" else 0
-        groups.setdefault(numa, []).append(device)
+    demand = there
     best: tuple[float, str, tuple[str, ...]] | None = None
-    for devices in groups.values():
+    for devices in _groups_on(columns, node, demand, taken):
         chosen = _with_least_missing(columns, node, devices, demand)
         chosen = _served_by(columns, node, demand, chosen) or _served_by(
             columns, node, demand, devices
@@ -144,6 +132,27 @@ def _on_node(
             target = _missing(columns, node, demand, chosen), columns.node_name[node], names
             best = target if best is None else min(best, target)
     return best
+
+
+def _asked_on(columns: Columns, node: int, demand: Demand) -> Demand | None:
+    """Return what a demand means on a node; None if a request can have nothing there."""
+    found = [on_node(columns, node, request) for request in demand.requests]
+    requests = tuple(request for request in found if request is not None)
+    if len(requests) < len(found):
+        return None
+    return demand if requests == demand.requests else replace(demand, requests=requests)
+
+
+def _groups_on(
+    columns: Columns, node: int, demand: Demand, taken: set[str]
+) -> Collection[list[int]]:
+    """Return the node's usable devices, by NUMA node if the demand requires one."""
+    groups: dict[int, list[int]] = {}
+    for device in columns.node_devices[node]:
+        if columns.name[device] not in taken and columns.mode[device] != "MIG":
+            numa = columns.numa[device] if demand.numa == "Require" else 0
+            groups.setdefault(numa, []).append(device)
+    return groups.values()
 
 
 def _served_by(columns: Columns, node: int, demand: Demand, devices: list[int]) -> list[int]:

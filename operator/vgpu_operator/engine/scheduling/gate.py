@@ -77,11 +77,7 @@ def admit(state: State, pod: GPUPod) -> None:
     spec = spec_for(state, pod)
     claim = state.cache.claim(pod.claim)
     refusal = refusal_behind_gate(state, pod, claim)
-    if refusal is None or refusal.reason in _CURED_UNSEEN:
-        if pod.host_demand.volumes:
-            state.gates.with_volumes[pod.uid] = None
-        if refusal is not None and refusal.reason is Reason.RESERVED_ELSEWHERE:
-            state.gates.waiting[pod.uid] = None
+    _note_cure(state, pod, refusal)
     if refusal is not None or isinstance(spec, Refusal):
         assert refusal is not None
         _leave_queue(state, pod)
@@ -95,6 +91,15 @@ def admit(state: State, pod: GPUPod) -> None:
             offer(state, pod, {allocation.node_name})
         return
     put_in_queue(state, pod, spec)
+
+
+def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
+    """Note what a gated pod is to be judged again for, where no event of its own tells of it."""
+    if refusal is None or refusal.reason in _CURED_UNSEEN:
+        if pod.host_demand.volumes:
+            state.gates.with_volumes[pod.uid] = None
+        if refusal is not None and refusal.reason is Reason.RESERVED_ELSEWHERE:
+            state.gates.waiting[pod.uid] = None
 
 
 def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:

@@ -67,6 +67,10 @@ class Earmarks:
         """By node number."""
         return self._on_node
 
+    def devices_on(self, node: int) -> set[str]:
+        """Return the names of the devices that are kept on a node."""
+        return {name for earmark in self._on_node.get(node, ()) for name in earmark.devices}
+
     def has_room_for(self, namespace: str) -> bool:
         """Whether a claim of the namespace may get one."""
         used = Counter(key.namespace for key in self._of_claim)
