@@ -1,7 +1,7 @@
-"""How a process of ours runs: arguments, or the environment in their stead.
+"""The arguments of the operator's processes, which may also be given in the environment.
 
-What the cluster's administrator decides (resource names, policies) is in the cluster
-configuration, a document of its own (`vgpu_api.config`) that the agent reads too.
+Settings of the cluster's administrator, such as resource names and policies, are in the cluster
+configuration (`vgpu_api.config`), which the agent reads as well.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens; an empty host is every address, of IPv6 and IPv4."""
+    """The address of a listening server; an empty host is every address, IPv6 and IPv4."""
 
     host: str
     port: int
 
     @property
     def url_host(self) -> str:
-        """The host as a URL has it."""
+        """The host as it is written in a URL."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`host:port`; argparse turns the error into a message that names the argument."""
+        """Parse `host:port`; argparse adds the argument's name to an error."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not host:port, such as 0.0.0.0:9443, or :9443"
+                f"Invalid value: {text!r}: must be host:port, such as 0.0.0.0:9443 or :9443"
             )
         return cls(host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A server's certificate and key, and the CA whose clients it admits (None: any client)."""
+    """A server's certificate and key, and the CA of the clients it accepts (None: any client)."""
 
     certificate: Path
     key: Path
@@ -58,13 +58,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Issuing:
-    """How certificates are made, where the operator makes them itself.
+    """The settings of certificates that the operator issues itself.
 
     Attributes:
         webhook_service: The Service through which the API server finds the webhooks.
-        extender_service: The one through which kube-scheduler finds the extender.
-        pair_life: How long a certificate lasts; it is renewed after two thirds of it.
-        authority_life: How long an authority lasts.
+        extender_service: The Service through which kube-scheduler finds the extender.
+        pair_life: The lifetime of a certificate, which is renewed after two thirds of it.
+        authority_life: The lifetime of the CA.
     """
 
     webhook_service: str
@@ -75,20 +75,20 @@ class Issuing:
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """Everything that `app.run` needs to know.
+    """The configuration of the operator's process.
 
     Attributes:
-        cluster: the cluster's configuration, and where it is mounted.
-        identity: our name in the Lease; no other process ever has it, a restarted one neither.
-        service: the Service through which kube-scheduler finds the extender; None: by other means.
-        advertise: the address under which this replica is reached, for that Service.
-        issuing: None where certificates come from files, or the extender goes without.
-        evicts: Whether pods are evicted whose claims violate limits.
-        agent_gone_s: How long an agent is absent before claims of ended pods are released without
-            it.
-        linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
-            by then its successor has taken the Service over.
-        standbys_first_s: With a new configuration, how much later than standbys a leader ends.
+        cluster: The cluster's configuration, with its mounted file.
+        identity: The name in the Lease, which no other process ever has, not even after a restart.
+        service: The Service through which kube-scheduler finds the extender; None: it has none.
+        advertise: The address of this replica for that Service.
+        issuing: The settings of issued certificates; None: they come from files, or there are none.
+        evicts: True if pods are evicted whose claims violate their limits.
+        agent_gone_s: Seconds after which the claims of ended pods are released without their agent.
+        linger_s: Seconds for which a leader refuses calls after it gave up the Lease, until its
+            successor has taken over the Service.
+        standbys_first_s: Seconds by which a leader restarts later than standbys for a new
+            configuration.
     """
 
     cluster: ConfigFile
@@ -116,15 +116,15 @@ class OperatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig:
-    """Everything that the process of the admission webhooks needs to know.
+    """The configuration of the process of the admission webhooks.
 
     Attributes:
-        cluster: The cluster's configuration, and where it is mounted.
+        cluster: The cluster's configuration, with its mounted file.
         identity: Kopf's name for this process; nothing depends on it.
-        namespace: Where the Secret with the serving pair is.
-        listen: Where the webhooks are served.
-        tls: The serving pair in files; None: it is read from the Secret that the operator fills.
-        drain_s: How long the webhooks go on serving after the process was asked to end.
+        namespace: The namespace of the Secret with the certificate.
+        listen: The address of the webhooks.
+        tls: The certificate in files; None: it is read from the Secret that the operator fills.
+        drain_s: Seconds for which the webhooks keep serving after SIGTERM.
     """
 
     cluster: ConfigFile
@@ -144,13 +144,13 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """Everything that the process of the web page needs to know.
+    """The configuration of the process of the web page.
 
     Attributes:
-        cluster: The cluster's configuration, and where it is mounted.
-        identity: The name in the certificate that the process makes itself.
-        listen: Where the page is served.
-        tls: The serving pair in files; None: the process signs one itself.
+        cluster: The cluster's configuration, with its mounted file.
+        identity: The name in the self-signed certificate.
+        listen: The address of the page.
+        tls: The certificate in files; None: the process signs one itself.
     """
 
     cluster: ConfigFile
@@ -164,10 +164,12 @@ class WebConfig:
 
 
 def _duration(text: str) -> timedelta:
-    """`90d`, `12h`, `600s`; argparse turns the error into a message that names the argument."""
+    """Parse `90d`, `12h` or `600s`; argparse adds the argument's name to an error."""
     found = re.fullmatch(r"([1-9][0-9]{0,8})([dhs])", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90d, 12h or 600s")
+        raise argparse.ArgumentTypeError(
+            f"Invalid value: {text!r}: must be a duration, such as 90d, 12h or 600s"
+        )
     number, unit = int(found[1]), found[2]
     return (
         number * {"d": timedelta(days=1), "h": timedelta(hours=1), "s": timedelta(seconds=1)}[unit]
@@ -175,7 +177,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _warn(notice: Notice) -> None:
-    """Logging is not set up yet; both end up in the log of the pod."""
+    """Print a notice to standard error, because logging is not set up yet."""
     print(f"configuration: {notice}", file=sys.stderr)
 
 
@@ -184,54 +186,57 @@ def _cluster(path: Path | None) -> ConfigFile:
 
 
 def _seconds(text: str) -> float:
-    """`5s`, as a number of seconds; `0s` is one too."""
+    """Parse a duration as seconds; unlike other durations it may be `0s`."""
     return 0.0 if text == "0s" else _duration(text).total_seconds()
 
 
 class _Options:
-    """Arguments `--some-name`, each of which may be given as `VGPU_SOME_NAME` instead."""
+    """Arguments `--some-name` that may be given as `VGPU_SOME_NAME` in the environment instead."""
 
     def __init__(self, program: str, description: str, environ: Mapping[str, str]) -> None:
         self.parser = argparse.ArgumentParser(prog=program, description=description)
         self._environ = environ
 
     def option(self, name: str, *, default: str | None = None, **rest: object) -> None:
-        """Declare one; `rest` is argparse's."""
+        """Add an argument; `rest` is passed to argparse."""
         variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
         self.parser.add_argument(name, default=self._environ.get(variable, default), **rest)  # type: ignore[arg-type]
 
     def basic(self) -> None:
-        """Declare what all processes have."""
+        """Add the arguments of all processes."""
         option = self.option
-        option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
-        option("--context", help="context of the kubeconfig")
+        option("--kubeconfig", help="path of a kubeconfig; default: in-cluster, or kubectl's own")
+        option("--context", help="kubeconfig context to use")
         option(
             "--config",
             type=Path,
-            help="the cluster configuration: YAML, or a folder",
+            help="cluster configuration: a YAML file, or a directory of them",
         )
         option(
             "--log-level",
             default="INFO",
             choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-            help="the least severe messages that are logged; logging.level of the configuration "
-            "overrides it",
+            help="log level; logging.level of the cluster configuration overrides it",
         )
         option(
             "--log-format",
             type=LogFormat,
             default="text",
             choices=list(LogFormat),
-            help="lines of text, or one JSON object a line",
+            help="log lines of text, or a JSON object per line",
         )
 
     def common(self) -> None:
-        """Declare what operator and webhooks have."""
+        """Add the arguments of the operator and the webhooks."""
         self.basic()
         option = self.option
-        option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
-        option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
-        option("--metrics", type=Address.parse, help="[host]:port of the Prometheus metrics")
+        option("--namespace", default="vgpu-system", help="namespace of the Lease and the Secrets")
+        option(
+            "--identity",
+            default=socket.gethostname(),
+            help="name in the Lease; a random suffix is added",
+        )
+        option("--metrics", type=Address.parse, help="serve Prometheus metrics on [host]:port")
         option(
             "--metrics-access",
             type=MetricsAccess,
@@ -239,10 +244,10 @@ class _Options:
             default="reviewed",
             help=ACCESS_HELP,
         )
-        option("--liveness", type=Address.parse, help="host:port of the liveness probe")
+        option("--liveness", type=Address.parse, help="serve the liveness probe on host:port")
 
     def pair(self, name: str, certificate: Path | None, key: Path | None) -> Tls | None:
-        """A certificate and its key, given together or not at all."""
+        """Return a certificate and its key, which must be given together."""
         if (certificate is None) != (key is None):
             self.parser.error(f"--{name}-cert and --{name}-key go together")
         return None if certificate is None or key is None else Tls(certificate, key)
@@ -251,34 +256,34 @@ class _Options:
 def parse_webhook(
     arguments: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> WebhookConfig:
-    """The configuration of the webhooks' process that arguments and environment give.
+    """Read the configuration of the webhooks' process from arguments and environment.
 
     Raises:
-        SystemExit: An argument is wrong; argparse has printed which.
-        BadInput: The cluster configuration is wrong.
+        SystemExit: An argument is invalid; argparse has printed an error.
+        BadInput: The cluster configuration is invalid.
     """
-    options = _Options("vgpu-webhook", "Admits pods and claims.", environ)
+    options = _Options("vgpu-webhook", "Serve the admission webhooks.", environ)
     options.common()
     option, parser = options.option, options.parser
-    option("--webhook", type=Address.parse, default=":9444", help="[host]:port")
+    option("--webhook", type=Address.parse, default=":9444", help="serve on [host]:port")
     option(
         "--certificates",
         default="files",
         choices=("files", "secrets"),
-        help="secrets: the pair that the operator issues, from its Secret",
+        help="use certificate files, or the Secret that the operator issues",
     )
     option("--webhook-cert", type=Path, help="PEM file of the certificate")
     option("--webhook-key", type=Path, help="PEM file of its private key")
-    option("--drain", type=_seconds, default="5s", help="serve for so long after SIGTERM")
+    option("--drain", type=_seconds, default="5s", help="keep serving for this long after SIGTERM")
     given = parser.parse_args(arguments)
     tls = options.pair("webhook", given.webhook_cert, given.webhook_key)
     if given.certificates == "files" and tls is None:
         parser.error(
-            "--webhook-cert and --webhook-key: required, webhooks speak HTTPS only; or "
+            "--webhook-cert and --webhook-key: Required value: webhooks need HTTPS; or use "
             "--certificates=secrets"
         )
     if given.certificates == "secrets" and tls is not None:
-        parser.error("--webhook-cert: not allowed with --certificates=secrets")
+        parser.error("--webhook-cert: Forbidden: not with --certificates=secrets")
     return WebhookConfig(
         cluster=_cluster(given.config),
         kubeconfig=given.kubeconfig,
@@ -297,17 +302,17 @@ def parse_webhook(
 
 
 def parse_web(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> WebConfig:
-    """The configuration of the web page's process that arguments and environment give.
+    """Read the configuration of the web page's process from arguments and environment.
 
     Raises:
-        SystemExit: An argument is wrong; argparse has printed which.
-        BadInput: The cluster configuration is wrong.
+        SystemExit: An argument is invalid; argparse has printed an error.
+        BadInput: The cluster configuration is invalid.
     """
-    options = _Options("vgpu-web", "Shows devices, claims and who waits.", environ)
+    options = _Options("vgpu-web", "Serve the web page.", environ)
     options.basic()
     option = options.option
-    option("--identity", default=socket.gethostname(), help="name in a certificate of its own")
-    option("--web", type=Address.parse, default=":9446", help="[host]:port")
+    option("--identity", default=socket.gethostname(), help="name in the self-signed certificate")
+    option("--web", type=Address.parse, default=":9446", help="serve on [host]:port")
     option("--web-cert", type=Path, help="PEM file of the certificate; default: self-signed")
     option("--web-key", type=Path, help="PEM file of its private key")
     given = options.parser.parse_args(arguments)
@@ -324,51 +329,71 @@ def parse_web(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> OperatorConfig:
-    """The operator's configuration that arguments and environment give.
+    """Read the operator's configuration from arguments and environment.
 
     Raises:
-        SystemExit: An argument is wrong; argparse has printed which.
-        BadInput: The cluster configuration is wrong.
+        SystemExit: An argument is invalid; argparse has printed an error.
+        BadInput: The cluster configuration is invalid.
     """
-    options = _Options("vgpu-operator", "Shares GPUs among pods.", environ)
+    options = _Options("vgpu-operator", "Run the operator, which shares GPUs among pods.", environ)
     options.common()
     option, parser = options.option, options.parser
-    option("--lease-name", default="vgpu-operator", help="Lease by which replicas elect a leader")
-    option("--lease-duration", type=int, default="5", help="seconds a silent leader keeps it")
-    option("--extender", type=Address.parse, default=":9443", help="[host]:port")
-    option("--extender-cert", type=Path, help="PEM file of the certificate")
+    option("--lease-name", default="vgpu-operator", help="Lease that elects the leader")
+    option(
+        "--lease-duration",
+        type=int,
+        default="5",
+        help="seconds after which a silent leader loses the Lease",
+    )
+    option(
+        "--extender", type=Address.parse, default=":9443", help="serve the extender on [host]:port"
+    )
+    option("--extender-cert", type=Path, help="PEM file of the extender's certificate")
     option("--extender-key", type=Path, help="PEM file of its private key")
-    option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
-    option("--service-name", help="Service without selector that leads to the leader's extender")
+    option(
+        "--extender-client-ca", type=Path, help="accept only clients with a certificate of this CA"
+    )
+    option("--service-name", help="Service without a selector, for the leader's extender")
     option("--advertise-address", help="IP address of this replica in that Service")
     option(
         "--agent-gone-after",
         type=_seconds,
         default=f"{AGENT_GONE_S:.0f}s",
-        help="an agent silent for so long is not waited for: claims of ended pods are released",
+        help="release the claims of ended pods once their agent has been silent for this long",
     )
     option(
         "--on-violation",
         default="Report",
         choices=("Report", "Evict"),
-        help="what is done about a claim that takes more memory or compute than it may",
+        help="report a claim that uses more memory or compute than it may, or evict its pod",
     )
-    option("--linger", type=_seconds, default="0s", help="a leader's extender, after its Lease")
+    option(
+        "--linger",
+        type=_seconds,
+        default="0s",
+        help="refuse extender calls for this long after giving up the Lease",
+    )
     option(
         "--standbys-first",
         type=_seconds,
         default="0s",
-        help="with a new configuration the leader begins anew so long after its standbys",
+        help="restart for a new configuration this long after standbys, if leader",
     )
     option(
         "--certificates",
         default="files",
         choices=("files", "secrets"),
-        help="secrets: issued by the operator and kept in Secrets of its namespace",
+        help="use certificate files, or issue certificates and keep them in Secrets",
     )
-    option("--certificate-life", type=_duration, default="90d", help="such as 90d, 12h, 600s")
-    option("--authority-life", type=_duration, default="3650d", help="of the issuing CA")
-    option("--webhook-service-name", default="vgpu-webhook", help="Service of the webhooks")
+    option(
+        "--certificate-life", type=_duration, default="90d", help="lifetime of issued certificates"
+    )
+    option("--authority-life", type=_duration, default="3650d", help="lifetime of the issuing CA")
+    option(
+        "--webhook-service-name",
+        default="vgpu-webhook",
+        help="Service of the webhooks, for their certificate",
+    )
     given = parser.parse_args(arguments)
     extender_tls = options.pair("extender", given.extender_cert, given.extender_key)
     if extender_tls is not None:
@@ -379,7 +404,8 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         try:
             ipaddress.ip_address(given.advertise_address)
         except ValueError:
-            parser.error(f"--advertise-address: {given.advertise_address!r} is not an IP address")
+            shown = f"--advertise-address: Invalid value: {given.advertise_address!r}"
+            parser.error(f"{shown}: must be an IP address")
     return OperatorConfig(
         cluster=_cluster(given.config),
         kubeconfig=given.kubeconfig,
@@ -408,9 +434,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
 
 def _issuing(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Issuing:
     if given.service_name is None:
-        parser.error("--certificates=secrets needs --service-name: its certificate names it")
+        parser.error("--service-name: Required value: --certificates=secrets needs it")
     if given.certificate_life * 6 > given.authority_life:
-        parser.error("--authority-life: at least six times --certificate-life")
+        parser.error(
+            "--authority-life: Invalid value: must be at least six times --certificate-life"
+        )
     return Issuing(
         webhook_service=given.webhook_service_name,
         extender_service=given.service_name,

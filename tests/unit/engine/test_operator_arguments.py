@@ -28,13 +28,13 @@ def test_addresses_and_certificates_are_read() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--extender", "9443"], "is not host:port"),
-        (["--extender", "host:99999"], "is not host:port"),
+        (["--extender", "9443"], "must be host:port"),
+        (["--extender", "host:99999"], "must be host:port"),
         (["--extender-cert", "c"], "go together"),
-        (["--linger", "soon"], "is no duration"),
+        (["--linger", "soon"], "must be a duration"),
         (["--lease-duration", "soon"], "--lease-duration"),
-        (["--certificates", "secrets"], "needs --service-name"),
-        (["--certificate-life", "90"], "is no duration"),
+        (["--certificates", "secrets"], "--service-name: Required value"),
+        (["--certificate-life", "90"], "must be a duration"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_would_be_right(
@@ -55,13 +55,13 @@ def test_the_webhooks_take_a_pair_from_files_or_from_the_secret_of_the_operators
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "webhooks speak HTTPS only"),
+        ([], "Required value: webhooks need HTTPS"),
         (["--webhook-cert", "c"], "go together"),
         (
             ["--certificates", "secrets", "--webhook-cert", "c", "--webhook-key", "k"],
-            "not allowed with --certificates=secrets",
+            "Forbidden: not with --certificates=secrets",
         ),
-        (["--certificates", "secrets", "--drain", "soon"], "is no duration"),
+        (["--certificates", "secrets", "--drain", "soon"], "must be a duration"),
         (["--certificates", "secrets", "--extender", "0.0.0.0:1"], "unrecognized arguments"),
     ],
 )
