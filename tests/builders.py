@@ -51,7 +51,8 @@ from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMetadata, DeviceMode, Link, MigStatus
 from vgpu_operator.demand import Demand, RequestDemand
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
+from vgpu_operator.placement.columns import DeviceFacts, NodeState
+from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.placement.mig_geometry import Offer, Profile, geometry
 from vgpu_operator.placement.target_workload import Mix, type_of
 from vgpu_operator.vendors.parts import Part
@@ -388,9 +389,9 @@ def some_columns(
     used: Mapping[str, Use] | None = None,
     states: Mapping[str, NodeState] | None = None,
     slices: Mapping[str, Iterable[int]] | None = None,
-) -> Columns:
-    """Columns of these devices; `used` and `slices` by UUID, `states` of nodes not just ready."""
-    columns = Columns()
+) -> Fleet:
+    """A fleet of these devices; `used` and `slices` by UUID, `states` of nodes not just ready."""
+    columns = Fleet()
     for device in devices:
         number = columns.put_device(device)
         use = (used or {}).get(device.uuid, Use())

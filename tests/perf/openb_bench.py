@@ -26,7 +26,7 @@ from typing import Any
 
 from builders import a_request, an_ask, device_facts, give_mix
 from vgpu_operator.demand import Demand
-from vgpu_operator.placement import Columns, place
+from vgpu_operator.placement import Fleet, place
 from vgpu_operator.placement.device_conditions import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
 from vgpu_operator.placement.usage_scores import node_score
@@ -148,7 +148,7 @@ class Replay:
         names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
         random.Random(seed).shuffle(names)
         self.nodes = [replace(n, name=f"node-{at:05d}") for at, n in zip(names, nodes, strict=True)]
-        self.columns = Columns()
+        self.columns = Fleet()
         for node in self.nodes:
             for index in range(node.devices):
                 self.columns.put_device(

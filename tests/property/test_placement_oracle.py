@@ -17,8 +17,8 @@ from vgpu_api.effective import Use
 from vgpu_operator.demand import Demand
 from vgpu_operator.placement import (
     Budget,
-    Columns,
     DeviceFacts,
+    Fleet,
     Plan,
     best_node,
     device_conditions,
@@ -195,7 +195,7 @@ budgets = st.builds(
 )
 
 
-def columns_of(fleet: plain.Fleet) -> Columns:
+def columns_of(fleet: plain.Fleet) -> Fleet:
     devices = [device for devices in fleet.devices.values() for device in devices]
     used = {uuid: Use(use.memory, use.cores, use.slots) for uuid, use in fleet.used.items()}
     states = {node: state_of(fleet, node) for node in NODES}
@@ -306,7 +306,7 @@ def test_what_was_remembered_never_changes_an_answer_of_the_search(history):
                 assert place(live, ask) == place(columns_of(fleet), ask)
 
 
-def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
+def changed(fleet: plain.Fleet, live: Fleet, step) -> plain.Fleet:
     """One change, made to both."""
     kind, node, at, value = step
     devices = {device.uuid: device for devices in fleet.devices.values() for device in devices}

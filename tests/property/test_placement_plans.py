@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import a_geometry, a_request, an_ask, bits, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.demand import Demand, RequestDemand
-from vgpu_operator.placement import Columns, DeviceFacts, Grant, Plan, Share, best_of, place
+from vgpu_operator.placement import DeviceFacts, Fleet, Grant, Plan, Share, best_of, place
 
 MIB = (0, 1000, 8000, 16_000)
 CORES = (0, 30, 50, 100)
@@ -202,7 +202,7 @@ def effective(plan: Plan, uuid: str, ask: Demand) -> Use:
 class KeptShares:
     """Shares that are kept from every claim."""
 
-    def __init__(self, columns: Columns, uses: Mapping[str, Use]) -> None:
+    def __init__(self, columns: Fleet, uses: Mapping[str, Use]) -> None:
         numbers = {uuid: number for number, uuid in enumerate(columns.uuid)}
         self._on: dict[int, list[Share]] = {}
         for uuid, use in uses.items():

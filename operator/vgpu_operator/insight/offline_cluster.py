@@ -41,6 +41,7 @@ from vgpu_operator.placement import (
     Budget,
     Columns,
     DeviceFacts,
+    Fleet,
     NodeFilter,
     place,
     refusals_on,
@@ -71,7 +72,7 @@ class Cluster:
             self.config: ClusterConfig = read_cluster_config(state.config)
         except BadInput as error:
             raise BadDocument(f"{source}: config.{error}") from error
-        self.columns = Columns()
+        self.columns = Fleet()
         self.nodes: dict[str, Node] = {}
         self.claims: dict[tuple[str, str], VGPUClaim] = {}
         self._filters = NodeFilters()

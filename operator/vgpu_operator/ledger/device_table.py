@@ -18,7 +18,8 @@ from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
 from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, is_gone, state_of
 from vgpu_operator.ledger.shares import ClaimKey, ClaimShares, DeviceShare
-from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
+from vgpu_operator.placement.columns import DeviceFacts, NodeState
+from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.vendors.neighbours import joined
 
 DEVICES_OF_A_NODE = 64
@@ -90,7 +91,7 @@ class DeviceTable:
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
-        self.columns = Columns()
+        self.columns = Fleet()
         self.changes = ChangeLog()
         self.freed = ChangeLog()
         self._config = config

@@ -11,7 +11,7 @@ Read `best_node.place` first.
     columns            the state of all devices and nodes
     device_conditions  gives devices that are alike the same numbers
     constraints        narrows a decision: node filters, quotas, capacity kept for others
-    scan               looks at all devices at once, with numpy
+    fleet              the columns, and questions about all devices at once
     ranking_cache      remembers which nodes may serve a class of equal claims
 
     device_policies    orders the devices of a node by policy
@@ -36,6 +36,7 @@ from vgpu_operator.placement.constraints import (
     NodeFilter,
     Share,
 )
+from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.placement.plan import Grant, Plan, in_words
 from vgpu_operator.placement.refusal_amounts import amounts, impossible
 
@@ -45,6 +46,7 @@ __all__ = [
     "Budget",
     "Columns",
     "DeviceFacts",
+    "Fleet",
     "Grant",
     "Kept",
     "NodeFilter",

@@ -1,6 +1,6 @@
 """The decision: the best node for a claim, and the devices of its requests there.
 
-`place` plans on the live columns and undoes that before it returns: copying the state of thousands
+`place` plans on the live fleet and undoes that before it returns: copying the state of thousands
 of devices would cost more than the decision. Nodes come from the request class's ranking, best
 first; the exact fit on the node at hand is the judge, so most decisions look at one node only.
 """
@@ -17,7 +17,6 @@ import numpy as np
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.demand import Demand
-from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import (
     ALL,
     EVERY_NODE,
@@ -38,10 +37,10 @@ from vgpu_operator.placement.fit_node import (
     keys_for,
     plan_on,
 )
+from vgpu_operator.placement.fleet import Fleet, Numbers, Scores
 from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
 from vgpu_operator.placement.ranking_cache import BEST, Entry, Ranking
 from vgpu_operator.placement.refusal_counts import why_none_serve
-from vgpu_operator.placement.scan import Numbers, Scores
 
 _FEW = 16
 """So few candidates are checked one by one."""
@@ -53,7 +52,7 @@ Found: TypeAlias = tuple[int, tuple[Grant, ...]]
 
 
 def place(
-    columns: Columns,
+    fleet: Fleet,
     demand: Demand,
     candidates: Collection[str] | None = None,
     *,
@@ -64,7 +63,7 @@ def place(
     """Find the best node for all requests of `demand`, and their devices.
 
     Args:
-        columns: The state of all devices. Left as it was found, but for what rankings remember.
+        fleet: The state of all devices. Left as it was found, but for what rankings remember.
         demand: What is asked for.
         candidates: Names of the nodes to choose from, known or not; None for every node with
             devices. Nodes that are not ready or not schedulable are refused here.
@@ -73,20 +72,20 @@ def place(
         kept: What is kept for others.
 
     Returns:
-        The plan. A refusal has a reason for every candidate once it is read, of the columns as
+        The plan. A refusal has a reason for every candidate once it is read, of the fleet as
         they are then; a grant has none.
     """
-    space = _Space(columns, demand, frozenset(candidates) if candidates is not None else None,
+    space = _Space(fleet, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
-    columns.search_steps = DECISION_STEPS
+    fleet.search_steps = DECISION_STEPS
     found = _place(space)
     if found is None:
         return Plan(None, (), space.refusals)
-    return Plan(columns.node_name[found[0]], found[1])
+    return Plan(fleet.node_name[found[0]], found[1])
 
 
 def best_of(
-    columns: Columns,
+    fleet: Fleet,
     demand: Demand,
     numbers: Iterable[int],
     *,
@@ -98,15 +97,15 @@ def best_of(
 
     For a request that waits and fits nowhere else: it costs as much as there are nodes.
     """
-    space = _Space(columns, demand, None, nodes, budget, kept)
-    columns.search_steps = DECISION_STEPS
+    space = _Space(fleet, demand, None, nodes, budget, kept)
+    fleet.search_steps = DECISION_STEPS
     there = [node for node in numbers if space.is_willing(node)]
     found = space.first_that_serves(there)
-    return None if found is None else Plan(columns.node_name[found[0]], found[1])
+    return None if found is None else Plan(fleet.node_name[found[0]], found[1])
 
 
 def refusals_on(
-    columns: Columns,
+    fleet: Fleet,
     demand: Demand,
     candidates: Collection[str],
     *,
@@ -118,13 +117,13 @@ def refusals_on(
 
     The arguments are those of `place`.
     """
-    space = _Space(columns, demand, frozenset(candidates), nodes, budget, kept)
-    columns.search_steps = DECISION_STEPS
+    space = _Space(fleet, demand, frozenset(candidates), nodes, budget, kept)
+    fleet.search_steps = DECISION_STEPS
     willing, refusals = space.split()
     for node in willing:
         outcome = space.plan(node, demand.numa)
         if isinstance(outcome, Tally):
-            refusals[columns.node_name[node]] = outcome
+            refusals[fleet.node_name[node]] = outcome
     return refusals
 
 
@@ -132,7 +131,7 @@ def refusals_on(
 class _Space:
     """A claim, and the nodes to choose from. Most decisions look at one or two of them."""
 
-    columns: Final[Columns]
+    fleet: Final[Fleet]
     demand: Final[Demand]
     candidates: Final[frozenset[str] | None]
     nodes: Final[NodeFilter]
@@ -148,18 +147,18 @@ class _Space:
 
     def is_willing(self, node: int) -> bool:
         """Whether the node takes pods, and this one."""
-        columns = self.columns
-        is_open = columns.node_ready[node] and columns.node_schedulable[node]
+        fleet = self.fleet
+        is_open = fleet.node_ready[node] and fleet.node_schedulable[node]
         return bool(
-            columns.node_devices[node]
+            fleet.node_devices[node]
             and (is_open or self.nodes.tolerated >> node & 1)
-            and self.has(node, columns.node_name[node])
+            and self.has(node, fleet.node_name[node])
         )
 
     def few(self) -> list[int] | None:
         """The nodes to choose from, where they are so few that each is checked on its own."""
         if self.candidates is not None and len(self.candidates) <= _FEW:
-            found = self.columns.node_ids(self.candidates)
+            found = self.fleet.node_ids(self.candidates)
             return [node for node in found if node is not None]
         allowed = self.nodes.allowed
         if allowed != ALL and allowed >= 0 and allowed.bit_count() <= _FEW:
@@ -168,16 +167,16 @@ class _Space:
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
         """The candidates that take the pod, and why the others do not."""
-        columns, names = self.columns, self.columns.node_name
+        fleet, names = self.fleet, self.fleet.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:
-            willing, others = columns.arrays.split(columns, self.nodes)
+            willing, others = fleet.split_by_willingness(self.nodes)
         else:
             missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-            ready, schedulable = columns.node_ready, columns.node_schedulable
+            ready, schedulable = fleet.node_ready, fleet.node_schedulable
             everything, tolerated = self.nodes.allowed == ALL, self.nodes.tolerated
             willing, others = [], []
-            for name, node in zip(self.candidates, columns.node_ids(self.candidates), strict=True):
+            for name, node in zip(self.candidates, fleet.node_ids(self.candidates), strict=True):
                 if node is None:
                     refused[name] = missing
                 elif (everything or node in self.nodes) and (
@@ -196,31 +195,31 @@ class _Space:
         """Why a node does not take the pod, whatever its devices; None if it does."""
         if node not in self.nodes:
             return self.nodes.refusal(node)
-        return self.columns.closed(node, self.nodes)
+        return self.fleet.closed(node, self.nodes)
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         """What the claim gets on a node; None if it does not serve."""
         shares = self.kept.on(node)
         if not shares:
             return self._grants(node, numa)
-        if not may_fit(self.columns, node, self.demand.requests[0], shares):
+        if not may_fit(self.fleet, node, self.demand.requests[0], shares):
             return None
-        laid = lay(self.columns, shares)
+        laid = lay(self.fleet, shares)
         grants = self._grants(node, numa)
-        give_back(self.columns, laid)
+        give_back(self.fleet, laid)
         return grants
 
     def _grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         if not self.budget.is_limited:
-            return grants_on(self.columns, node, self.demand, numa)
-        outcome = plan_on(self.columns, node, self.demand, numa, self.budget)
+            return grants_on(self.fleet, node, self.demand, numa)
+        outcome = plan_on(self.fleet, node, self.demand, numa, self.budget)
         return None if isinstance(outcome, Tally) else outcome
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
         """As `grants`, with the reasons."""
-        laid = lay(self.columns, self.kept.on(node))
-        outcome = plan_on(self.columns, node, self.demand, numa, self.budget)
-        give_back(self.columns, laid)
+        laid = lay(self.fleet, self.kept.on(node))
+        outcome = plan_on(self.fleet, node, self.demand, numa, self.budget)
+        give_back(self.fleet, laid)
         return outcome
 
     def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
@@ -234,12 +233,12 @@ class _Space:
 
     def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
         """Some nodes, the best first; without those that are known not to serve."""
-        key_of = keys_for(self.columns, self.demand, numa, self.budget)
+        key_of = keys_for(self.fleet, self.demand, numa, self.budget)
         ranked: list[tuple[float, str, int]] = []
         for node in nodes:
             key = key_of(node)
             if key is not None:
-                ranked.append((key, self.columns.node_name[node], node))
+                ranked.append((key, self.fleet.node_name[node], node))
         return [node for _, _, node in sorted(ranked)]
 
     def tally(self, node: int) -> Tally:
@@ -249,15 +248,15 @@ class _Space:
 
     def refusals(self) -> list[Refused]:
         """Why no candidate serves."""
-        columns, kept = self.columns, frozenset(self.kept.nodes)
-        columns.search_steps = DECISION_STEPS
+        fleet, kept = self.fleet, frozenset(self.kept.nodes)
+        fleet.search_steps = DECISION_STEPS
         willing, refused = self.split()
         apart = kept.intersection(willing)
         together = [node for node in willing if node not in apart] if apart else willing
-        name_of = columns.node_name.__getitem__
+        name_of = fleet.node_name.__getitem__
         refused.update((name_of(node), self.tally(node)) for node in sorted(apart))
         found = alike(refused)
-        for tally, nodes in why_none_serve(columns, self.demand, together, self.budget):
+        for tally, nodes in why_none_serve(fleet, self.demand, together, self.budget):
             found.append((tally, list(map(name_of, nodes))))
         return found
 
@@ -279,13 +278,11 @@ def _place(space: _Space) -> Found | None:
         return space.first_that_serves([node for node in few if space.is_willing(node)])
     if not space.budget.is_limited:
         return _by_rankings(space)
-    if space.columns.arrays.exceeds_everywhere(space.columns, space.demand, space.budget):
+    if space.fleet.exceeds_everywhere(space.demand, space.budget):
         return None
     unlimited = replace(space, budget=UNLIMITED)
     found = _by_rankings(unlimited)
-    if found is None or not exceeds(
-        space.columns, space.demand, Plan(None, found[1]), space.budget
-    ):
+    if found is None or not exceeds(space.fleet, space.demand, Plan(None, found[1]), space.budget):
         return found  # the quota only takes away other choices
     return _by_search(space)
 
@@ -301,11 +298,11 @@ def _by_search(space: _Space) -> Found | None:
 
 def _by_rankings(space: _Space) -> Found | None:
     """By what the ask's classes remember, without a quota."""
-    columns, demand = space.columns, space.demand
+    fleet, demand = space.fleet, space.demand
     if space.nodes.tolerated:  # the classes know nothing of nodes that take no other pods
         return _by_search(space)
     for numa in _passes(demand):
-        ranking = columns.rankings.of((demand, numa))
+        ranking = fleet.rankings.of((demand, numa))
         found = _best(ranking, numa, space)
         if found is None and ranking.beyond is not None and space.is_everything:
             ranking.look_beyond()
@@ -317,23 +314,23 @@ def _by_rankings(space: _Space) -> Found | None:
 
 def _best(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
     """The best node of the ranking that serves the claim."""
-    _refresh(space.columns, ranking, space.demand, numa)
+    _refresh(space.fleet, ranking, space.demand, numa)
     return _first(ranking, numa, space)
 
 
-def _refresh(columns: Columns, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
+def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
     """Bring the class's ranking up to date with what has changed since it was asked last."""
     follows_mix = demand.node_policy == "Fragmentation"
-    news = columns.rankings.news_for(ranking, mix=columns.mix.version if follows_mix else 0)
+    news = fleet.rankings.news_for(ranking, mix=fleet.mix.version if follows_mix else 0)
     if news is None:
-        _rank_anew(columns, ranking, demand, numa)
+        _rank_anew(fleet, ranking, demand, numa)
         return
     if not news:
         return
     heap, beyond = ranking.heap, ranking.beyond
-    key_of = keys_for(columns, demand, numa, UNLIMITED)
-    names, versions = columns.node_name, columns.rankings.version
-    devices, ready, schedulable = columns.node_devices, columns.node_ready, columns.node_schedulable
+    key_of = keys_for(fleet, demand, numa, UNLIMITED)
+    names, versions = fleet.node_name, fleet.rankings.version
+    devices, ready, schedulable = fleet.node_devices, fleet.node_ready, fleet.node_schedulable
     for node in news:
         if not (devices[node] and ready[node] and schedulable[node]):
             continue
@@ -345,24 +342,24 @@ def _refresh(columns: Columns, ranking: Ranking, demand: Demand, numa: NumaPolic
             heappush(heap, entry)
 
 
-def _rank_anew(columns: Columns, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
+def _rank_anew(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
     """Fill the heap of a class that knows nothing, with every node that may serve it."""
-    names, versions, heap = columns.node_name, columns.rankings.version, ranking.heap
-    nodes = columns.arrays.may_serve(columns, demand)
-    keys = _keys(columns, nodes, demand, numa)
+    names, versions, heap = fleet.node_name, fleet.rankings.version, ranking.heap
+    nodes = fleet.may_serve(demand)
+    keys = _keys(fleet, nodes, demand, numa)
     if keys is not None and not ranking.keeps_all:
-        for position in columns.arrays.best(nodes, keys, BEST + 1):
+        for position in fleet.best_positions(nodes, keys, BEST + 1):
             node = int(nodes[position])
             heap.append((float(keys[position]), names[node], node, versions[node]))
         if len(heap) > BEST:  # in order, which is a heap
             ranking.beyond = heap.pop()
         return
-    heap += _entries(columns, nodes.tolist(), keys_for(columns, demand, numa, UNLIMITED))
+    heap += _entries(fleet, nodes.tolist(), keys_for(fleet, demand, numa, UNLIMITED))
     heapify(heap)
 
 
-def _entries(columns: Columns, nodes: Iterable[int], key_of: KeyOf) -> Iterator[Entry]:
-    names, versions = columns.node_name, columns.rankings.version
+def _entries(fleet: Fleet, nodes: Iterable[int], key_of: KeyOf) -> Iterator[Entry]:
+    names, versions = fleet.node_name, fleet.rankings.version
     for node in nodes:
         key = key_of(node)
         if key is not None:
@@ -371,7 +368,7 @@ def _entries(columns: Columns, nodes: Iterable[int], key_of: KeyOf) -> Iterator[
 
 def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
     """The best node that serves the claim."""
-    heap, version = ranking.heap, space.columns.rankings.version
+    heap, version = ranking.heap, space.fleet.rankings.version
     aside: list[Entry] = []
     found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
@@ -400,19 +397,19 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
 
 def _among(numa: NumaPolicy, space: _Space) -> Found | None:
     """The best of the candidates that serves, without the ranking, which stays as it is."""
-    columns, demand, budget = space.columns, space.demand, space.budget
-    names = columns.node_name
+    fleet, demand, budget = space.fleet, space.demand, space.budget
+    names = fleet.node_name
     nodes = [
         node
-        for node in columns.arrays.may_serve(columns, demand, space.nodes, budget).tolist()
+        for node in fleet.may_serve(demand, space.nodes, budget).tolist()
         if space.has(node, names[node])
     ]
     numbers = np.array(nodes, dtype=np.int64)
-    keys = _keys(columns, numbers, demand, numa, budget)
+    keys = _keys(fleet, numbers, demand, numa, budget)
     if keys is not None:
-        ordered = [nodes[at] for at in columns.arrays.best(numbers, keys, len(nodes))]
+        ordered = [nodes[at] for at in fleet.best_positions(numbers, keys, len(nodes))]
     else:
-        entries = sorted(_entries(columns, nodes, keys_for(columns, demand, numa, budget)))
+        entries = sorted(_entries(fleet, nodes, keys_for(fleet, demand, numa, budget)))
         ordered = [node for _, _, node, _ in entries]
     for node in ordered:
         grants = space.grants(node, numa)
@@ -422,7 +419,7 @@ def _among(numa: NumaPolicy, space: _Space) -> Found | None:
 
 
 def _keys(
-    columns: Columns,
+    fleet: Fleet,
     nodes: Numbers,
     demand: Demand,
     numa: NumaPolicy,
@@ -432,9 +429,9 @@ def _keys(
     sign = follows_score(demand)
     if not sign:
         return None
-    keys = sign * columns.arrays.scores(nodes)
+    keys = sign * fleet.scores(nodes)
     if demand.node_may_choose:
-        key_of = keys_for(columns, demand, numa, budget)
-        for position in columns.arrays.choosing(nodes):
+        key_of = keys_for(fleet, demand, numa, budget)
+        for position in fleet.choosing(nodes):
             keys[position] = key_of(int(nodes[position]))
     return keys

@@ -22,13 +22,36 @@ from vgpu_operator.placement.device_conditions import (
 )
 from vgpu_operator.placement.mig_geometry import Profile
 from vgpu_operator.placement.ranking_cache import Rankings
-from vgpu_operator.placement.scan import Arrays
 from vgpu_operator.placement.target_workload import Mix
 
 __all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
 """Free milli-CPU of a node without any report: enough for every request."""
+
+
+class Changes:
+    """What has changed since the scan last read the columns; it clears what it has read.
+
+    Attributes:
+        devices: Devices that were added, changed or removed.
+        nodes: Nodes that changed, or one of whose devices did.
+        names: True if the number of a node was given to another name.
+    """
+
+    __slots__ = ("devices", "names", "nodes")
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+        self.nodes: set[int] = set()
+        self.names = True
+
+    def note(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
+        """Note a change of a node, or of one of its devices."""
+        self.nodes.add(node)
+        if device is not None:
+            self.devices.add(device)
+        self.names = self.names or renamed
 
 
 class Columns:
@@ -44,8 +67,8 @@ class Columns:
     `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices
     `node_slots node_slots_used` and its kin.
 
-    `rankings` is what request classes remember of nodes, `arrays` what a look at every device
-    needs, `mix` the requests that are typical, `conditions` gives kinds and conditions their
+    `rankings` is what request classes remember of nodes, `changes` what a scan of all devices has
+    not read yet, `mix` the requests that are typical, `conditions` gives kinds and conditions their
     numbers. `search_steps` is how many choices the decision under way may still try
     (`planning.DECISION_STEPS`).
     """
@@ -91,7 +114,7 @@ class Columns:
         self.node_in_mig_mode: list[int] = []
         self.search_steps = 0
         self.rankings = Rankings()
-        self.arrays = Arrays()
+        self.changes = Changes()
         self.mix = Mix()
         self.conditions = Conditions()
         self._device_ids: dict[str, int] = {}
@@ -298,13 +321,13 @@ class Columns:
         self.node_ready[node] = False
         self.node_cpu_free[node] = CPU_UNKNOWN
         self._node_ids[name] = node
-        self.arrays.changed(node, renamed=True)
+        self.changes.note(node, renamed=True)
         return node
 
     def _touch(self, node: int, device: int | None = None) -> None:
         """Invalidates what is computed of a node, or of a device."""
         self.rankings.touch(node)
-        self.arrays.changed(node, device)
+        self.changes.note(node, device)
 
     def _forget_uuid(self, device: int) -> None:
         uuid = self.uuid[device]

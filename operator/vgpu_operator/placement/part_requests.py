@@ -9,14 +9,11 @@ takes one slot: compute keeps the sizes of all parts within the device's slots
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from vgpu_operator.demand import RequestDemand
+from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.device_conditions import Facts
 from vgpu_operator.vendors.parts import mib_of, of_size, smallest
-
-if TYPE_CHECKING:
-    from vgpu_operator.placement.columns import Columns
 
 
 def on_facts(facts: Facts, request: RequestDemand) -> RequestDemand | None:

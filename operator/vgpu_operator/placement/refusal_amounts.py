@@ -8,100 +8,99 @@ from __future__ import annotations
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand, RequestDemand
-from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import NodeFilter
+from vgpu_operator.placement.fleet import Best, Fleet
 from vgpu_operator.placement.part_requests import on_device
-from vgpu_operator.placement.scan import Best
 
 _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
 
 
-def amounts(columns: Columns, demand: Demand, reasons: str, *, within: NodeFilter) -> list[str]:
+def amounts(fleet: Fleet, demand: Demand, reasons: str, *, within: NodeFilter) -> list[str]:
     """What was asked and the most that is free, for each reason that is about an amount.
 
     Args:
-        columns: The state of all devices.
+        fleet: The state of all devices.
         demand: What was asked for, and refused.
         reasons: The refusal in counts.
         within: The nodes that the claim may go to.
     """
     texts = []
     for request in demand.requests:
-        best = columns.arrays.most_free(columns, request, within)
-        found = _lacking(columns, request, reasons, best)
+        best = fleet.most_free(request, within)
+        found = _lacking(fleet, request, reasons, best)
         texts += [f"{_of(request, demand)}{text}" for text in found]
     return texts
 
 
-def impossible(columns: Columns, demand: Demand) -> str | None:
+def impossible(fleet: Fleet, demand: Demand) -> str | None:
     """Why no node could ever serve the claim, were all its devices empty; None if one could.
 
     Devices that are out of order, cordoned or on nodes that take no pods count as if they served.
     UUIDs are not looked at, nor what requests take from each other.
     """
     for request in demand.requests:
-        best = columns.arrays.largest(columns, request)
+        best = fleet.largest(request)
         in_mig_mode = any(
-            columns.node_in_mig_mode
+            fleet.node_in_mig_mode
         )  # a device in MIG mode may serve a request several times
         if best.serving >= request.count or (in_mig_mode and best.serving):
             continue
         if best.memory is None or best.cores is None:
-            if not columns.conditions.facts:
+            if not fleet.conditions.facts:
                 return None
             return (
                 f"{_of(request, demand)}no device of the cluster is of the kind that is asked for"
             )
-        memory, cores = columns.memory[best.memory], columns.cores[best.cores]
+        memory, cores = fleet.memory[best.memory], fleet.cores[best.cores]
         if request.part is not None:
             text = f"asked {_memory(request)}; no device is given in parts of which one serves that"
         elif best.serving:
             assert best.node is not None
             text = (
                 f"asked {request.count} devices on one node; the most that could serve it on one "
-                f"node are {best.serving} ({columns.node_name[best.node]})"
+                f"node are {best.serving} ({fleet.node_name[best.node]})"
             )
         elif request.memory_on(memory) > memory:
             text = (
                 f"asked {_memory(request)}; the largest device has {_mib(memory)} "
-                f"{_where(columns, best.memory)}"
+                f"{_where(fleet, best.memory)}"
             )
         else:
             text = (
                 f"asked {request.cores} % of compute; the most that a device has is {cores} % "
-                f"{_where(columns, best.cores)}"
+                f"{_where(fleet, best.cores)}"
             )
         return f"{_of(request, demand)}{text}"
     return None
 
 
-def _lacking(columns: Columns, request: RequestDemand, reasons: str, best: Best) -> list[str]:
+def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> list[str]:
     """The amounts of which no device has enough; where each is there, but apart, all of them."""
     if best.memory is None or best.cores is None:
         return []
-    meant = on_device(columns, best.memory, request)
+    meant = on_device(fleet, best.memory, request)
     if meant is None:
         return []
     request = meant
     found: list[tuple[str, bool]] = []  # and whether no device has so much
     if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
-        total = columns.memory[best.memory]
-        free = total - columns.memory_used[best.memory]
+        total = fleet.memory[best.memory]
+        free = total - fleet.memory_used[best.memory]
         of_all = "" if request.memory_percent is None else f" of {_mib(total)}"
         text = (
             f"asked {_memory(request)}; most free on one device {_mib(free)}{of_all} "
-            f"{_where(columns, best.memory)}"
+            f"{_where(fleet, best.memory)}"
         )
         found.append((text, free < request.memory_on(total)))
     if Reason.CARD_INSUFFICIENT_CORE in reasons:
-        share = columns.cores[best.cores] - columns.cores_used[best.cores]
+        share = fleet.cores[best.cores] - fleet.cores_used[best.cores]
         text = (
             f"asked {request.cores} % of compute; most free on one device {share} % "
-            f"{_where(columns, best.cores)}"
+            f"{_where(fleet, best.cores)}"
         )
         found.append((text, share < request.cores))
     if request.count > 1 and any(reason in reasons for reason in _OF_COUNT):
-        where = "" if best.node is None else f" ({columns.node_name[best.node]})"
+        where = "" if best.node is None else f" ({fleet.node_name[best.node]})"
         text = f"asked {request.count} devices on one node; most that fit on one {best.serving}"
         if best.serving < request.count:
             found.append((f"{text}{where}", True))
@@ -138,5 +137,5 @@ def _mib(amount: int) -> str:
     return f"{amount:,} MiB"
 
 
-def _where(columns: Columns, device: int) -> str:
-    return f"({columns.name[device]} on {columns.node_name[columns.node_of[device]]})"
+def _where(fleet: Fleet, device: int) -> str:
+    return f"({fleet.name[device]} on {fleet.node_name[fleet.node_of[device]]})"

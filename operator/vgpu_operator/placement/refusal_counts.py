@@ -9,10 +9,9 @@ import numpy as np
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.demand import Demand, RequestDemand
-from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import UNLIMITED, Budget
 from vgpu_operator.placement.fit_node import policies_on, why_not
-from vgpu_operator.placement.scan import REASONS, Numbers
+from vgpu_operator.placement.fleet import REASONS, Fleet, Numbers
 
 _FEW = 16
 """So few nodes are checked one by one."""
@@ -25,12 +24,12 @@ _COUNTED_AS: tuple[Reason, ...] = (
 
 
 def why_none_serve(
-    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget = UNLIMITED
+    fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget = UNLIMITED
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that take the pod and are known not to serve the claim.
 
     Args:
-        columns: The state of all devices.
+        fleet: The state of all devices.
         demand: What was asked for.
         nodes: Their numbers.
         budget: What the claim's namespace may still take.
@@ -40,42 +39,40 @@ def why_none_serve(
     """
     judged = set[int]()
     if len(nodes) > _FEW and demand.numa != "Require":
-        if len(demand.requests) > 1 and columns.arrays.exceeds_everywhere(columns, demand, budget):
+        if len(demand.requests) > 1 and fleet.exceeds_everywhere(demand, budget):
             # Which of the requests would be one too many differs by node, and planning them all
             # on each costs a hundred times as much: every device is one too many.
             budget = _NOTHING_LEFT
-        for tally, alike in _of_first(columns, demand, nodes, budget):
+        for tally, alike in _of_first(fleet, demand, nodes, budget):
             judged.update(alike)
             yield tally, alike
     for node in nodes:
         if node not in judged:
-            yield why_not(columns, node, demand, demand.numa, budget), (node,)
+            yield why_not(fleet, node, demand, demand.numa, budget), (node,)
 
 
 def _of_first(
-    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget
+    fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that do not serve the request that is planned first."""
     if not _is_plain(demand.requests[0]):
         return
     plain = nodes
-    if any(columns.node_in_mig_mode):
-        plain = [node for node in nodes if not columns.node_in_mig_mode[node]]
-    if not any("Mutex" in policies for policies in _policies(columns, demand, plain)):
-        yield from _together(columns, demand, plain, budget, mutex=False)
+    if any(fleet.node_in_mig_mode):
+        plain = [node for node in nodes if not fleet.node_in_mig_mode[node]]
+    if not any("Mutex" in policies for policies in _policies(fleet, demand, plain)):
+        yield from _together(fleet, demand, plain, budget, mutex=False)
         return
     for mutex in (False, True):
-        alike = [n for n in plain if ("Mutex" in policies_on(columns, n, demand)) == mutex]
-        yield from _together(columns, demand, alike, budget, mutex=mutex)
+        alike = [n for n in plain if ("Mutex" in policies_on(fleet, n, demand)) == mutex]
+        yield from _together(fleet, demand, alike, budget, mutex=mutex)
 
 
-def _policies(
-    columns: Columns, demand: Demand, nodes: Sequence[int]
-) -> set[tuple[DevicePolicy, ...]]:
+def _policies(fleet: Fleet, demand: Demand, nodes: Sequence[int]) -> set[tuple[DevicePolicy, ...]]:
     """The different policies for the devices of some nodes."""
     if demand.device_policies:
         return {demand.device_policies}
-    of = columns.node_labelled if demand.by_labels else columns.node_policies
+    of = fleet.node_labelled if demand.by_labels else fleet.node_policies
     return set(map(of.__getitem__, nodes))
 
 
@@ -90,10 +87,10 @@ def _is_plain(request: RequestDemand) -> bool:
 
 
 def _together(
-    columns: Columns, demand: Demand, nodes: Sequence[int], budget: Budget, *, mutex: bool
+    fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget, *, mutex: bool
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
     request = demand.requests[0]
-    refused = columns.arrays.refused(columns, request, budget, mutex=mutex)
+    refused = fleet.refused(request, budget, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)
     enough = at[~too_few[at]] if too_few.any() else at

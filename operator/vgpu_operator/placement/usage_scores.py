@@ -7,12 +7,9 @@ would carry with it. A total of 0 contributes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vgpu_operator.demand import RequestDemand
-
-if TYPE_CHECKING:
-    from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.columns import Columns
 
 
 def node_score(columns: Columns, node: int) -> float:

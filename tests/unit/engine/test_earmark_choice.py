@@ -10,15 +10,15 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine.scheduling.earmarks import choose, explain
 from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import Columns, DeviceFacts
+from vgpu_operator.placement import DeviceFacts, Fleet
 from vgpu_operator.placement.columns import NodeState
 from vgpu_operator.placement.constraints import EVERY_NODE
 from vgpu_operator.vendors.parts import named_parts
 
 
-def columns_of(*devices: tuple[str, str, int], **more: Any) -> Columns:
+def columns_of(*devices: tuple[str, str, int], **more: Any) -> Fleet:
     """Devices of 16 GiB as (node, name, MiB in use); a node for each that is named."""
-    columns = Columns()
+    columns = Fleet()
     for index, (node, name, used) in enumerate(devices):
         columns.put_node(node, NodeState(ready=True))
         fields: dict[str, Any] = {
@@ -45,7 +45,7 @@ def ask_of(*requests: Any, **fields: Any) -> Demand:
     return Demand.of(a_spec(requests, **fields), ClusterConfig())
 
 
-def chosen(columns: Columns, demand: Demand, taken: tuple[str, ...] = ()) -> Earmark | None:
+def chosen(columns: Fleet, demand: Demand, taken: tuple[str, ...] = ()) -> Earmark | None:
     earmarks = Earmarks()
     if taken:
         earmarks.put(Earmark(ClaimKey("default", "other"), "a", 0, taken))

@@ -11,17 +11,17 @@ from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import RequestDemand
-from vgpu_operator.placement import Budget, Columns
+from vgpu_operator.placement import Budget, Fleet
 from vgpu_operator.placement.constraints import Charge
 from vgpu_operator.placement.fit_device import passing, refusal_of_kind, refusal_of_room
-from vgpu_operator.placement.scan import REASONS
+from vgpu_operator.placement.fleet import REASONS
 
 DEVICE_MIB = 1000
 SLOTS = 2
 PROFILES = a_geometry(("1g.1gb", 400, 40, 1, (0, 1)))
 
 
-def devices_in_every_state() -> Columns:
+def devices_in_every_state() -> Fleet:
     """Devices of 1,000 MiB and two slots, each with another part of it in use, plain and cut."""
     uses = {
         f"{mode}-{slots}-{cores}-{memory}-{healthy}": (mode, Use(memory, cores, slots), healthy)
@@ -119,7 +119,7 @@ def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: in
     assert passing(columns, (0, 1), request, ()) == [0]
     assert refusal_of_room(columns, 0, request, ()) is None
     assert refusal_of_room(columns, 1, request, ()) is Reason.CARD_TIME_SLICING_EXHAUSTED
-    counts = columns.arrays.refused(columns, request, mutex=False).counts[0]
+    counts = columns.refused(request, mutex=False).counts[0]
     assert counts[REASONS.index(Reason.CARD_TIME_SLICING_EXHAUSTED)] == 1
     assert not counts[REASONS.index(Reason.CARD_INSUFFICIENT_MEMORY)]
 

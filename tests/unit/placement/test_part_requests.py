@@ -11,7 +11,7 @@ from vgpu_api.config import ClusterConfig, NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import Demand, PartDemand
-from vgpu_operator.placement import Columns, DeviceFacts, Share, amounts, impossible, place
+from vgpu_operator.placement import DeviceFacts, Fleet, Share, amounts, impossible, place
 from vgpu_operator.placement.constraints import EVERY_NODE, Budget
 from vgpu_operator.placement.part_requests import on_device, on_node
 from vgpu_operator.vendors.parts import Part, named_parts
@@ -38,7 +38,7 @@ def with_amounts(memory: int, cores: int = 0) -> Demand:
     return an_ask(a_request(vendor=KIND, part_memory=memory, cores=cores))
 
 
-def given(columns: Columns, demand: Demand) -> list[tuple[str, str, int, int]]:
+def given(columns: Fleet, demand: Demand) -> list[tuple[str, str, int, int]]:
     plan = place(columns, demand)
     assert not plan.refused, plan.text
     return [(grant.uuid, grant.part, grant.memory_mib, grant.cores) for grant in plan.grants]
@@ -148,7 +148,7 @@ def test_the_first_container_that_does_not_fit_has_the_reason() -> None:
     assert place(columns, demand).text == "1/1 CardInsufficientMemory"
 
 
-def a_fleet(nodes: int = 40) -> Columns:
+def a_fleet(nodes: int = 40) -> Fleet:
     """Nodes whose devices are given in small and in large parts by turns, each with two devices."""
     return some_columns(
         *(
@@ -288,17 +288,16 @@ def test_a_look_at_every_device_knows_what_parts_take() -> None:
         device_facts("GPU-0", node="node-2"),
         used=used,
     )
-    arrays = columns.arrays
 
     def serving(demand: Demand) -> list[str]:
-        return [columns.node_name[node] for node in arrays.may_serve(columns, demand)]
+        return [columns.node_name[node] for node in columns.may_serve(demand)]
 
     assert serving(sized(1)) == ["node-0", "node-1"]
     assert serving(sized(3)) == []  # 50 % of node-0, where 40 are left
     assert serving(sized(2)) == []  # 20 GiB of node-1, where 10 are left
     lacking = [
         (columns.node_name[node], pytest.approx(missing))
-        for node, missing in arrays.closest(columns, with_amounts(20, 20), 5, EVERY_NODE)
+        for node, missing in columns.closest(with_amounts(20, 20), 5, EVERY_NODE)
     ]
     assert lacking == [("node-0", 10 / 100), ("node-1", 10 / 80)]
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement import EVERY_NODE, Columns, NodeFilter, amounts, impossible, place
+from vgpu_operator.placement import EVERY_NODE, Fleet, NodeFilter, amounts, impossible, place
 from vgpu_operator.placement.constraints import only
 from vgpu_operator.placement.device_conditions import NodeState
 
 
-def two_nodes() -> Columns:
+def two_nodes() -> Fleet:
     """A node with a full device and one that is half free; one with a smaller device, free."""
     return some_columns(
         device_facts("GPU-0", node="a", memory_mib=81_920),
@@ -26,7 +26,7 @@ def two_nodes() -> Columns:
     )
 
 
-def told(columns: Columns, *requests, nodes: NodeFilter | None = None) -> list[str]:
+def told(columns: Fleet, *requests, nodes: NodeFilter | None = None) -> list[str]:
     chosen = nodes or NodeFilter()
     demand = an_ask(*requests)
     plan = place(columns, demand, nodes=chosen)
@@ -160,7 +160,7 @@ def test_what_is_possible_follows_the_devices_that_come_change_and_go():
 
 def test_in_a_cluster_without_devices_nothing_is_impossible():
     """They may come."""
-    assert impossible(Columns(), an_ask(a_request(memory="900Gi"))) is None
+    assert impossible(Fleet(), an_ask(a_request(memory="900Gi"))) is None
 
 
 DEVICES = st.lists(

@@ -17,7 +17,7 @@ from dataclasses import replace
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
 from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks, numbers_of
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import Columns, NodeFilter, Share
+from vgpu_operator.placement import Columns, Fleet, NodeFilter, Share
 from vgpu_operator.placement.constraints import ClaimUse
 from vgpu_operator.placement.fit_device import give_back, lay
 from vgpu_operator.placement.fit_node import plan_alone_on, policies_on
@@ -81,7 +81,7 @@ def _is_enough(columns: Columns, device: int, requested: RequestDemand) -> bool:
 
 
 def choose(
-    columns: Columns,
+    fleet: Fleet,
     demand: Demand,
     key: ClaimKey,
     nodes: NodeFilter,
@@ -91,7 +91,7 @@ def choose(
     """The devices that would serve `demand` soonest; None where no node ever could.
 
     Args:
-        columns: The state of all devices; left as it was.
+        fleet: The state of all devices; left as it was.
         demand: What is waited for.
         key: The claim.
         nodes: Those that its pod may use.
@@ -99,16 +99,16 @@ def choose(
         promised: Numbers of devices that are left to others.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
-    left = {columns.name[device] for device in promised}
-    for node, least in columns.arrays.closest(columns, demand, NODES_WEIGHED, nodes):
+    left = {fleet.name[device] for device in promised}
+    for node, least in fleet.closest(demand, NODES_WEIGHED, nodes):
         if best is not None and least >= best[0] and len(demand.requests) == 1:
             break  # no less must become free on the nodes that follow
-        target = _on_node(columns, node, demand, earmarks.devices_on(node) | left)
+        target = _on_node(fleet, node, demand, earmarks.devices_on(node) | left)
         if target is not None and (best is None or target < best):
             best = target
     if best is None:
         return None
-    number = columns.node_id(best[1])
+    number = fleet.node_id(best[1])
     assert number is not None
     return Earmark(key, best[1], number, best[2])
 

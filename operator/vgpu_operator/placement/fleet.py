@@ -1,21 +1,22 @@
-"""What a look at every device needs, as arrays: for requests that were not asked before.
+"""The columns, with questions about all devices at once.
 
-Rankings make a decision cheap for a class of requests that is asked again; a new class has to look
-at every node once, and a refusal has a reason for every device. A loop over 40,000 devices takes
-tens of milliseconds for that; here it is a few vector operations. The lists of `Columns` stay what
-decisions read and write: these arrays follow them, and are brought up to date when they are used.
+Rankings make a decision cheap for a class of requests that is asked again. A new class has to look
+at every node once, and a refusal has a reason for every device. A Python loop over 40,000 devices
+takes tens of milliseconds for that; here it is a few vector operations. Decisions read and write
+the lists of `Columns`; the arrays here follow them and are brought up to date when they are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
+from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import (
     ALL,
     EVERY_NODE,
@@ -27,9 +28,6 @@ from vgpu_operator.placement.constraints import (
 from vgpu_operator.placement.device_conditions import refusal_of_facts
 from vgpu_operator.placement.part_requests import on_facts
 from vgpu_operator.placement.usage_scores import node_score
-
-if TYPE_CHECKING:
-    from vgpu_operator.placement.columns import Columns
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Scores: TypeAlias = npt.NDArray[np.float64]
@@ -89,15 +87,18 @@ class Best(NamedTuple):
     serving: int
 
 
-class Arrays:
-    """Devices and nodes as arrays, by the numbers that `Columns` gives them."""
+class Fleet(Columns):
+    """All devices and nodes of a cluster.
+
+    Arrays are indexed by the numbers that `Columns` gives devices and nodes. A separate object that
+    holds the columns would be a reference cycle, which the operator may never free
+    (`garbage_collection`).
+    """
 
     def __init__(self) -> None:
-        self._stale_devices: set[int] = set()
-        self._stale_nodes: set[int] = set()
-        self._names_are_stale = True
+        super().__init__()
         # Rows: node, facts, slots, cores, memory, and what of the last three is in use.
-        self._devices = np.zeros((8, 0), dtype=np.int64)
+        self._rows = np.zeros((8, 0), dtype=np.int64)
         self._score = np.zeros(0, dtype=np.float64)
         self._willing = np.zeros(0, dtype=np.bool_)
         self._has_devices = np.zeros(0, dtype=np.bool_)
@@ -107,27 +108,16 @@ class Arrays:
         self._refusals: dict[RequestDemand, npt.NDArray[np.int8]] = {}  # by number of facts
         self._largest: dict[RequestDemand, Best] = {}  # until a device comes, goes or changes
 
-    def changed(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
-        """Note that something of a node changed, and of one of its devices where one is given.
-
-        `renamed`: the node's number has another name now.
-        """
-        self._stale_nodes.add(node)
-        if device is not None:
-            self._stale_devices.add(device)
-        self._names_are_stale = self._names_are_stale or renamed
-
     # Finding nodes.
 
-    def split(self, columns: Columns, nodes: NodeFilter) -> tuple[list[int], list[int]]:
+    def split_by_willingness(self, nodes: NodeFilter) -> tuple[list[int], list[int]]:
         """The nodes with devices that take a pod, and those with devices that do not.
 
         Args:
-            columns: The state of all devices.
             nodes: Those that the pod may use.
         """
-        self._refresh(columns)
-        count = len(columns.node_name)
+        self._refresh()
+        count = len(self.node_name)
         there = self._has_devices[:count]
         take = there & self._taking(nodes)[:count]
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
@@ -144,7 +134,6 @@ class Arrays:
 
     def may_serve(
         self,
-        columns: Columns,
         demand: Demand,
         nodes: NodeFilter = EVERY_NODE,
         budget: Budget = UNLIMITED,
@@ -154,23 +143,23 @@ class Arrays:
         None is missing that serves the claim; some of them may not, since requests take devices
         from each other, and NUMA nodes and policies are not looked at.
         """
-        self._refresh(columns)
+        self._refresh()
         serving = self._taking(nodes)
-        if not columns.conditions.facts:  # no device has ever been there
+        if not self.conditions.facts:  # no device has ever been there
             return np.flatnonzero(serving)
         # Of several requests one may use a device that another is charged for already.
         is_alone = len(demand.requests) == 1
         for request in demand.requests:
-            fitting = self._fitting(columns, request)
+            fitting = self._fitting(request)
             if budget.is_limited:
                 times = request.count if is_alone else 1
-                fitting = fitting[~self._over(columns, request, fitting, budget, times)]
-            of_node = np.bincount(self._devices[0][fitting], minlength=len(serving))
+                fitting = fitting[~self._over(request, fitting, budget, times)]
+            of_node = np.bincount(self._rows[0][fitting], minlength=len(serving))
             # A device in MIG mode may serve one request several times.
             serving &= (of_node >= request.count) | (self._in_mig_mode & (of_node > 0))
             if request.uuids:
                 named = np.zeros_like(serving)
-                named[list(columns.nodes_of(request.uuids))] = True
+                named[list(self.nodes_of(request.uuids))] = True
                 serving &= named
         return np.flatnonzero(serving)
 
@@ -183,7 +172,7 @@ class Arrays:
         chosen: list[int] = np.flatnonzero(self._chooses[nodes]).tolist()
         return chosen
 
-    def best(self, nodes: Numbers, keys: Scores, count: int) -> list[int]:
+    def best_positions(self, nodes: Numbers, keys: Scores, count: int) -> list[int]:
         """Positions in `nodes` of those with the least keys, in order; names decide ties."""
         positions = np.arange(len(nodes))
         if count < len(nodes):
@@ -192,23 +181,21 @@ class Arrays:
         chosen: list[int] = positions[order][:count].tolist()
         return chosen
 
-    def _known(self, columns: Columns) -> Numbers:
+    def _known(self) -> Numbers:
         """What is known of devices, a column for each number; without room for more."""
-        return self._devices[:, : len(columns.memory)]
+        return self._rows[:, : len(self.memory)]
 
-    def _there(self, columns: Columns) -> Numbers:
+    def _there(self) -> Numbers:
         """What is known of the devices that are there, a column each."""
-        known = self._known(columns)
+        known = self._known()
         there = known[0] != _NOWHERE
         return known if there.all() else known[:, there]
 
-    def _fitting(self, columns: Columns, request: RequestDemand) -> Numbers:
+    def _fitting(self, request: RequestDemand) -> Numbers:
         """The devices that pass every check but those of policies, quotas and MIG geometry."""
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
-            columns
-        )
-        requested, own_cores = _requested(columns, request, facts, memory)
-        fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known()
+        requested, own_cores = _requested(self, request, facts, memory)
+        fits = (self._refusal_of_facts(request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
         fits &= cores - cores_used >= np.maximum(own_cores, request.least_cores)
         fits &= (requested >= request.least_mib) & (requested <= memory - memory_used)
@@ -218,30 +205,29 @@ class Arrays:
 
     def _over(
         self,
-        columns: Columns,
         request: RequestDemand,
         devices: Numbers,
         budget: Budget,
         times: int,
     ) -> Flags:
         """The devices of which so many would be charged more than the namespace may take."""
-        node, facts, _, _, memory, _, _, _ = self._known(columns)[:, devices]
-        requested, own_cores = _requested(columns, request, facts, memory)
+        node, facts, _, _, memory, _, _, _ = self._known()[:, devices]
+        requested, own_cores = _requested(self, request, facts, memory)
         # An instance has as much memory as is asked for, or more, but perhaps less compute.
         own_cores = np.where(self._in_mig_mode[node], 0, own_cores)
         return np.broadcast_to(_over(budget, times, requested, own_cores), devices.shape)
 
-    def exceeds_everywhere(self, columns: Columns, demand: Demand, budget: Budget) -> bool:
+    def exceeds_everywhere(self, demand: Demand, budget: Budget) -> bool:
         """True if the claim would take more than its namespace may, whatever devices it got.
 
         Checked before any node, or a quota that is used up would have every node
         planned.
         """
-        self._refresh(columns)
+        self._refresh()
         if budget.devices is not None and together(demand, lambda _: 1) > budget.devices:
             return True
         if budget.memory_mib is not None:
-            memory = self._there(columns)[_MEMORY]
+            memory = self._there()[_MEMORY]
             smallest = int(memory.min()) if len(memory) else 0
             least = together(demand, lambda each: 0 if each.part else each.memory_on(smallest))
             if least > max(budget.memory_mib, 0):  # what takes nothing exceeds nothing
@@ -252,13 +238,10 @@ class Arrays:
         least = together(demand, lambda each: 0 if each.part else each.cores)
         return least > max(budget.cores, 0)
 
-    def closest(
-        self, columns: Columns, demand: Demand, count: int, within: NodeFilter
-    ) -> list[tuple[int, float]]:
+    def closest(self, demand: Demand, count: int, within: NodeFilter) -> list[tuple[int, float]]:
         """The nodes where the least must become free for the claim's first request, in order.
 
         Args:
-            columns: The state of all devices.
             demand: What is asked for.
             count: How many nodes at most.
             within: The nodes to choose from.
@@ -266,15 +249,13 @@ class Arrays:
         Returns:
             Each node, and what must become free there, in devices.
         """
-        self._refresh(columns)
-        if not columns.conditions.facts:
+        self._refresh()
+        if not self.conditions.facts:
             return []
         request = min(demand.requests, key=lambda request: request.phase == "Init")
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
-            columns
-        )
-        requested, own_cores = _requested(columns, request, facts, memory)
-        able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()
+        requested, own_cores = _requested(self, request, facts, memory)
+        able = (self._refusal_of_facts(request)[facts] == 0) & (slots > 0)
         able &= (requested >= request.least_mib) & (requested <= memory)
         alone = request.cores >= ALL_CORES
         zero = np.int64(0)
@@ -293,29 +274,26 @@ class Arrays:
         chosen = (size >= request.count) & self._taking(within)[numbers]
         numbers, first = numbers[chosen], first[chosen]
         missing = total_lack[first + request.count] - total_lack[first]
-        chosen_at = self.best(numbers, missing, count)
+        chosen_at = self.best_positions(numbers, missing, count)
         return [(int(numbers[at]), float(missing[at])) for at in chosen_at]
 
     # Amounts.
 
-    def most_free(self, columns: Columns, request: RequestDemand, within: NodeFilter) -> Best:
+    def most_free(self, request: RequestDemand, within: NodeFilter) -> Best:
         """What comes closest to a request as things are.
 
         Args:
-            columns: The state of all devices.
             request: What is asked for.
             within: The nodes to choose from.
         """
-        self._refresh(columns)
-        if not columns.conditions.facts:
+        self._refresh()
+        if not self.conditions.facts:
             return Best(None, None, None, 0)
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
-            columns
-        )
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known()
         takes_pods = self._taking(within)
         here = (node != _NOWHERE) & takes_pods[node]
-        here &= self._refusal_of_facts(columns, request)[facts] == 0
-        fitting = self._fitting(columns, request)
+        here &= self._refusal_of_facts(request)[facts] == 0
+        fitting = self._fitting(request)
         return _best(
             np.flatnonzero(here & (slots_used < slots)),
             memory - memory_used,
@@ -323,27 +301,27 @@ class Arrays:
             node[fitting[takes_pods[node[fitting]]]],
         )
 
-    def largest(self, columns: Columns, request: RequestDemand) -> Best:
+    def largest(self, request: RequestDemand) -> Best:
         """As `most_free`, if every device were empty, in order, and on a node that takes pods."""
-        self._refresh(columns)
-        if not columns.conditions.facts:
+        self._refresh()
+        if not self.conditions.facts:
             return Best(None, None, None, 0)
         known = self._largest.get(request)
         if known is None:
-            known = self._largest[request] = self._find_largest(columns, request)
+            known = self._largest[request] = self._find_largest(request)
             if len(self._largest) > _QUESTIONS_KEPT:
                 del self._largest[next(iter(self._largest))]
         return known
 
-    def _find_largest(self, columns: Columns, request: RequestDemand) -> Best:
-        node, facts, slots, cores, memory = self._known(columns)[:_IN_USE]
+    def _find_largest(self, request: RequestDemand) -> Best:
+        node, facts, slots, cores, memory = self._known()[:_IN_USE]
         of_kind = [
             refusal_of_facts(each._replace(duplicate=False, healthy=True, cordoned=False), request)
             is None
-            for each in columns.conditions.facts
+            for each in self.conditions.facts
         ]
         there = (node != _NOWHERE) & (slots > 0) & np.array(of_kind, dtype=np.bool_)[facts]
-        requested, own_cores = _requested(columns, request, facts, memory)
+        requested, own_cores = _requested(self, request, facts, memory)
         able = (
             there & (requested >= request.least_mib) & (requested <= memory) & (own_cores <= cores)
         )
@@ -353,7 +331,6 @@ class Arrays:
 
     def refused(
         self,
-        columns: Columns,
         request: RequestDemand,
         budget: Budget = UNLIMITED,
         *,
@@ -364,16 +341,13 @@ class Arrays:
         For a request without UUIDs and parts, on devices that are not in MIG mode.
 
         Args:
-            columns: The state of all devices.
             request: What is asked of each device.
             budget: What its claim may be charged, if this is all that the claim asks for.
             mutex: A device in use serves no other claim.
         """
-        self._refresh(columns)
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
-            columns
-        )
-        of_facts = self._refusal_of_facts(columns, request)[facts]
+        self._refresh()
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()
+        of_facts = self._refusal_of_facts(request)[facts]
         requested, cores_free = _memory_requested(request, memory), cores - cores_used
         over = _over(budget, request.count, requested, np.int64(request.cores))
         used = slots_used > 0
@@ -397,15 +371,16 @@ class Arrays:
         nodes, width = len(self._score), len(REASONS)
         counts = np.bincount(node * width + reason, minlength=nodes * width)
         vendors = np.array(
-            [each.vendor == request.vendor for each in columns.conditions.facts], dtype=np.bool_
+            [each.vendor == request.vendor for each in self.conditions.facts],
+            dtype=np.bool_,
         )
         of_one = bool(vendors.all())  # as in most clusters
         of_vendor = np.bincount(node if of_one else node[vendors[facts]], minlength=nodes)
         return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
-    def _refusal_of_facts(self, columns: Columns, request: RequestDemand) -> npt.NDArray[np.int8]:
+    def _refusal_of_facts(self, request: RequestDemand) -> npt.NDArray[np.int8]:
         """By the number of facts: the number of the reason why such a device does not serve."""
-        facts = columns.conditions.facts
+        facts = self.conditions.facts
         known = self._refusals.get(request)
         if known is None or len(known) < len(facts):
             if known is None and len(self._refusals) >= _QUESTIONS_KEPT:
@@ -417,10 +392,11 @@ class Arrays:
 
     # Following the columns.
 
-    def _refresh(self, columns: Columns) -> None:
-        devices, nodes = len(columns.name), len(columns.node_name)
-        if devices > self._devices.shape[1]:
-            self._devices = _grown(self._devices, devices)
+    def _refresh(self) -> None:
+        changes = self.changes
+        devices, nodes = len(self.name), len(self.node_name)
+        if devices > self._rows.shape[1]:
+            self._rows = _grown(self._rows, devices)
         if nodes > len(self._score):
             self._score = _grown(self._score, nodes)
             self._willing = _grown(self._willing, nodes)
@@ -428,27 +404,27 @@ class Arrays:
             self._in_mig_mode = _grown(self._in_mig_mode, nodes)
             self._chooses = _grown(self._chooses, nodes)
             self._rank = _grown(self._rank, nodes)
-        if self._stale_devices:
-            stale = list(self._stale_devices)
-            self._stale_devices.clear()
-            there = self._devices[:_IN_USE, stale]
-            for row, values in enumerate(_rows(columns, stale)):
-                self._devices[row, stale] = values
-            if not np.array_equal(there, self._devices[:_IN_USE, stale]):
+        if changes.devices:
+            stale = list(changes.devices)
+            changes.devices.clear()
+            there = self._rows[:_IN_USE, stale]
+            for row, values in enumerate(_rows(self, stale)):
+                self._rows[row, stale] = values
+            if not np.array_equal(there, self._rows[:_IN_USE, stale]):
                 self._largest.clear()
-        if self._stale_nodes:
-            stale = list(self._stale_nodes)
-            self._stale_nodes.clear()
-            self._score[stale] = [node_score(columns, node) for node in stale]
+        if changes.nodes:
+            stale = list(changes.nodes)
+            changes.nodes.clear()
+            self._score[stale] = [node_score(self, node) for node in stale]
             self._willing[stale] = [
-                columns.node_ready[node] and columns.node_schedulable[node] for node in stale
+                self.node_ready[node] and self.node_schedulable[node] for node in stale
             ]
-            self._has_devices[stale] = [bool(columns.node_devices[node]) for node in stale]
-            self._in_mig_mode[stale] = [columns.node_in_mig_mode[node] > 0 for node in stale]
-            self._chooses[stale] = [columns.node_policy[node] is not None for node in stale]
-        if self._names_are_stale:
-            self._names_are_stale = False
-            by_name = sorted(range(nodes), key=columns.node_name.__getitem__)
+            self._has_devices[stale] = [bool(self.node_devices[node]) for node in stale]
+            self._in_mig_mode[stale] = [self.node_in_mig_mode[node] > 0 for node in stale]
+            self._chooses[stale] = [self.node_policy[node] is not None for node in stale]
+        if changes.names:
+            changes.names = False
+            by_name = sorted(range(nodes), key=self.node_name.__getitem__)
             self._rank[by_name] = np.arange(nodes)
 
 
