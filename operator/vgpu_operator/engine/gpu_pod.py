@@ -58,6 +58,8 @@ class GPUPod:
             namespace: that may have been another when the pod was created.
         priority: Of its PriorityClass.
         scopes: What the scopes of quotas ask about the pod.
+        awaits_volumes: True if volumes are bound for it between Filter and Bind, which may take
+            minutes.
     """
 
     pod: Pod
@@ -67,12 +69,16 @@ class GPUPod:
     is_admitted: bool = field(init=False)
     priority: int = field(init=False)
     scopes: PodScopes = field(init=False)
+    awaits_volumes: bool = field(init=False)
 
     def __post_init__(self) -> None:
         marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
         object.__setattr__(self, "is_admitted", marked)
         object.__setattr__(self, "priority", self.pod.spec.priority or 0)
         object.__setattr__(self, "scopes", PodScopes.of(self.pod))
+        volumes = self.pod.spec.volumes
+        awaits = any(not _OF_CLAIMS.isdisjoint(volume) for volume in volumes)
+        object.__setattr__(self, "awaits_volumes", awaits)
 
     @cached_property
     def uid(self) -> str:
@@ -126,11 +132,6 @@ class GPUPod:
         """True for a live pod that is bound: it may run as soon as it has an allocation there."""
         pod = self.pod
         return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
-
-    @property
-    def awaits_volumes(self) -> bool:
-        """Whether volumes are bound for it between Filter and Bind, which may take minutes."""
-        return any(not _OF_CLAIMS.isdisjoint(volume) for volume in self.pod.spec.volumes)
 
     @cached_property
     def cpu_milli(self) -> int:

@@ -139,7 +139,7 @@ class Ledger:
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
         if record is not None:
             record.observed = shares_of_unreadable(raw, known=record.observed)
-            self._recount(key)
+            self._hold(key, record)
 
     def count_as(self, key: tuple[str, str], scopes: PodScopes | None) -> None:
         """Note for which pod a claim is held, as far as quotas ask; None: for none.
@@ -186,7 +186,7 @@ class Ledger:
         if scopes != "as before":
             self._count_as(key[0], record, scopes)
         record.assumed[assumption.number] = shares_of(spec, allocation)
-        self._recount(place)
+        self._hold(place, record)
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
@@ -307,7 +307,7 @@ class Ledger:
         if is_new and not owned and self.columns.mix.wants_next():  # else it counts with its pod
             self.columns.mix.observe(Demand.of(claim.spec, self._config))
         record.observed = shares_of(claim.spec, claim.status.allocation)
-        self._recount(key)
+        self._hold(key, record)
 
     def _drop(self, assumption: Assumption) -> None:
         record = self._records.get(assumption.key)
@@ -315,10 +315,13 @@ class Ledger:
             record.assumed.pop(assumption.number, None)
 
     def _recount(self, key: ClaimKey) -> None:
-        """Hold the most of what may be true of the claim."""
+        """Hold what may be true of a claim now, if there is still anything of it."""
         record = self._records.get(key)
-        if record is None:
-            return
+        if record is not None:
+            self._hold(key, record)
+
+    def _hold(self, key: ClaimKey, record: ClaimRecord) -> None:
+        """Hold the most of what may be true of a claim; forget one of which nothing may be."""
         held = record.observed
         if record.assumed:
             held = peak_of((record.observed, *record.assumed.values()))

@@ -74,23 +74,32 @@ def _is_new(text: str, node: Node, of: str, state: State) -> bool:
 def _publish_kind(
     kind: Kind, node: Node, known: dict[str, GPUDevice], state: State
 ) -> Iterator[Effect]:
+    """Publish what a node registers of a kind of devices, and what it registers no more."""
     registered, unreadable = _read_register(kind, node)
     if _is_new(unreadable, node, kind.name, state) and unreadable:
         yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
     silence = silence_of(kind, node)
+    reason, why = (PLUGIN_SILENT, silence) if silence else (REGISTERED, "")
     named = {_name(device.id, node.metadata.name, state): device for device in registered}
     for name, device in named.items():
-        reason, why = (PLUGIN_SILENT, silence) if silence else (REGISTERED, "")
         peers = [each.id for each in registered if each.group == device.group != ""]
         status = status_of(kind, device, peers, reason=reason, why=why, unix=state.unix)
         status["conditions"] += _configured(known.get(name), unix=state.unix)
         yield from _publish(name, node, status, known.get(name), state)
-    for name, gone in known.items():
-        if gone.status.vendor == kind.name and name not in named:
-            reason = UNREADABLE if unreadable else NOT_REGISTERED
-            why = unreadable or f"node {node.metadata.name} registers it no more"
-            status = _without(gone, _ready(reason, why, unix=state.unix))
-            yield from _publish(name, node, status, gone, state)
+    mine = (device for device in known.values() if device.status.vendor == kind.name)
+    gone = [device for device in mine if device.metadata.name not in named]
+    yield from _publish_gone(node, gone, unreadable, state)
+
+
+def _publish_gone(
+    node: Node, gone: Sequence[GPUDevice], unreadable: str, state: State
+) -> Iterator[Effect]:
+    """Publish that devices are not registered, or that their register cannot be read."""
+    reason = UNREADABLE if unreadable else NOT_REGISTERED
+    why = unreadable or f"node {node.metadata.name} registers it no more"
+    for device in gone:
+        status = _without(device, _ready(reason, why, unix=state.unix))
+        yield from _publish(device.metadata.name, node, status, device, state)
 
 
 def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...], str]:
