@@ -24,7 +24,7 @@ from vgpu_operator.vendors.parts import Part, in_order
 def facts_of(
     device: GPUDevice, *, cordoned_on_node: frozenset[str], duplicate: bool, config: ClusterConfig
 ) -> DeviceFacts:
-    """The device behind a device object whose UUID is known.
+    """Return the device behind a device object whose UUID is known.
 
     Args:
         device: The object.
@@ -59,12 +59,12 @@ def facts_of(
 
 
 def type_of(vendor: str, model: str) -> str:
-    """What the words of a pod that select or exclude types are compared with, in lower case."""
+    """Return what words that select or exclude types are compared with, in lower case."""
     return (names.published_model(model) if vendor.lower() == "nvidia" else model).lower()
 
 
 def numa_of(node: int | None, *, index: int) -> int:
-    """A device's NUMA node; one of its own, below 0, where it is unknown.
+    """Return a device's NUMA node; if it is unknown, one of its own, below 0.
 
     Two devices whose NUMA nodes are unknown may be on two, so they never count as of one. The agent
     knows the node of every device where the host has only one. Numbers rise with the index:
@@ -91,13 +91,13 @@ def _profiles(mig: MigStatus) -> tuple[Profile, ...]:
 
 
 def is_gone(device: GPUDevice) -> bool:
-    """Whether the device's own agent reports that the driver does not show it."""
+    """Return True if the device's own agent reports that the driver does not show it."""
     ready = conditions.find(device.status.conditions, conditions.READY)
     return ready is not None and ready.status == "False"
 
 
 def is_healthy(device: GPUDevice) -> bool:
-    """Neither Healthy nor Ready is False, and there is something to give."""
+    """Return True if neither Healthy nor Ready is False, and there is something to give."""
     reported = (
         conditions.find(device.status.conditions, type_)
         for type_ in (conditions.HEALTHY, conditions.READY)
@@ -108,13 +108,13 @@ def is_healthy(device: GPUDevice) -> bool:
 
 
 def cordoned_uuids(node: Node | None) -> frozenset[str]:
-    """The UUIDs that a node's annotation keeps new claims off."""
+    """Return the UUIDs that a node's annotation keeps new claims off."""
     text = node.metadata.annotations.get(names.HAMI_DEVICE_CORDON, "") if node else ""
     return frozenset(uuid for part in text.split(",") if (uuid := part.strip()))
 
 
 def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
-    """UUIDs that the node's annotation cordons and none of its devices has, as field errors.
+    """Return UUIDs that a node's annotation cordons and no device has, as field errors.
 
     Empty while no device of the node is known: its agent may not have begun.
     """
@@ -128,7 +128,7 @@ def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
 
 
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
-    """Whether the node takes pods, its own place among nodes, and the policies for its devices."""
+    """Return what placement asks about a node: whether it takes pods, and its policies."""
     default = (config.scheduling.device_policy,)
     written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
     place = node.metadata.annotations.get(names.HAMI_NODE_POLICY, "").strip().lower()
@@ -142,7 +142,7 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
 
 
 def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
-    """ACK's labels of a node: devices are filled one after the other, unless they are spread."""
+    """Read ACK's labels: devices are filled one after the other, unless they are spread."""
     is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
     one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
     by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"
@@ -150,14 +150,14 @@ def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
 
 
 def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
-    """A comma chain as HAMi reads it: unknown words are left out, nothing but such is Spread."""
+    """Read a comma chain as HAMi does: skip unknown words; nothing but these is Spread."""
     words = [word for part in written.split(",") if (word := part.strip().lower())]
     known = tuple(DEVICE_POLICIES[word] for word in words if word in DEVICE_POLICIES)
     return known or (("Spread",) if words else ())
 
 
 def unread_words(node: Node) -> list[str]:
-    """Values of HAMi's policies and ACK's labels on the node that mean nothing, with what would.
+    """Return values of HAMi's policies and ACK's labels that mean nothing, with what would.
 
     HAMi overlooks such a word, and so does `state_of`: a node must not refuse pods for a typo.
     """

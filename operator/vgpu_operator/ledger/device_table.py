@@ -56,7 +56,7 @@ class ChangeLog:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Touches inside are not noted: what is done there is undone before it ends."""
+        """Ignore touches inside: what is done there is undone before it ends."""
         self._muted += 1
         try:
             yield
@@ -64,7 +64,7 @@ class ChangeLog:
             self._muted -= 1
 
     def since(self, cursor: int, everything: Iterable[str]) -> tuple[int, frozenset[str]]:
-        """The new cursor and the nodes touched since the old one.
+        """Return the new cursor and the nodes touched since the old one.
 
         Args:
             cursor: From an earlier call; 0 at first.
@@ -109,7 +109,7 @@ class DeviceTable:
     # What is observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """A device was added or changed; an older version than the known is ignored."""
+        """Take in a version of a device; ignore one that is older than the known."""
         name = device.metadata.name
         known = self._devices.get(name)
         if known is not None and not _is_newer(device.metadata, known.metadata):
@@ -126,13 +126,13 @@ class DeviceTable:
         self._write_devices({name} | others)
 
     def remove_device(self, name: str) -> None:
-        """A device is gone; what is held of its device is kept."""
+        """Forget a device; keep what is held of it."""
         others = self._unlink(name)
         self._devices.pop(name, None)
         self._write_devices({name} | others)
 
     def apply_node(self, node: Node) -> bool:
-        """A node was added or changed; False for a version that is not newer than the known."""
+        """Take in a version of a node; return False if it is not newer than the known."""
         name = node.metadata.name
         known = self._nodes.get(name)
         if known is not None and not _is_newer(node.metadata, known.metadata):
@@ -147,7 +147,7 @@ class DeviceTable:
         return True
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; devices that still name it are not given."""
+        """Forget a node; devices that still name it are not given."""
         if self._nodes.pop(name, None) is None:
             return
         del self._states[name]
@@ -155,13 +155,13 @@ class DeviceTable:
         self.touch(name)
 
     def touch(self, node: str) -> None:
-        """Note a change of a node that may serve who was not served before."""
+        """Note a change of a node that may serve more than before."""
         self.changes.touch(node)
         self.freed.touch(node)
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Changes inside are not noted: what is done there is undone before it ends."""
+        """Ignore changes inside: what is done there is undone before it ends."""
         with self.changes.muted(), self.freed.muted():
             yield
 
@@ -189,36 +189,36 @@ class DeviceTable:
     # Views.
 
     def holders(self, uuid: str) -> Mapping[ClaimKey, DeviceShare]:
-        """The claims that hold a device, and what of it."""
+        """Return the claims that hold a device, and what each holds of it."""
         return self._holders.get(uuid, {})
 
     def nodes(self) -> Iterator[str]:
-        """The nodes with devices, in any order; each is read when it is needed."""
+        """Yield the nodes with devices, in any order; each is read when it is needed."""
         columns = self.columns
         return (columns.node_name[node] for node in columns.nodes_with_devices())
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """The device objects of a node, by name; those that are no devices yet included."""
+        """Return the device objects of a node, by name, also those that are no devices yet."""
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """True for a new device of a node that has as many as are taken in."""
+        """Return True for a new device of a node that has as many as are taken in."""
         on_node = self._devices_on.get(device.spec.node_name, ())
         return len(on_node) >= DEVICES_OF_A_NODE and device.metadata.name not in self._devices
 
     def node_of(self, name: str) -> str | None:
-        """The node of a device object, if it is known."""
+        """Return the node of a device object, or None if that is not known."""
         device = self._devices.get(name)
         return None if device is None else device.spec.node_name
 
     def duplicates(self) -> frozenset[str]:
-        """Device objects whose UUID another object had first."""
+        """Return the device objects whose UUID another had first."""
         return frozenset(
             name for uuid in self._shared for name in self._twins[uuid] if name != self._owner(uuid)
         )
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """The device object that stands for a device, of which there may be several.
+        """Return the device object that stands for a device; there may be several of it.
 
         Raises:
             KeyError: There is none.
@@ -226,7 +226,7 @@ class DeviceTable:
         return self._devices[self._owner(uuid)]
 
     def _owner(self, uuid: str) -> str:
-        """The name of the device object that stands for a device of which there are several.
+        """Return the name of the device object that stands for a device with several.
 
         The oldest: an agent that repeats another's UUID makes its own object later. An object whose
         agent reports the device as gone stands back, or a device that moves would serve nowhere.
@@ -240,7 +240,7 @@ class DeviceTable:
     # The columns.
 
     def _unlink(self, name: str) -> set[str]:
-        """Take a device out of the indexes; returns the others of its UUID."""
+        """Take a device out of the indexes; return the others of its UUID."""
         device = self._devices.get(name)
         if device is None:
             return set()
@@ -286,13 +286,13 @@ class DeviceTable:
         self._write_use(facts)
 
     def _left(self, node: str) -> None:
-        """A device is no longer on the node, which may have been there for its sake only."""
+        """Note that a device left a node; forget a node that is known by its devices only."""
         if node not in self._nodes:
             self.columns.remove_node(node)
         self.touch(node)
 
-    def _write_use(self, facts: DeviceFacts) -> None:
-        """Sum up what claims hold of a device, and note where that is less or more than before."""
+    def _held(self, facts: DeviceFacts) -> tuple[int, int, int, int]:
+        """Return the slots, cores, MiB and slices that claims hold of a device together."""
         slots = cores = memory = slices = 0
         alone, full = False, facts.node in self._fillers
         in_mig_mode = facts.mode == "MIG"
@@ -309,6 +309,11 @@ class DeviceTable:
             cores = max(cores, facts.cores)
         if full:
             slots, memory = max(slots, facts.slots), max(memory, facts.memory_mib)
+        return slots, cores, memory, slices
+
+    def _write_use(self, facts: DeviceFacts) -> None:
+        """Write what claims hold of a device, and note where that is less or more than before."""
+        slots, cores, memory, slices = self._held(facts)
         number = self.columns.number_of(facts.name)
         before = self.columns.in_use(number)
         if before == (slots, cores, memory, slices):

@@ -74,15 +74,15 @@ class Ledger:
     # Devices and nodes, as observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """A device was added or changed. Without a UUID in its status it is no device yet."""
+        """Take in a version of a device. Without a UUID in its status it is no device yet."""
         self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
-        """A device is gone. What claims hold of its device counts again when it comes back."""
+        """Forget a device. What claims hold of it counts again when it comes back."""
         self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
-        """A node was added or changed: readiness, cordons, policies."""
+        """Take in a version of a node: readiness, cordons, policies."""
         name = node.metadata.name
         if not self._table.apply_node(node):
             return
@@ -90,7 +90,7 @@ class Ledger:
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone. Devices that still name it are not given."""
+        """Forget a node. Devices that still name it are not given."""
         number = self.columns.node_id(name)
         self._table.remove_node(name)
         self.filters.remove_node(name, number)
@@ -113,27 +113,27 @@ class Ledger:
     # Quotas.
 
     def apply_quota(self, quota: ResourceQuota) -> None:
-        """A quota was added or changed."""
+        """Take in a version of a quota."""
         self._quotas.apply(quota)
 
     def remove_quota(self, namespace: str, name: str) -> None:
-        """A quota is gone."""
+        """Forget a quota."""
         self._quotas.remove(namespace, name)
 
     # Claims, as observed.
 
     def apply_claim(self, claim: VGPUClaim) -> None:
-        """A claim was added, changed or read again. An older version than the known is ignored."""
+        """Take in a version of a claim; ignore one that is older than the known."""
         self._observe(claim)
 
     def remove_claim(self, uid: str) -> None:
-        """A claim is gone. What is assumed for it stays until it is confirmed or forgotten."""
+        """Forget a claim. What is assumed for it stays until that is confirmed or forgotten."""
         key = self._records.mark_deleted(uid)
         if key is not None:
             self._recount(key)
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
-        """A claim that cannot be read: its devices count as full until it can be, or is gone."""
+        """Count the devices of a claim as full until the claim can be read, or is gone."""
         metadata = raw["metadata"]
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
@@ -190,19 +190,19 @@ class Ledger:
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
-        """The write has an outcome, and `claim` shows it: its status is the truth now."""
+        """End an assumption whose write has an outcome: the status of `claim` is the truth now."""
         self._drop(assumption)
         self._observe(claim)
         self._recount(assumption.key)
 
     def forget(self, assumption: Assumption) -> None:
-        """The write was not done and will not be. Does nothing if the assumption has ended."""
+        """End an assumption whose write will never be done; do nothing if it has ended."""
         self._drop(assumption)
         self._recount(assumption.key)
 
     @contextmanager
     def without(self, *keys: tuple[str, str]) -> Iterator[None]:
-        """For planning as if claims held nothing: inside, all that they hold or assume is free.
+        """Free all that claims hold or assume, for planning as if they held nothing.
 
         Nothing else may be done inside, so afterwards nothing has changed and no change is noted.
         """
@@ -226,47 +226,47 @@ class Ledger:
     # Views.
 
     def budget(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """What the namespace's quotas leave a pod, or a claim without one (None)."""
+        """Return what the namespace's quotas leave a pod, or a claim without one (None)."""
         return self._quotas.left(namespace, scopes)
 
     def budget_of(self, key: tuple[str, str]) -> Budget:
-        """What quotas leave the pod for which a claim is held."""
+        """Return what quotas leave the pod for which a claim is held."""
         record = self._records.get(ClaimKey(*key))
         return self._quotas.left(key[0], None if record is None else record.scopes)
 
     def exceeded_quotas(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """The limits that a claim that is refused by quota exceeds, each in words."""
+        """Return the limits that a claim exceeds that quotas refuse, each in words."""
         return self._quotas.exceeded(namespace, demand, scopes)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
-        """The claims that hold a device, by place."""
+        """Return the claims that hold a device, by namespace and name."""
         holds = self._table.holders(uuid)
         return tuple(Holder(key, share.use) for key, share in sorted(holds.items()))
 
     def nodes(self) -> tuple[str, ...]:
-        """The nodes with devices, by name."""
+        """Return the names of the nodes with devices, in order."""
         return tuple(sorted(self._table.nodes()))
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """The device objects of a node, by name; those that are no devices yet included."""
+        """Return the device objects of a node, by name, also those that are no devices yet."""
         return self._table.devices(node)
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """True for a new device of a node that has as many as are taken in."""
+        """Return True for a new device of a node that has as many as are taken in."""
         return self._table.is_one_too_many(device)
 
     def node_of(self, device: str) -> str | None:
-        """The node of a device object, if it is known."""
+        """Return the node of a device object, or None if that is not known."""
         return self._table.node_of(device)
 
     def duplicates(self) -> frozenset[str]:
-        """Device objects whose UUID another object had first. Nothing is placed on them."""
+        """Return the device objects whose UUID another had first; nothing is placed on them."""
         return self._table.duplicates()
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """The device object that stands for a device, of which there may be several.
+        """Return the device object that stands for a device; there may be several of it.
 
         Raises:
             KeyError: There is none.
@@ -278,20 +278,20 @@ class Ledger:
         self._table.freed.touch(node)
 
     def budget_version(self, namespace: str) -> int:
-        """Grows whenever the namespace may take more than before."""
+        """Return a number that grows whenever the namespace may take more than before."""
         return self._quotas.version(namespace)
 
     @property
     def cursors(self) -> tuple[int, int]:
-        """Where `changed_since` and `freed_since` have come to."""
+        """The positions that `changed_since` and `freed_since` have come to."""
         return self._table.changes.cursor, self._table.freed.cursor
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
-        """The new cursor and the nodes touched since the old one (0 at first)."""
+        """Return the new cursor and the nodes touched since the old one (0 at first)."""
         return self._table.changes.since(cursor, self._table.nodes())
 
     def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
-        """As `changed_since`, of the nodes that may serve who was not served before."""
+        """Return as `changed_since` does, but only nodes that may serve more than before."""
         return self._table.freed.since(cursor, self._table.nodes())
 
     # Records.

@@ -32,14 +32,14 @@ class _QuotaUse:
     devices: int = 0
 
     def add(self, shares: ClaimShares, times: int = 1) -> None:
-        """Count what a claim holds; with -1 no longer."""
+        """Count what a claim holds; with -1 count it no longer."""
         self.devices += times * shares.device_count
         for share in shares.devices.values():
             self.memory_mib += times * share.use.memory_mib
             self.cores += times * share.use.cores
 
     def plus(self, other: _QuotaUse) -> _QuotaUse:
-        """Both together."""
+        """Return both together."""
         return _QuotaUse(
             self.memory_mib + other.memory_mib,
             self.cores + other.cores,
@@ -89,7 +89,7 @@ class Quotas:
         self._grown: dict[str, int] = {}  # namespace → how often it could take more
 
     def apply(self, quota: ResourceQuota) -> None:
-        """A quota was added or changed."""
+        """Take in a version of a quota."""
         metadata = quota.metadata
         namespace, version = metadata.namespace or "", int(metadata.resource_version)
         if version <= self._versions.get((namespace, metadata.name), -1):
@@ -109,7 +109,7 @@ class Quotas:
             self._count(namespace)
 
     def remove(self, namespace: str, name: str) -> None:
-        """A quota is gone."""
+        """Forget a quota."""
         self._versions.pop((namespace, name), None)
         self._drop(namespace, name)
 
@@ -121,7 +121,7 @@ class Quotas:
                 del self._quotas[namespace]
 
     def version(self, namespace: str) -> int:
-        """Grows whenever the namespace may take more than before; its limits may have changed."""
+        """Return a number that grows whenever the namespace may take more than before."""
         return self._grown.get(namespace, 0)
 
     def move(
@@ -132,7 +132,7 @@ class Quotas:
         after: ClaimShares,
         scopes: PodScopes | None = None,
     ) -> None:
-        """A claim of the namespace, of a pod in these scopes, holds `after`, no longer `before`."""
+        """Count `after` instead of `before` for a claim whose pod is in these scopes."""
         uses = [self._held.setdefault(namespace, {}).setdefault(scopes, _QuotaUse())]
         for quota in self._quotas.get(namespace, {}).values():
             if quota.spec.counts(scopes):
@@ -142,7 +142,7 @@ class Quotas:
             use.add(after)
 
     def left(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """What a pod of the namespace may still take, or a claim without a pod.
+        """Return what a pod of the namespace, or a claim without a pod, may still take.
 
         Below 0 where more is held than may be.
 
@@ -164,7 +164,7 @@ class Quotas:
     def exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """The limits that a claim that is refused by quota exceeds, each in Kubernetes' words.
+        """Return the limits that a claim exceeds that quotas refuse, in Kubernetes' words.
 
         What a percentage of a device is depends on the device, and so does a device as a whole:
         such a request may exceed any limit of memory, and how much it asks for is not known.
@@ -174,13 +174,13 @@ class Quotas:
     def surely_exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Those of `exceeded` that the claim exceeds on any device, whatever its memory."""
+        """Return those of `exceeded` that the claim exceeds whatever devices it gets."""
         return [line for line, is_sure in self._exceeded(namespace, demand, scopes) if is_sure]
 
     def _exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None
     ) -> Iterator[tuple[str, bool]]:
-        """Each limit in words, and whether it is exceeded on any device."""
+        """Yield each limit in words, with True if it is exceeded on any device."""
         requested = {
             "devices": together(demand, lambda _: 1),
             "memory_mib": _memory_of(demand),
@@ -198,7 +198,7 @@ class Quotas:
                     yield line, more is not None
 
     def may_take_more(self, namespace: str) -> None:
-        """Something that the namespace held has become free."""
+        """Note that something has become free that the namespace held."""
         if namespace in self._quotas:
             self._count(namespace)
 
@@ -219,14 +219,14 @@ class Quotas:
                     yield _Limit(f"{prefix}.{name}", amount, int(_number(written) * factor))
 
     def _mib_of(self, written: str | int) -> Fraction:
-        """How many MiB one unit of a written amount of memory is."""
+        """Return how many MiB one unit of a written amount of memory is."""
         if quantity.has_binary_suffix(written):
             return Fraction(1, quantity.MIB)
         return Fraction(self._nvidia.memory_factor)
 
 
 def _memory_of(demand: Demand) -> int | None:
-    """MiB of the claim; None: it depends on the devices that it gets."""
+    """Return the MiB of a claim; None if they depend on the devices that it gets."""
     for request in demand.requests:
         if request.mode == "Exclusive" or request.part is not None or request.memory_mib is None:
             return None
@@ -234,7 +234,7 @@ def _memory_of(demand: Demand) -> int | None:
 
 
 def _number(text: str | int) -> Fraction:
-    """The number; what cannot be read lets nothing through."""
+    """Return the number; 0 for what cannot be read, so that nothing gets through."""
     try:
         return quantity.parse(text)
     except QuantityError:

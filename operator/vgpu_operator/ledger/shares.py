@@ -26,7 +26,7 @@ from vgpu_operator.vendors.neighbours import marks_of
 
 
 class ClaimKey(NamedTuple):
-    """A claim's place: known before the claim exists. Equal to the plain tuple."""
+    """Namespace and name of a claim, known before it exists; equal to the plain tuple."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class DeviceShare:
     marks: int = 0
 
     def peak(self, other: DeviceShare) -> DeviceShare:
-        """The greater of each."""
+        """Return the greater of each."""
         return DeviceShare(
             self.use.peak(other.use),
             self.alone or other.alone,
@@ -65,7 +65,7 @@ class DeviceShare:
         )
 
     def contradicts(self, *, in_mig_mode: bool) -> bool:
-        """Whether it is impossible on a device that is in MIG mode, or on one that is not.
+        """Return True if it is impossible on a device that is in MIG mode, or is not.
 
         Then the use of the device is unknown.
         """
@@ -89,30 +89,19 @@ NOTHING = ClaimShares()
 
 
 def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
-    """What an allocation made for `spec` holds. A device without a UUID fills its node."""
+    """Return what an allocation made for `spec` holds; a device without a UUID fills its node."""
     if allocation is None:
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
     slices: dict[str, int] = {}
-    marks: dict[str, int] = {}
     uncut: set[str] = set()
     for device in allocation.devices:
-        if device.core_ids:
-            marks[device.uuid] = marks.get(device.uuid, 0) | bits_of(device.core_ids)
         if device.mig is None or not device.mig.size:
             uncut.add(device.uuid)
         else:
             place = slices_of(device.mig.start, device.mig.size)
             slices[device.uuid] = slices.get(device.uuid, 0) | place
-    marks_by_request = {
-        request.name: found
-        for request in spec.requests
-        if request.vendor != "nvidia" and (found := marks_of(request))
-    }
-    if marks_by_request:
-        for device in allocation.devices:
-            found = marks_by_request.get(device.request, 0)
-            marks[device.uuid] = marks.get(device.uuid, 0) | found
+    marks = _marks_by_device(spec, allocation)
     uses = effective_use(spec, allocation.devices)
     return ClaimShares(
         devices={
@@ -131,6 +120,22 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
     )
 
 
+def _marks_by_device(spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, int]:
+    """Return the bits of a device's numbered parts, and of what its requests say of neighbours."""
+    by_request = {
+        request.name: found
+        for request in spec.requests
+        if request.vendor != "nvidia" and (found := marks_of(request))
+    }
+    marks: dict[str, int] = {}
+    for device in allocation.devices:
+        own = bits_of(device.core_ids) if device.core_ids else 0
+        found = own | by_request.get(device.request, 0)
+        if found:
+            marks[device.uuid] = marks.get(device.uuid, 0) | found
+    return marks
+
+
 def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
     """Return how many devices the allocation counts for in a quota.
 
@@ -144,7 +149,7 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
 
 
 def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
-    """What a claim holds that cannot be read: every device it names, to the full.
+    """Return what a claim holds that cannot be read: every device it names, to the full.
 
     Where a device's name is lost too, all devices of its node, and what was `known` of it before.
     """
@@ -165,7 +170,7 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
 
 
 def peak_of(possible: Iterable[ClaimShares]) -> ClaimShares:
-    """The greatest of several possible truths, device by device."""
+    """Return the greatest of several possible truths, device by device."""
     devices: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
     count = 0
@@ -223,11 +228,11 @@ class ClaimRecords:
         self._tombstones: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
 
     def get(self, key: ClaimKey) -> ClaimRecord | None:
-        """The claim's record, if there is one."""
+        """Return the claim's record, or None."""
         return self._records.get(key)
 
     def at(self, key: ClaimKey) -> ClaimRecord:
-        """The claim's record, made where there is none."""
+        """Return the claim's record; make it if there is none."""
         return self._records.setdefault(key, ClaimRecord())
 
     def drop(self, key: ClaimKey) -> None:
@@ -235,11 +240,11 @@ class ClaimRecords:
         del self._records[key]
 
     def knows(self, uid: str) -> bool:
-        """Whether this object was observed and is not gone."""
+        """Return True if this object was observed and is not gone."""
         return uid in self._keys
 
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
-        """The claim's record, made for this version; None if the version is no news."""
+        """Return the claim's record for a new version; None if the version is no news."""
         if uid in self._tombstones:
             return None
         record = self.at(key)
@@ -252,7 +257,7 @@ class ClaimRecords:
         return record
 
     def mark_deleted(self, uid: str) -> ClaimKey | None:
-        """The object is gone; returns where it was, if it was known."""
+        """Note that an object is gone; return its claim, if it was known."""
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES_KEPT:
             self._tombstones.popitem(last=False)
