@@ -141,9 +141,9 @@ def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
     facts = [
         (kind.capitalize(), name),
         ("Claim", said.claim if kind == "pod" else ""),
-        ("Asks", said.asks),
+        ("Request", said.asks),
         ("State", said.state + (f" for {said.since}" if said.since else "")),
-        ("Why", ": ".join(filter(None, (said.reason, said.message)))),
+        ("Reason", ": ".join(filter(None, (said.reason, said.message)))),
         ("Now", said.now if said.now != said.message else ""),
         ("Node", said.node),
         *(("Device", device) for device in said.devices),
@@ -156,7 +156,7 @@ def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
     if not said.nodes:
         return
     printer.line()
-    nodes, devices = Table(["NODE", "SCORE", "VERDICT", "WOULD SERVE AFTER THE END OF"]), _devices()
+    nodes, devices = Table(["NODE", "SCORE", "VERDICT", "MUST END FIRST"]), _devices()
     for node in said.nodes:
         ends = "" if node.serves else words(node.end_first or ())
         nodes.rows.append([node.name, f"{node.score:.2f}", node.verdict, ends])

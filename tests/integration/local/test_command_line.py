@@ -215,7 +215,7 @@ def test_explain_says_the_conditions_words_and_what_would_have_to_end(
     status = claim(cluster, scene["waits"], reason)["status"]
     (condition,) = [c for c in status["conditions"] if c["type"] == "Allocated"]
     text = ask(cluster, "explain", "waits")
-    assert f"Why: {condition['reason']}: {condition['message']}\n" in text
+    assert f"Reason: {condition['reason']}: {condition['message']}\n" in text
     said = json.loads(ask(cluster, "explain", "pod/waits", "-o", "json"))
     assert (said["reason"], said["message"]) == (condition["reason"], condition["message"])
     nodes = {node["name"]: node for node in said["nodes"]}

@@ -238,7 +238,7 @@ function verdicts(found, hidden) {
   const device = (each) => `${each.uuid}: ${mib(each.free_memory_mib)} and ${each.free_cores} % free, ${each.free_slots} slots`
     + (each.held_by.length ? `; held by ${each.held_by.join(", ")}` : "");
   const made = [el("h2", null, "Nodes"), table("Verdicts of nodes",
-    [{ text: "Node" }, { text: "Verdict" }, { text: "Would serve after the end of" }, { text: "Score", number: true }, { text: "Devices" }],
+    [{ text: "Node" }, { text: "Verdict" }, { text: "Must end first" }, { text: "Score", number: true }, { text: "Devices" }],
     found.map((each) => [
       link(path("nodes", each.name), each.name), el("span", { class: each.serves ? "good" : "" }, each.verdict),
       (each.end_first ?? []).join(", "), each.score.toFixed(2),
