@@ -1,1 +1,1 @@
-"""The operator: reads what pods ask for, decides which devices serve it, writes the decision."""
+"""The operator: it reads what pods ask for, decides on devices, and writes the decision."""

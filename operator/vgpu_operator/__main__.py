@@ -8,7 +8,7 @@ from vgpu_operator.process import run_process
 
 
 def main() -> int:
-    """Run the operator; returns the exit code."""
+    """Run the operator and return the exit code."""
     return run_process("vgpu-operator", parse, app.run)
 
 

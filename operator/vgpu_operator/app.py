@@ -1,13 +1,13 @@
-"""Puts the operator together and runs it: the only module that knows all others.
+"""Assemble the operator and run it. This is the only module that knows all others.
 
-Kopf is the frame: settings, login, liveness, an orderly end. What it is not made for stands beside
-it, in tasks that start and end with it: reflectors, the serial engine, the extender, the Lease.
-(Kopf cancels whatever it finds in its loop at the end, so they belong to its own startup and
-cleanup handlers.) The end of any of these tasks is the end of the process: a half-running operator
-decides wrongly or not at all.
+Kopf is the frame: settings, login, liveness and an orderly shutdown. The parts that Kopf is not
+made for run beside it, in tasks that start and end with it: reflectors, the serial engine, the
+extender, the Lease. (At the end Kopf cancels everything in its loop, so these tasks belong to its
+own startup and cleanup handlers.) If any of these tasks ends, the process ends: half an operator
+would decide wrongly or not at all.
 
-The admission webhooks run in a process of their own (`vgpu_operator.admission`), so that no
-scheduling load delays them.
+The admission webhooks run in a process of their own (`vgpu_operator.admission`), so that scheduling
+load cannot delay them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from vgpu_operator.metrics import EVENTS_DROPPED
 logger = logging.getLogger(__name__)
 
 _LAST = (VGPU_CLAIMS, PODS)
-"""Listed after the other kinds."""
+"""The kinds to list after all others."""
 
 
 class Operator:
@@ -73,7 +73,7 @@ class Operator:
                 write_s=config.lease_duration_s / 3,
             ),
         )
-        # All that is written as the leader lands while this replica leads, or never.
+        # The leader's writes land while this replica leads, or never.
         api = api.within(elector.remaining_s)
         clock = Clock(api)
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
@@ -116,19 +116,19 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def close_fence(self) -> int:
-        """Elected: make late writes of the predecessor fail; returns how many claims that took."""
+        """Make late writes of the predecessor fail; return the number of claims written."""
         return await self._fence.close()
 
     def begin(self) -> None:
-        """Decide from now on."""
+        """Start to decide."""
         self.engine.lead()
 
     def leads(self) -> bool:
-        """Whether this replica decides: it holds the Lease and has seen everything since."""
+        """Return True if this replica decides: it holds the Lease and has seen everything since."""
         return self._leadership.leads()
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Start every task; `failed` is called with the error of each that fails."""
+        """Start every task; `failed` is called with the error of each task that fails."""
         keep_passes_short()
         REGISTRY.register(self._claim_metrics)
         identity = self._certificates.extender
@@ -147,16 +147,16 @@ class Operator:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """End what was started: decide nothing more, finish writes and calls, hand the Lease over.
+        """Shut down: stop deciding, finish writes and calls, and hand the Lease over.
 
-        The socket of the extender closes last. Until its successor has taken the Service over,
-        kube-scheduler still calls this leader, and a refused call costs it nothing, while a call to
-        an address that is gone blocks its loop until `httpTimeout`.
+        The extender's socket closes last. Until the successor has taken over the Service,
+        kube-scheduler still calls this leader. A refused call costs it nothing, but a call to an
+        address that is gone blocks its loop until `httpTimeout`.
         """
         led = self.leads()
         REGISTRY.unregister(self._claim_metrics)
         self._leadership.resign()
-        await self._binder.drain()  # the engine's loop passes it the outcomes of its writes
+        await self._binder.drain()  # the engine's loop reports the outcomes of its writes
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -167,10 +167,10 @@ class Operator:
         await self._extender.__aexit__(None, None, None)
 
     async def _inform(self, informer: Reflector[Any]) -> None:
-        """Follow a kind: pods and claims once the nodes and devices that they are on are there.
+        """Follow a kind; start pods and claims only after their nodes and devices are known.
 
-        A first list is delivered as its pages come; a pod on a node whose devices are not known yet
-        would not count as one that takes their place.
+        A first list is delivered while its pages arrive. A pod on a node whose devices are unknown
+        would not be counted as using them.
         """
         if informer.resource in _LAST:
             before = (each for each in self._informers if each.resource not in _LAST)
@@ -178,10 +178,10 @@ class Operator:
         await informer.run()
 
     async def _answer(self) -> None:
-        """Listen as soon as this replica could lead: it has seen everything, and has a certificate.
+        """Listen once this replica could lead: it has seen everything and has a certificate.
 
-        That makes the extender's port the readiness of a standby: a rollout that waits for it never
-        ends a leader while its successor would first have to list the cluster.
+        So the extender's port shows the readiness of a standby. A rollout that waits for it never
+        ends a leader whose successor would still have to list the cluster.
         """
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
         if self._certificates.extender is not None:
@@ -190,7 +190,7 @@ class Operator:
         self._answers.set()
 
     async def publish(self) -> None:
-        """What the leader keeps up to date for others: certificates, and where it is reached."""
+        """Keep up to date what others read from the leader: certificates and its address."""
         async with asyncio.TaskGroup() as tasks:
             if self._certificates.keeper is not None:
                 tasks.create_task(self._certificates.keeper.run())
@@ -203,7 +203,7 @@ class Operator:
 
 
 def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
-    """What makes kube-scheduler find this replica while it leads; None: found by other means."""
+    """Return the part that directs kube-scheduler to the leader; None if something else does."""
     if config.service is None or config.advertise is None:
         return None
     advertised = Advertised(
@@ -219,37 +219,37 @@ def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -
 
 
 async def run(config: OperatorConfig) -> None:
-    """Run the operator until it is stopped, or fails.
+    """Run the operator until it is stopped or fails.
 
     Raises:
-        LeadershipLost: another replica may decide now.
-        VgpuError: no login, or a part of it failed.
+        LeadershipLost: Another replica may decide now.
+        VgpuError: The login or a part of the operator failed.
     """
     failure: list[BaseException] = []
     stop = asyncio.Event()
 
     def failed(error: BaseException) -> None:
-        logger.error("cannot go on, ending: %s", error, exc_info=error)
+        logger.error("cannot continue, ending: %s", error, exc_info=error)
         failure.append(error)
         stop.set()
 
     async def end_with(source: ConfigFile) -> None:
-        """A new configuration changes what pods and claims mean: all of them are read again.
+        """End this process once there is a new configuration, so that it restarts with it.
 
-        So this process ends, as at SIGTERM, and is started again. Standbys end at once. A leader
-        goes on by the former one until they have read the cluster again: ended together, none of
-        them would be there to follow. The kubelets mount a change within a minute and a half of
-        each other.
+        A new configuration changes the meaning of pods and claims, so all of them must be read
+        again. The process ends as at SIGTERM. Standbys end at once. A leader continues with the
+        former configuration until they have read the cluster again: if all ended together, nobody
+        could take over. The kubelets mount a change within a minute and a half of each other.
         """
         await changed(source, config.log_level)
         if operator.leads():
             logger.info(
-                "configuration: a new one is mounted; standbys begin anew with it first, this "
+                "configuration: a new one is mounted; standbys restart with it first, this "
                 "leader in %.0f s",
                 config.standbys_first_s,
             )
             await asyncio.sleep(config.standbys_first_s)
-        logger.info("configuration: a new one is mounted; ending, to begin anew with it")
+        logger.info("configuration: a new one is mounted; ending to restart with it")
         stop.set()
 
     tasks: list[asyncio.Task[None]] = []
@@ -266,9 +266,9 @@ async def run(config: OperatorConfig) -> None:
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
             await operator.stop()
-            for task in tasks:  # kopf would wait 5 s for each that goes on
+            for task in tasks:  # Kopf would wait 5 s for each task that is left
                 task.cancel()
-            stop.set()  # kopf would wait 5 s for its own task that waits for this flag
+            stop.set()  # Kopf would wait 5 s for its own task that waits for this flag
 
         @kopf.on.probe(id="leading", registry=registry)
         async def leading(**_: Any) -> bool:

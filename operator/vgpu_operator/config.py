@@ -411,7 +411,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         kubeconfig=given.kubeconfig,
         context=given.context,
         namespace=given.namespace,
-        # A container that is restarted keeps its pod's name, and its process id is 1 again.
+        # A restarted container keeps its pod's name, and its process id is 1 again.
         identity=f"{given.identity}_{secrets.token_hex(4)}",
         lease_name=given.lease_name,
         lease_duration_s=given.lease_duration,

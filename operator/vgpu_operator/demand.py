@@ -1,7 +1,8 @@
-"""What a claim asks for once every default has been filled in: the input of a decision.
+"""A claim's request with every default filled in: the input of a decision.
 
-Claims, HAMi's resources and every other dialect end here, so that placement knows one language
-and equal requests are equal values: a `Demand` is hashable: the key of a request class.
+Claims, HAMi's resources and every other dialect are turned into a `Demand`, so that placement knows
+a single language and equal requests are equal values. A `Demand` is hashable: it is the key of a
+request class.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from vgpu_api.vendors.model import ChoiceRule, NodeRule
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, marks_of
 
 ALL_CORES = 100
-"""A request for this many percent of compute wants the device alone."""
+"""A request for this percentage of compute wants exclusive use of the device."""
 WHOLE_MEMORY = 100
-"""Percent of memory that makes a request one for whole devices."""
+"""The percentage of memory that means whole devices."""
 LEAST_MEMORY_MIB = 1
-"""Least memory of a request for a MIG profile or a part: each has it, and is charged itself."""
+"""The least memory in a request for a MIG profile or part; the real amount is its own."""
 
 
 class PartDemand(NamedTuple):
-    """Which part of a device is asked for, where each node registers what its devices are given in.
+    """The requested part of a device, for nodes that register the parts of their devices.
 
     Attributes:
-        size: The size of the part; 0: the smallest that has what else is asked for.
-        memory: Its least memory, in GiB or, where that is far too much, in MiB
+        size: The size of the part; 0: the smallest that meets the rest of the request.
+        memory: Its least memory, in GiB or, if that would be far too much, in MiB
             (`vendors.parts.mib_of`); 0: as the request has it.
-        name: The part that this means on a node; empty: it is not known yet.
+        name: The part that this means on a node; empty if not known yet.
     """
 
     size: int = 0
@@ -42,24 +43,30 @@ class PartDemand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestDemand:
-    """What one container asks of each of `count` distinct devices.
+    """One container's request, for each of `count` distinct devices.
 
-    Exactly one of `memory_mib` (MiB per device; 0: it takes a slot and no memory, as in the
-    vendor's table) and `memory_percent` (1..100 of each device's memory) is given. `cores` is
-    percent of a device's compute: 0 reserves nothing, 100 wants the device alone. Models are in
-    lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a
-    difference (Fragmentation), else 0. `choice` names what decides which of several devices go
-    together, where the vendor's table has that (`vendors.choices`); `group_mutex`: with the
-    policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
-    ask for such devices get the same one; `one_size`: no device with parts of another size;
-    `numbered_cores`: how many cores of each device are its own, by their numbers. `neighbours` is
-    what it is to others on its device (`vendors.neighbours`), 0 where that does not matter;
-    `links_first`: its node is the one where the fewest links are cut. `is_marked`: it has numbered
-    cores, neighbours or a part. `least_cores` must be free of a device: 1 for who reserves
-    none and is to have some; the plugin lets an Online pod go before all others, which needs none.
-    `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
-    stand for whatever it has. `part` likewise, where devices are given in parts that nodes
-    register: on a node the request is one for what a part has (`placement.parts`).
+    Attributes:
+        memory_mib: MiB per device, or None if `memory_percent` is set. 0: it takes a slot and no
+            memory, as the vendor's table says.
+        memory_percent: 1 to 100 percent of each device's memory, or None if `memory_mib` is set.
+        cores: Percent of a device's compute. 0 reserves nothing, 100 wants exclusive use.
+        models: Lower-case parts of model names; likewise `exclude_models`.
+        cpu_milli: The milli-CPU that the whole pod asks of its node, if the policy Fragmentation
+            needs it, else 0.
+        choice: The table's rule for which of several devices go together (`vendors.choices`).
+        group_mutex: With the policy Mutex, no device that is linked to one in use.
+        one_device: All containers of a pod that ask for such devices get the same one.
+        one_size: No device with parts of another size.
+        numbered_cores: The number of cores, identified by their numbers, that it gets per device.
+        mig_profile: The only MIG profile that serves, or `any`. The amounts are then the least
+            possible and stand for those of the instance.
+        neighbours: Its relation to others on its device (`vendors.neighbours`); 0: none matters.
+        links_first: Choose the node where the fewest links are cut.
+        part: The part asked for. On a node the amounts become those of the part
+            (`placement.parts`).
+        is_marked: True if it has numbered cores, neighbours or a part.
+        least_cores: The compute that a device must have free: 1 if the request reserves none, so
+            that it gets some; 0 for an Online pod, which the plugin lets go before all others.
     """
 
     name: str
@@ -102,14 +109,14 @@ class RequestDemand:
 
     @property
     def least_mib(self) -> int:
-        """The least memory that a device must give: a share that rounds down to none is refused."""
+        """The least memory that a device must give; a share that rounds down to none is refused."""
         return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:
-        """MiB that this request means on a device with `total_mib` of memory.
+        """Return the MiB that this request takes of a device with `total_mib` of memory.
 
-        Who asks for a device of mode Exclusive is given it without limits: all of it is charged,
-        and the memory that was asked for is the least that it must have.
+        A request of mode Exclusive gets the device without limits, so all of its memory is charged;
+        the requested memory is then the least that the device must have.
         """
         if self.mode == "Exclusive":
             return max(total_mib, self.memory_mib or 0)
@@ -120,13 +127,17 @@ class RequestDemand:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All requests of a claim, decided together on one node, and how to choose among what fits.
+    """All requests of a claim, decided together on one node, with the rules for choosing.
 
-    `device_policies` is empty where the claim has none: then the node's own policy holds, or
-    the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
-    configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
-    device's score. `by_labels`: of a node's own policies it is those of its labels. `node_rule`
-    names what counts before a node's use, where a vendor's table has that (`vendors.node_ranking`).
+    Attributes:
+        node_policy: The claim's policy, or (`node_may_choose`) the configuration's, which a node's
+            own policy overrides.
+        device_policies: The claim's policies; if empty, the node's own policy applies, else the
+            configuration's.
+        by_labels: A node's own policies are those in its labels.
+        weights: The weights of slots, cores and memory in a device's score.
+        node_rule: The table's rule that ranks nodes before their use does
+            (`vendors.node_ranking`).
     """
 
     requests: tuple[RequestDemand, ...]
@@ -154,17 +165,17 @@ class Demand:
         cpu_milli: int = 0,
         by_labels: bool = False,
     ) -> Demand:
-        """The claim's spec with the defaults that hold for every dialect.
+        """Return the demand of a claim's spec, with the defaults that all dialects share.
 
         Source: HAMi v2.10.
 
         Args:
-            spec: The claim's.
+            spec: The claim's spec.
             config: The defaults.
-            cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
-                makes a difference, so that demands that are decided alike are equal.
-            by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which devices are
-                preferred is in the labels of each node.
+            cpu_milli: The milli-CPU that its pod asks of a node, if there is a pod. Kept only where
+                it makes a difference, so that demands that are decided alike are equal.
+            by_labels: Its pod uses ACK's names (`dialects.follows_labels`): the preferred devices
+                are named in the labels of each node.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None
@@ -191,7 +202,7 @@ _COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare
 
 
 def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
-    """Computed once: demands are the keys of everything that is remembered for a class of them."""
+    """Compute the hash once: demands are the keys of all caches for a request class."""
     return hash(tuple([getattr(value, name) for name in compared]))
 
 
@@ -235,7 +246,7 @@ def _part(request: VGPURequest) -> PartDemand:
 
 
 def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None:
-    """The table's rule; where neighbours matter, it is for devices that are to serve it alone."""
+    """Return the table's rule; with neighbours, only for devices of which it takes all compute."""
     if not neighbours:
         return kind.choice
     if neighbours & ONLINE:
@@ -244,7 +255,7 @@ def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None
 
 
 def _node_rule(requests: tuple[RequestDemand, ...]) -> NodeRule | None:
-    """What counts before a node's use. Source: HAMi v2.10.0, MetaX sGPU."""
+    """Return the rule that ranks nodes before their use does. Source: HAMi v2.10.0, MetaX sGPU."""
     marked = [request for request in requests if request.neighbours]
     if any(request.neighbours & ONLINE for request in marked):
         return "fewestOnline"
@@ -258,7 +269,7 @@ def _numbered_cores(kind: Kind, percent: int) -> int:
 
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
-    """(MiB, percent), one of them None: the size, else the percentage, else the default."""
+    """Return (MiB, percent), one of them None: the size, else the percentage, else the default."""
     if _names_no_amount(request):
         return LEAST_MEMORY_MIB, None
     memory_mib = request.memory_mib
@@ -272,7 +283,7 @@ def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, in
 
 
 def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
-    """Who takes all the memory of a device and names no cores, takes the device alone."""
+    """Return the percent of compute; a whole device without `cores` means exclusive use."""
     if request.mode == "Exclusive":
         return ALL_CORES
     if request.cores is None and _names_no_amount(request):
@@ -283,7 +294,7 @@ def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
 
 
 def _names_no_amount(request: VGPURequest) -> bool:
-    """Whether it has no amount of memory: its instance or part has what it has."""
+    """Return True if it sets no memory: its instance or part has a fixed amount."""
     return request.mig_profile is not None or bool(request.part_size or request.part_memory)
 
 

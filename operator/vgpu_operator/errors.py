@@ -1,4 +1,4 @@
-"""What can go wrong in the operator, beyond what its libraries raise."""
+"""Errors of the operator, beyond those of its libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vgpu_api.errors import VgpuError
 
 
 class OperatorError(VgpuError):
-    """Anything that the operator raises on purpose."""
+    """The base class of the operator's errors."""
 
 
 class NotLeading(OperatorError):
@@ -14,8 +14,8 @@ class NotLeading(OperatorError):
 
 
 class LeadershipLost(OperatorError):
-    """The Lease is gone: the process must end, because another may decide now."""
+    """The Lease is lost: the process must end, because another replica may decide now."""
 
 
 class CertificateUnreadable(OperatorError):
-    """A stored certificate or key is not what it should be; its keeper makes a new one."""
+    """A stored certificate or key is unusable; its owner issues a new one."""

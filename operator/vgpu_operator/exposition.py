@@ -1,7 +1,7 @@
-"""Serves the metrics of operator and webhooks on a loop of their own.
+"""Serve the metrics of operator and webhooks on an event loop of their own.
 
-Otherwise TLS handshakes and reviews of every client that reaches the port would share a loop with
-the engine, or with admission: a flood of forged tokens would delay kube-scheduler's calls.
+On the main loop, TLS handshakes and reviews for every client that reaches the port would compete
+with the engine or with admission: a flood of forged tokens would delay kube-scheduler's calls.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The garbage collector, kept from looking at all objects of a large cluster again and again.
+"""Keep Python's garbage collector from looking at all objects of a large cluster again and again.
 
-What has been listed and decided stays for long, and hardly any of it is in cycles. A full pass over
-the objects of 5,000 nodes takes a second and more, one over what a busy hour has added 100 ms, in
-which neither Filter nor the Lease is answered. So what has survived a pass is not looked at again,
-and a pass is over what is new since the last one. Python counts 300 objects more than died
-meanwhile; where as much goes as comes, as with a thousand watch events a second, that are about
-2,000, and take 0.5 ms. The price is that a cycle which dies after it has survived a pass stays in
-memory. There are none of these in what an operator does all the time
-(docs/design/loop-and-cost.md).
+Listed objects and decisions live for long, and hardly any of them are in cycles. A full pass over
+the objects of 5,000 nodes takes a second or more, and a pass over what a busy hour has added takes
+100 ms. During a pass neither Filter nor the Lease is served. So objects that survive a pass are not
+looked at again, and each pass covers only what is new since the last one. A pass starts when Python
+has counted 300 more new objects than deleted ones. Where deletions keep up with creations, as with
+a thousand watch events a second, that is after about 2,000 objects, and the pass takes 0.5 ms. The
+price is that a cycle that becomes garbage after it has survived a pass is never freed. The
+operator's steady work makes no such cycles (docs/design/loop-and-cost.md).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import gc
 from typing import Any
 
 _NEW_OBJECTS = 300
-"""For a pass."""
+"""New objects that start a pass."""
 
 
 def set_aside() -> None:
-    """Look at nothing that is there by now again: what was imported, and what was listed."""
+    """Never look at the present objects again: what was imported and listed so far."""
     gc.freeze()
-    # Python puts a full pass off until a quarter of what the last one left is new: of nothing, now,
-    # where it would be of all that is there.
+    # Python delays a full pass until new objects are a quarter of those that survived the last
+    # one. This pass runs after the freeze, so nothing survives it and later ones need not wait.
     gc.collect()
 
 
 def keep_passes_short() -> None:
-    """Look at nothing that is there by now again, and from now on only at what is new."""
+    """Never look at the present objects again, and from now on only at new ones."""
     set_aside()
     gc.set_threshold(_NEW_OBJECTS)
     if _freeze not in gc.callbacks:

@@ -1,7 +1,7 @@
 """Kopf as the frame of the operator and of the webhooks: settings, login and a run to the end.
 
-Both `app` modules use it. docs/design/admission-and-kopf.md says what Kopf
-does here and what it does not.
+Both `app` modules use it. docs/design/admission-and-kopf.md says what Kopf is used for here, and
+what it is not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
 class _Backoffs:
-    """An endless series of delays in seconds between Kopf's attempts at one request.
+    """An endless series of delays, in seconds, between Kopf's attempts at one request.
 
     By default Kopf gives up after about 80 s without an API server and ends the process. After a
-    few such ends the kubelet would wait for up to five minutes before each restart.
+    few such ends the kubelet would wait up to five minutes before each restart.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -30,7 +30,7 @@ class _Backoffs:
 
 
 def set_up(settings: kopf.OperatorSettings) -> None:
-    """Make Kopf watch nothing and post no events. Manifests own the webhook configurations."""
+    """Configure Kopf to watch and post nothing. Manifests own the webhook configurations."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
@@ -61,7 +61,7 @@ async def run(
         settings=kopf.OperatorSettings(),
         clusterwide=True,
         standalone=True,
-        # Kopf's default contains the name of the user, and a user in a container may have none.
+        # Kopf's default includes the user's name, and the user in a container may have none.
         # (The type is an alias of str that Kopf does not export.)
         identity=cast(Any, config.identity),
         stop_flag=stop,

@@ -1,4 +1,4 @@
-"""What operator and webhooks measure of themselves, as Prometheus metrics."""
+"""The operator's and the webhooks' own measurements, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEDULING_ATTEMPTS = Counter(
 )
 EXTENDER_DURATION = Histogram(
     "vgpu_extender_duration_seconds",
-    "How long the extender took to answer.",
+    "Time taken by the extender to answer.",
     ["verb"],
     buckets=_FAST,
 )
@@ -19,17 +19,17 @@ EXTENDER_ERRORS = Counter(
     "vgpu_extender_errors_total", "Requests that got no decision.", ["verb", "reason"]
 )
 WATCH_RESTARTS = Counter(
-    "vgpu_watch_restarts_total", "Streams that had to be made up for by a list.", ["kind", "reason"]
+    "vgpu_watch_restarts_total", "Watches that a new list had to replace.", ["kind", "reason"]
 )
 EVENTS_DROPPED = Counter("vgpu_events_dropped_total", "Events that could not be written.")
-LEADER = Gauge("vgpu_leader", "1 where this replica decides.")
+LEADER = Gauge("vgpu_leader", "1 if this replica decides, else 0.")
 WEBHOOK_REQUESTS = Counter("vgpu_webhook_requests_total", "Admission reviews answered.", ["code"])
 WEBHOOK_DURATION = Histogram(
     "vgpu_webhook_duration_seconds",
-    "How long a review took, from its last byte to the answer.",
+    "Time from the last byte of a review to its answer.",
     ["webhook"],
     buckets=_FAST,
 )
 CERTIFICATE_EXPIRY = Gauge(
-    "vgpu_certificate_expiry_timestamp_seconds", "When a certificate ends, as Unix time.", ["name"]
+    "vgpu_certificate_expiry_timestamp_seconds", "Unix time of a certificate's end.", ["name"]
 )

@@ -1,4 +1,4 @@
-"""What both entry points do: read arguments, set logging up, run, and return an exit code."""
+"""The common part of the entry points: read arguments, set up logging, run, return a status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vgpu_client.logs import LogFormat, configure
 
 
 class Logged(Protocol):
-    """A configuration with format and level of the log."""
+    """A configuration with the format and level of the log."""
 
     @property
     def log_level(self) -> str:
-        """`INFO` and the like."""
+        """The logging level, such as `INFO`."""
 
     @property
     def log_format(self) -> LogFormat:
@@ -32,10 +32,10 @@ def run_process(
     parse: Callable[[Sequence[str]], Config],
     run: Callable[[Config], Coroutine[None, None, None]],
 ) -> int:
-    """Run a program of ours.
+    """Run one of our programs.
 
     Returns:
-        0 when it was asked to end, 1 when something failed, 2 for a configuration that is wrong.
+        0 if it was asked to end, 1 if something failed, 2 if its configuration is wrong.
     """
     try:
         config = parse(sys.argv[1:])

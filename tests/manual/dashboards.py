@@ -165,7 +165,7 @@ FLEET = Dashboard(
                 "ops",
             ),
             Panel(
-                "Watches made up for by a list",
+                "Watches replaced by a new list",
                 {"{{kind}}": "sum by (kind) (increase(vgpu_watch_restarts_total[1h]))"},
             ),
             Panel(

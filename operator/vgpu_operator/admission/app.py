@@ -50,7 +50,7 @@ async def run(config: WebhookConfig) -> None:
             try:
                 await work
             except OSError as error:
-                logger.error("cannot go on, ending: %s", error, exc_info=error)
+                logger.error("cannot continue, ending: %s", error, exc_info=error)
                 failure.append(error)
                 stop.set()
 

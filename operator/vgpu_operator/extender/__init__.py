@@ -1,1 +1,1 @@
-"""The scheduler plugin: kube-scheduler's extender, filter and bind over HTTP(S)."""
+"""kube-scheduler's extender: Filter, Preempt and Bind over HTTP(S)."""

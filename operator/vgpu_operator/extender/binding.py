@@ -1,6 +1,6 @@
-"""Bind: the claim's status first, then the Binding with the pod's UID.
+"""Bind: write the claim's status first, then post the Binding with the pod's UID.
 
-So at every moment a pod that has a node has an allocation there, or none will start.
+So a pod that has a node always has an allocation there, or none of its containers starts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from vgpu_operator.extender.wire import BindRequest
 logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 8.0
-"""kube-scheduler waits 10 s (`httpTimeout` in our configuration); what is not done by then goes on,
-and the pod is tried again."""
+"""kube-scheduler waits 10 s (`httpTimeout` in our configuration). A Bind that takes longer
+continues, and kube-scheduler tries the pod again."""
 _READ_ATTEMPTS = 5
 
 PodState = Literal["bound here", "unbound", "elsewhere", "gone", "unknown"]
@@ -49,11 +49,11 @@ class Binder:
     """Carries out Bind calls.
 
     Args:
-        api: Where pods are read.
+        api: Reads pods.
         writer: Posts Bindings.
         engine: Knows the reservations.
-        unix: Unix time, for HAMi's record of the moment.
-        sleep: Waits between reads; swapped in tests.
+        unix: Unix time, for the time in HAMi's annotations.
+        sleep: Waits between reads; replaced in tests.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Binder:
         self._under_way: set[asyncio.Task[str]] = set()
 
     async def bind(self, request: BindRequest) -> str:
-        """Bind the pod; returns the error, empty when it is bound.
+        """Bind the pod; return the error, or an empty text if it is bound.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides.
         """
         self._engine.must_lead()
         task = asyncio.create_task(self._bind(request))
@@ -88,7 +88,7 @@ class Binder:
         return f"no answer from the API server within {ANSWER_WITHIN_S:.0f} s; its Binding goes on"
 
     async def drain(self) -> None:
-        """Wait until every Bind that was begun has ended."""
+        """Wait until every Bind in progress has ended."""
         while self._under_way:
             await asyncio.wait(set(self._under_way))
 
@@ -112,7 +112,7 @@ class Binder:
         return await self._bind_reserved(request, pod, outcome)
 
     async def _pod(self, request: BindRequest) -> GPUPod | str | None:
-        """The pod; None if it asks for no GPU; a text if it is another pod."""
+        """Return the pod; None if it asks for no GPU; an error text if it is another pod."""
         known = self._engine.pod(request.uid)
         if known is not None:
             return known
@@ -154,7 +154,7 @@ class Binder:
     async def _ended(
         self, request: BindRequest, outcome: Outcome
     ) -> Literal["bound", "refused", "elsewhere", "gone", "unknown"] | None:
-        """What became of the Binding; None where only the watch and the agent can report it."""
+        """Return the outcome of the Binding; None if only the watch and the agent can tell."""
         if isinstance(outcome, Written):
             return "bound"
         is_definite = not isinstance(outcome, Unresolved)
@@ -164,15 +164,15 @@ class Binder:
             case "elsewhere":
                 return "elsewhere"
             case "gone":
-                return "gone" if is_definite else None  # it may have been bound, and run
+                return "gone" if is_definite else None  # it may have been bound, and have run
             case "unbound" if is_definite:
                 return "refused"
             case "unknown" if isinstance(outcome, Unsent):
-                return "refused"  # a busy server answers no read either, and has bound nothing
+                return "refused"  # a busy server answers no read either, but has not bound the pod
         return "unknown"
 
     async def _state_of(self, request: BindRequest) -> PodState:
-        """Where the pod is, asked until there is an answer."""
+        """Return the pod's state; ask until there is an answer."""
         for attempt in range(_READ_ATTEMPTS):
             try:
                 raw: dict[str, Any] = await self._api.get(
@@ -193,7 +193,7 @@ class Binder:
 
 
 def _why(outcome: Outcome) -> str:
-    """Why a Binding was not posted; empty if it was."""
+    """Return why a Binding was not posted; empty if it was."""
     match outcome:
         case Written():
             return ""

@@ -1,8 +1,8 @@
-"""Where kube-scheduler finds the extender: the leader's address in an EndpointSlice of its own.
+"""Direct kube-scheduler to the leader's extender, by an EndpointSlice with its address.
 
-The extender's Service has no selector, because which replica leads is no label of a pod. A new
-leader writes itself in, and again now and then, so that a deleted slice comes back. Until then
-calls reach the former leader, where they are refused, and tried again.
+The extender's Service has no selector, because no pod label says which replica leads. A new leader
+writes its address into the slice, and repeats that now and then, so that a deleted slice comes
+back. Until then, calls reach the former leader, which refuses them, and kube-scheduler retries.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Advertised:
     """The contents of the slice.
 
     Attributes:
-        namespace: The Service's.
-        service: Its name.
+        namespace: The Service's namespace.
+        service: The Service's name.
         address: This replica's IP address.
-        port: The extender's.
+        port: The extender's port.
     """
 
     namespace: str
@@ -43,7 +43,7 @@ class Advertised:
     port: int
 
     def slice(self) -> Object:
-        """The slice as the leader wants it."""
+        """Return the slice with this replica's address."""
         version = ipaddress.ip_address(self.address).version
         return {
             "metadata": {
@@ -61,11 +61,11 @@ class Advertised:
 
 
 class Endpoint:
-    """Keeps the slice as it should be.
+    """Keeps the slice up to date.
 
     Args:
-        api: Where to; its writes land while this replica leads, or never.
-        advertised: Its contents.
+        api: The API server; its writes land while this replica leads, or never.
+        advertised: The contents of the slice.
         sleep: Waits between writes.
     """
 
@@ -81,7 +81,7 @@ class Endpoint:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Write it, for as long as this replica leads."""
+        """Write the slice again and again while this replica leads."""
         while True:
             await self._sleep(_AGAIN_S if await self._write() else _RETRY_S)
 

@@ -1,9 +1,10 @@
-"""Filter: which node may take the pod? Exactly one: where its devices are reserved.
+"""Filter: keep exactly one node for the pod, the one where its devices are reserved.
 
-It never writes and never waits. Where the reservation stands on one of the candidates, that is the
-answer; else it moves to the best of them; where nothing fits, every node has its reason. Nodes that
-were not chosen have none: kube-scheduler looks at reasons only where no node is left, and counts a
-node without one like those that no other pod's end could help (docs/design/loop-and-cost.md).
+Filter never writes and never waits. If one of the candidate nodes has the reservation, that is the
+answer. Otherwise the reservation moves to the best candidate. If the pod fits nowhere, every node
+gets a reason. If a node was chosen, the others get no reason: kube-scheduler looks at reasons only
+if no node is left, and it treats a node without one like a node that preemption cannot help
+(docs/design/loop-and-cost.md).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
 
 
 def read_pod(raw: dict[str, object]) -> Pod:
-    """The pod of a request.
+    """Return the pod of a request.
 
     Raises:
-        BadInput: names the field that cannot be read.
+        BadInput: Names the field that cannot be read.
     """
     try:
         return Pod.model_validate(raw)
@@ -44,7 +45,7 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
 
 
 def known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:
-    """The pod; the version that is known already is not read once more."""
+    """Return the pod; do not parse it again if this version is already known."""
     metadata = raw.get("metadata")
     if isinstance(metadata, dict):
         known = engine.pod(str(metadata.get("uid", "")))
@@ -55,7 +56,7 @@ def known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:
 
 
 def _without_effect(engine: Engine, request: FilterRequest) -> FilterAnswer:
-    """Full nodes: a scheduler without a cache, or a simulation. Nothing is reserved."""
+    """Answer for full nodes (a simulation, or a scheduler without a cache); reserve nothing."""
     names = request.node_names
     refused = engine.filter_without_effect(read_pod(request.pod), frozenset(names))
     if refused is None:

@@ -1,7 +1,7 @@
-"""Preempt: would the end of the victims that kube-scheduler has chosen give the pod its devices?
+"""Preempt: keep the nodes where ending the victims that kube-scheduler chose frees the devices.
 
-Only nodes of which that is so are kept, so nobody is ended in vain. Victims are neither added nor
-spared: kube-scheduler has counted its own resources with all of them.
+Other nodes are dropped, so that nobody is ended in vain. Victims are neither added nor removed,
+because kube-scheduler has counted its own resources with all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vgpu_operator.extender.filtering import known_or_read
 from vgpu_operator.extender.wire import PreemptAnswer, PreemptRequest
 
 _AT_ONCE = 8
-"""Nodes that are judged before other requests have their turn; each takes up to a millisecond."""
+"""Nodes to judge before other requests get a turn; each takes up to a millisecond."""
 
 
 async def preempt(engine: Engine, request: PreemptRequest) -> PreemptAnswer:

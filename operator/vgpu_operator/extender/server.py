@@ -1,7 +1,7 @@
 """The extender's HTTP(S) server: `/filter`, `/bind`, `/preempt`, `/readyz`, and `/volcano/…`.
 
-It answers only where it leads: elsewhere 503, which kube-scheduler takes for a failed attempt and
-tries again. A request that cannot be read is answered in the protocol's own `Error` field.
+Only the leader answers; other replicas return 503, which kube-scheduler takes for a failed attempt
+and retries. A request that cannot be read is answered in the protocol's own `Error` field.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vgpu_operator.metrics import EXTENDER_DURATION, EXTENDER_ERRORS
 
 logger = logging.getLogger(__name__)
 
-# A pod and 5,000 full nodes: about 40 MB. Names alone are a few hundred kB.
+# A pod and 5,000 full nodes take about 40 MB. Names alone take a few hundred kB.
 _LARGEST_REQUEST = 128 << 20
 
 
@@ -37,11 +37,11 @@ class ExtenderServer:
     """Serves the extender's verbs; `async with` starts and stops it.
 
     Args:
-        engine: Decides what Filter asks.
-        binder: Carries out Bind.
-        leads: Whether this replica decides; where another does, nothing is answered.
-        address: Where to listen.
-        tls: What to show of ourselves, and who may ask; None: plain HTTP.
+        engine: Decides Filter calls.
+        binder: Carries out Bind calls.
+        leads: Returns True if this replica decides; otherwise no call is answered.
+        address: The address to listen on.
+        tls: Our certificate and the CA of permitted clients; None: plain HTTP.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class ExtenderServer:
 
 
 def _hung_up(answer: web.Response) -> web.Response:
-    """The answer, and the end of its connection.
+    """Return the response with a header that closes its connection.
 
-    A kept connection leads to this replica for as long as both ends live, whatever the Service's
-    EndpointSlice has meanwhile: kube-scheduler would ask a standby for ever.
+    A kept connection leads to this replica as long as both ends live, whatever the Service's
+    EndpointSlice says meanwhile: kube-scheduler would call a standby for ever.
     """
     answer.force_close()
     return answer

@@ -1,10 +1,10 @@
 """The verbs of Volcano's `extender` plugin: predicate, allocate, deallocate.
 
-Volcano decides a session of whole jobs in its own memory: it asks about a task and a node, reports
-which node a task was given, and takes that back where a gang does not come together. It binds by
-itself, so there is no verb for that. A place is reserved at allocate, and later tasks of the gang
-see it taken; deallocate gives it back. When the watch shows the pod bound, the reservation stands;
-the agent lets no container start before its claim has the allocation.
+Volcano decides a session of whole jobs in memory: it asks about a task and a node, reports the node
+that a task was given, and withdraws that if a gang does not come together. It binds pods itself, so
+there is no verb for Bind. Devices are reserved at allocate, and later tasks of the gang see them
+taken; deallocate withdraws the reservation. Once the watch shows the pod as bound, the allocation
+is written; the agent starts no container before its claim has the allocation.
 
 Source: volcano.sh/volcano, pkg/scheduler/plugins/extender, of 2026-08 (v1.16.0-alpha.1); allocate
 and deallocate are not in v1.10.
@@ -21,37 +21,37 @@ from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.extender.filtering import read_pod
 
 UNSCHEDULABLE = 2
-"""Volcano's code for a node that the end of other pods could make fit."""
+"""Volcano's code for a node that ending other pods could make fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A pod as Volcano sends it, and the node that is meant."""
+    """A pod as Volcano sends it, and the node in question."""
 
     pod: dict[str, Any]
     node: str
 
     @classmethod
     def of_predicate(cls, body: Any) -> Task:
-        """The task of a question about a node.
+        """Read the task of a question about a node.
 
         Raises:
-            BadInput: names the field that is missing or wrong.
+            BadInput: Names the field that is missing or wrong.
         """
         return cls(_pod(body), _text(_object(body, "node"), "node", "Name"))
 
     @classmethod
     def of_event(cls, body: Any) -> Task:
-        """The task of an event; its node is its own.
+        """Read the task of an event; its pod names the node.
 
         Raises:
-            BadInput: names the field that is missing or wrong.
+            BadInput: Names the field that is missing or wrong.
         """
         return cls(_pod(body), _text(_object(body, "task"), "task", "NodeName"))
 
 
 def predicate(engine: Engine, body: Any) -> dict[str, Any]:
-    """Whether a node can take the task's pod; nothing is reserved."""
+    """Answer if a node can take the task's pod; reserve nothing."""
     try:
         task = Task.of_predicate(body)
         refused = engine.filter_without_effect(read_pod(task.pod), frozenset((task.node,)))
@@ -78,7 +78,7 @@ def allocate(engine: Engine, body: Any) -> dict[str, Any]:
 
 
 def deallocate(engine: Engine, body: Any) -> dict[str, Any]:
-    """Give back what was reserved for the task's pod, unless it may be bound there."""
+    """Withdraw the reservation of the task's pod, unless the pod may be bound there."""
     try:
         engine.withdraw(read_pod(_pod(body)).metadata.uid)
     except BadInput as error:
@@ -87,7 +87,7 @@ def deallocate(engine: Engine, body: Any) -> dict[str, Any]:
 
 
 VERBS = {"predicate": predicate, "allocate": allocate, "deallocate": deallocate}
-"""By the last part of the path."""
+"""The verbs, by the last part of the path."""
 
 
 def _pod(body: Any) -> dict[str, Any]:

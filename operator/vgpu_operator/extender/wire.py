@@ -1,7 +1,7 @@
 """kube-scheduler's extender messages.
 
-They are Go structs without JSON names: requests carry the field names as they are (`Pod`,
-`NodeNames`), answers are read whatever their case. Source: k8s.io/kube-scheduler/extender/v1.
+They are Go structs without JSON names. Requests carry the Go field names (`Pod`, `NodeNames`);
+answers are read in any case. Source: k8s.io/kube-scheduler/extender/v1.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from vgpu_api.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class FilterRequest:
-    """Which of these nodes can take the pod?
+    """A request to filter nodes for a pod.
 
-    `nodes` are full objects, sent when the scheduler keeps no cache of its own
+    `nodes` are full objects. They are sent if the scheduler keeps no cache of its own
     (`nodeCacheCapable: false`) or asks about nodes that do not exist yet.
     """
 
@@ -27,10 +27,10 @@ class FilterRequest:
 
     @classmethod
     def read(cls, body: Any) -> FilterRequest:
-        """The request.
+        """Read the request.
 
         Raises:
-            BadInput: names the field that is missing or wrong.
+            BadInput: Names the field that is missing or wrong.
         """
         fields = _fields(body)
         pod = fields.get("pod")
@@ -43,17 +43,17 @@ class FilterRequest:
             return cls(pod, names, None)
         nodes = (fields.get("nodes") or {}).get("items")
         if not isinstance(nodes, list):
-            raise BadInput.required("NodeNames", "or Nodes in its stead")
+            raise BadInput.required("NodeNames", "or Nodes instead")
         return cls(pod, [node["metadata"]["name"] for node in nodes], nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """The nodes that can; where none can, for each the reason.
+    """The nodes that can take the pod, or if none can, the reason for each node.
 
-    `curable` are those where the end of other pods could make room: kube-scheduler looks for a pod
-    to preempt on these only, and not on the `incurable` ones. `nodes` echoes full objects when the
-    request carried them.
+    `curable` are the nodes where ending other pods could make room. kube-scheduler looks for
+    victims only there, and not on the `incurable` ones. `nodes` returns the full objects if the
+    request had them.
     """
 
     node_names: Sequence[str]
@@ -64,11 +64,11 @@ class FilterAnswer:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Both."""
+        """All refused nodes with their reasons, curable or not."""
         return {**self.incurable, **self.curable}
 
     def to_wire(self) -> dict[str, Any]:
-        """As kube-scheduler reads it."""
+        """Return it in kube-scheduler's form."""
         answer: dict[str, Any] = {
             "NodeNames": list(self.node_names),
             "FailedNodes": self.curable,
@@ -87,8 +87,8 @@ class Victims:
     """The pods that kube-scheduler would end on one node.
 
     Attributes:
-        uids: Of the pods.
-        broken_budgets: How many PodDisruptionBudgets that would break.
+        uids: The pods' UIDs.
+        broken_budgets: The number of PodDisruptionBudgets that this would violate.
     """
 
     uids: Sequence[str]
@@ -97,17 +97,17 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class PreemptRequest:
-    """On which of these nodes would the end of the victims let the pod run?"""
+    """A request to keep the nodes where ending the victims would let the pod run."""
 
     pod: dict[str, Any]
     victims: Mapping[str, Victims]
 
     @classmethod
     def read(cls, body: Any) -> PreemptRequest:
-        """The request; victims are UIDs, or full pods where the scheduler keeps no cache.
+        """Read the request; victims are UIDs, or full pods if the scheduler keeps no cache.
 
         Raises:
-            BadInput: names the field that is missing or wrong.
+            BadInput: Names the field that is missing or wrong.
         """
         fields = _fields(body)
         pod = fields.get("pod")
@@ -118,17 +118,17 @@ class PreemptRequest:
             if by_node is not None:
                 nodes = _object(by_node, name).items()
                 return cls(pod, {n: _victims(v, f"{name}[{n}]", uid_of) for n, v in nodes})
-        raise BadInput.required("NodeNameToMetaVictims", "or NodeNameToVictims in its stead")
+        raise BadInput.required("NodeNameToMetaVictims", "or NodeNameToVictims instead")
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptAnswer:
-    """The nodes that stay, each with the victims that kube-scheduler has chosen."""
+    """The nodes that remain, each with the victims that kube-scheduler has chosen."""
 
     victims: Mapping[str, Victims]
 
     def to_wire(self) -> dict[str, Any]:
-        """As kube-scheduler reads it."""
+        """Return it in kube-scheduler's form."""
         return {
             "NodeNameToMetaVictims": {
                 node: {
@@ -142,7 +142,7 @@ class PreemptAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BindRequest:
-    """Bind this pod to this node."""
+    """A request to bind a pod to a node."""
 
     namespace: str
     name: str
@@ -151,10 +151,10 @@ class BindRequest:
 
     @classmethod
     def read(cls, body: Any) -> BindRequest:
-        """The request.
+        """Read the request.
 
         Raises:
-            BadInput: names the field that is missing or wrong.
+            BadInput: Names the field that is missing or wrong.
         """
         fields = _fields(body)
 
