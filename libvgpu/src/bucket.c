@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 
 #define LATELY_NS UINT64_C(1000000000)
-#define OTHERS_NS UINT64_C(2000000000) /* others seen so lately are still active */
+#define OTHERS_NS UINT64_C(2000000000) /* others seen within this time are still active */
 
 #define QUEUED_UNIT_NS UINT64_C(32768)
 #define OF_THE_LAST 64 /* launches */
@@ -14,7 +14,7 @@ enum { SOME = 1, NONE = 2 };
 typedef _Atomic uint64_t word;
 typedef _Atomic uint16_t small_word;
 
-/* For how long a share pays for so much of the device. */
+/* Return how long a share takes to pay for this much device time. */
 static vgpu_duration worth(uint64_t gpu_ns, uint32_t percent)
 {
     uint64_t ns = gpu_ns * 100 / (percent ? percent : 1);
@@ -37,7 +37,7 @@ static struct vgpu_instant bounded(struct vgpu_instant paid_until, struct vgpu_i
     return vgpu_is_before(paid_until, least) ? least : paid_until;
 }
 
-/* Wall time that `gpu_ns` of the device cost at this share; never more than a whole debt. */
+/* Return the wall time that `gpu_ns` of the device cost at this share, at most that of a whole debt. */
 static vgpu_duration price(uint64_t gpu_ns, uint32_t percent)
 {
     percent = percent ? percent : 1;

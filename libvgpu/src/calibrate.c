@@ -3,23 +3,23 @@
 #include <stdatomic.h>
 
 #define NOTE_NS UINT64_C(10000000)
-#define LEFT_NS (VGPU_TICK_NS / 2)       /* a comparison that is so late is anyone's */
-#define LONGEST_NS UINT64_C(40000000000) /* between two comparisons */
+#define LEFT_NS (VGPU_TICK_NS / 2)       /* a comparison that is this late may be done by any process */
+#define LONGEST_NS UINT64_C(40000000000) /* longest time between two comparisons */
 #define GAP_NS UINT64_C(3000000000)
-#define SPACING_NS UINT64_C(10000000) /* samples are further apart than this */
-#define SHORTEST_NS UINT64_C(100000000) /* that a sample is */
+#define SPACING_NS UINT64_C(10000000) /* minimum distance between samples */
+#define SHORTEST_NS UINT64_C(100000000) /* minimum length of a sample */
 #define SHOWN 0.01
 #define FAR_BETTER 2               /* times */
 #define FAR_OFF 15                 /* percent, of a sample */
-#define ROUNDED 0.5                /* points that NVML's whole percents leave open: then events are believed */
-#define STEADY 0.25                /* of a sample that waits in queues may change by, for the factor */
-#define FADE 0.05                  /* of what was seen before, with each sample */
-#define SURE 6                     /* gaps that must have been seen */
-#define MEMORY_NS 2e9 /* of the factor */
+#define ROUNDED 0.5                /* points lost to NVML's whole percents; below this, trust the events */
+#define STEADY 0.25                /* largest change, in samples, of the queueing time for which the factor is updated */
+#define FADE 0.05                  /* weight lost by older observations with each sample */
+#define SURE 6                     /* gaps needed to be sure */
+#define MEMORY_NS 2e9 /* memory of the factor */
 #define DOUBT_NS 5e7 /* of GPU time */
-#define PAY_NS 1e9 /* over which a debt is paid off */
+#define PAY_NS 1e9 /* time over which a debt is paid off */
 
-/* `blind` of a bucket; any other value is as NOT_COMPARED. */
+/* `blind` of a bucket; any other value means NOT_COMPARED. */
 enum { SEEN_ALL = 0, NOT_COMPARED = 1, MISSED_SOME = 2 };
 
 typedef _Atomic uint64_t word;
@@ -114,7 +114,7 @@ struct totals {
     double raw, charged, placed_raw, placed_charged, queued_ns;
 };
 
-/* What was noted at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
+/* Interpolate the totals at a past moment between two notes. Return 0 if the notes do not go back so far. */
 static int noted_at(const struct vgpu_calibration *s, struct vgpu_instant at, struct totals *out)
 {
     for (uint32_t back = 1; back < s->count; back++) {
@@ -135,8 +135,8 @@ static int noted_at(const struct vgpu_calibration *s, struct vgpu_instant at, st
     return 0;
 }
 
-/* What had run at a moment of the past, as far as is known: what is counted where it ran, and of the rest what was launched so long
- * before as launches waited in queues then. 0 when the notes do not reach there. */
+/* Estimate what had run at a past moment: for launches that were measured, what was counted when they ran; for the rest, what
+ * had been launched earlier by the queueing time of that moment. Return 0 if the notes do not go back so far. */
 static int totals_at(const struct vgpu_calibration *s, struct vgpu_instant at, double *raw, double *charged)
 {
     struct totals ran, launched;
@@ -185,7 +185,7 @@ static void learn_period(struct vgpu_calibration *s, vgpu_duration gap)
     if (gap < SPACING_NS || gap > GAP_NS) {
         return;
     }
-    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple: what fitted that proves nothing */
+    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple, so what fitted it proves nothing */
         for (unsigned i = 0; i < VGPU_PARTS; i++) {
             s->misfit[i] = 0;
         }
@@ -211,7 +211,7 @@ void vgpu_calibrate_others(struct vgpu_calibration *s, const struct vgpu_measure
 
 static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
 
-/* What was used by a sample; it is no longer than the period, however long nothing was shown before it. */
+/* Return the time used in a sample, which covers at most one period, even if nothing was shown for longer before it. */
 static double used_in(const struct vgpu_calibration *s, uint32_t percent, vgpu_duration window,
                       const struct vgpu_measurement *seen)
 {
@@ -219,8 +219,9 @@ static double used_in(const struct vgpu_calibration *s, uint32_t percent, vgpu_d
     return (double)(window < length ? window : length) * seen->percent / 100;
 }
 
-/* Do launches wait in queues for about as long at the end of a sample as at its beginning? Else it is not known well enough which of
- * them ran in it: what is owed adds up to the same all the same, but the factor would follow each queue that fills or empties. */
+/* Return 1 if launches wait in queues for about as long at the end of a sample as at its beginning. Otherwise it is uncertain
+ * which of them ran in the sample. The debt still adds up to the same, but the factor would follow each queue that fills or
+ * empties. */
 static int is_steady(const struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
     struct totals first, last;
@@ -231,7 +232,7 @@ static int is_steady(const struct vgpu_calibration *s, vgpu_duration window, con
     return longer < most && longer > -most;
 }
 
-/* The factor, from what one sample shows and what was charged for its time by estimates. */
+/* Update the factor from one sample and from the estimates charged for its time. */
 static void learn_factor(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint32_t percent, vgpu_duration window,
                          double measured, double raw, int neighbours)
 {
@@ -241,7 +242,7 @@ static void learn_factor(struct vgpu_calibration *s, struct vgpu_region_bucket *
     s->measured += measured - s->measured * fade;
     s->raw += raw - s->raw * fade;
     if (s->raw > 0) {
-        /* Few or large charges prove little against the times of events: one. In company events are wrong anyway. */
+        /* Few or large charges are weak evidence against the times of events. Beside neighbours, events are wrong anyway. */
         double doubt = neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
         double factor = (s->measured + doubt) / (s->raw + doubt),
                is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
@@ -255,8 +256,8 @@ static void learn_factor(struct vgpu_calibration *s, struct vgpu_region_bucket *
     }
 }
 
-/* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
- * reach there. */
+/* Compare one sample with the charges for its time: update the factor and return the debt, 0 if the notes do not go back so
+ * far. */
 static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
                       vgpu_duration window, const struct vgpu_measurement *seen)
 {
@@ -287,15 +288,15 @@ static void let_go(struct vgpu_calibration *s)
     s->studied -= s->studied > 0;
 }
 
-/* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a spacing
- * looks like the length of one. A sample that is half of a spacing has twice as much in percent as the spacing would. Such
- * programs have kernels nearly as long; with others, what was charged may be any multiple of what was used. */
+/* Find the period. A program whose own period is a multiple of the samples' appears only in every second or third sample, and
+ * then the spacing looks like the length of a sample. If the real length is half of the spacing, the sample shows twice the
+ * percentage. Such programs have kernels nearly that long. For other programs, charges may be any multiple of the use. */
 static void fit(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
     vgpu_duration spacing = s->period_ns && s->period_ns < window ? s->period_ns : window;
     if (window < SPACING_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end, &raw_to, &to)) {
-        return; /* beside neighbours the right value of a sample is unknown */
+        return; /* beside neighbours the true value of a sample is unknown */
     }
     s->fitted += 1 - s->fitted * FADE;
     for (unsigned i = 0; i < VGPU_PARTS; i++) {
@@ -307,8 +308,8 @@ static void fit(struct vgpu_calibration *s, vgpu_duration window, const struct v
     }
 }
 
-/* The period by which samples are taken for as long: the shortest spacing, or the part of it that fits far better. A program
- * hides samples when one kernel of it pays for about a spacing; held to a tenth of a device, that kernel is a tenth of it. */
+/* Return the period of the samples: the shortest spacing, or a fraction of it that fits far better. A program hides samples
+ * if one of its kernels pays for about a spacing; at a tenth of a device, such a kernel lasts a tenth of it. */
 static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
 {
     uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
@@ -325,8 +326,8 @@ static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_
                : s->period_ns;
 }
 
-/* Samples come at equal spacings, but none is shown of a time in which the container was idle: a spacing shows how long they are
- * if something ran at its beginning. */
+/* Study the spacings. Samples are equally spaced, but none is shown for a time in which the container was idle. So a spacing
+ * equals the length of a sample only if something ran at its beginning. */
 static void study(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
@@ -352,7 +353,7 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     if (blind == SEEN_ALL) {
         keep(s, window, 0, seen);
     } else if (blind == MISSED_SOME && s->gaps >= SURE) {
-        keep(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest was seen all the same */
+        keep(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest sample was seen in any case */
     }
 }
 

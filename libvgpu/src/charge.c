@@ -26,7 +26,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
     charge->slot = device && device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!charge->slot) {
-        return CUDA_ERROR_OUT_OF_MEMORY; /* what cannot be counted cannot be allowed */
+        return CUDA_ERROR_OUT_OF_MEMORY; /* memory that cannot be counted cannot be allowed */
     }
     charge->process = p;
     charge->ordinal = ordinal;
@@ -35,7 +35,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     if (!take(charge, charge->bytes, device->uuid) &&
         !((vgpu_exports_reclaim(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, device->uuid))) {
         if (vgpu_budget(p, device->uuid, ordinal).total == VGPU_UNLIMITED) {
-            vgpu_ledger_denied(p->region, (unsigned)device->column); /* else there may be room beside the device */
+            vgpu_ledger_denied(p->region, (unsigned)device->column); /* otherwise there may be room in host memory */
         }
         charge->process = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -130,7 +130,7 @@ void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object)
     case VGPU_KIND_MANAGED:
         vgpu_ledger_release_managed(slot, (unsigned)object->column, object->bytes);
         break;
-    case VGPU_KIND_EXPORT: /* given back together with the memory itself; here only when others may have it open */
+    case VGPU_KIND_EXPORT: /* freed with the memory itself; it gets here only if others may have it open */
         vgpu_ledger_add(slot, (unsigned)object->column, object->bytes);
         vgpu_export_freed(p, object->column, object->bytes);
         break;
@@ -185,7 +185,7 @@ CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu
         if (vgpu_charge_remember(charge->process, charge->cuda, object) == 0) {
             return CUDA_SUCCESS;
         }
-        undo(charge->cuda, handle); /* no host memory to remember it by */
+        undo(charge->cuda, handle); /* no host memory for the record */
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes);
@@ -214,13 +214,13 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
         !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object) &&
         !vgpu_charge_forget(p, VGPU_KIND_MANAGED, address, &object)) {
         struct vgpu_object open;
-        int was_open = vgpu_charge_forget(p, VGPU_KIND_IMPORT, address, &open); /* of another process's pool */
+        int was_open = vgpu_charge_forget(p, VGPU_KIND_IMPORT, address, &open); /* it belonged to another process's pool */
         CUresult unknown = call(argument, address);
         if (was_open) {
             return vgpu_import_closed(p, &open, unknown);
         }
         if (p && unknown == CUDA_SUCCESS && atomic_load_explicit(&p->graphs_known, memory_order_relaxed)) {
-            vgpu_pools_reconcile(p, cuda); /* a graph's, perhaps */
+            vgpu_pools_reconcile(p, cuda); /* it may belong to a graph */
         }
         return unknown;
     }

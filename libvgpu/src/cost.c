@@ -2,18 +2,18 @@
 
 #include <stddef.h>
 
-#define WAVE_NS UINT64_C(5000)           /* guess for one wave over the device */
-#define GUESS_NS UINT64_C(10000000)      /* no guess is above this */
+#define WAVE_NS UINT64_C(5000)           /* guess for one wave on the device */
+#define GUESS_NS UINT64_C(10000000)      /* upper limit of a guess */
 #define GRAPH_NS UINT64_C(100000)        /* guess for a graph */
-#define LONG_WAIT_NS UINT64_C(100000000) /* timeslices of neighbours explain a time up to here */
-#define TOO_LONG_NS UINT64_C(5000000000) /* and nothing explains one beyond */
+#define LONG_WAIT_NS UINT64_C(100000000) /* neighbours' timeslices can explain a time up to this */
+#define TOO_LONG_NS UINT64_C(5000000000) /* nothing can explain a longer time */
 #define ODD 32                           /* times the usual */
-#define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least so much longer */
-#define FEW 8                            /* measurements, of which any may be mostly others' timeslices */
-#define MOST 2                           /* times what was learned it is taken for then */
+#define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least this much longer */
+#define FEW 8                            /* measurements; any of so few may consist mostly of others' timeslices */
+#define MOST 2                           /* such a measurement counts for at most this many times the learned cost */
 #define LEAST_AVERAGED 48                /* measurements */
-#define MOST_AVERAGED 512                /* measurements; half a second at the least */
-#define PER_SPREAD 512                   /* measurements by which the average of what varies by its own mean is known to 3 % */
+#define MOST_AVERAGED 512                /* measurements; at least half a second */
+#define PER_SPREAD 512                   /* measurements after which an average that varies by its own mean is known to 3 % */
 #define HALF_OF_THEM 32768               /* of 65536 */
 #define OF_THE_LAST 64                   /* measurements */
 
@@ -46,7 +46,7 @@ static uint64_t waves(const struct vgpu_geometry *what)
     return needed / room + (needed % room != 0);
 }
 
-/* The entry of the function whatever its grid: ns a wave. */
+/* Return the function's entry for any grid, in ns per wave. */
 static struct vgpu_cost *by_wave(struct vgpu_costs *costs, const struct vgpu_geometry *what)
 {
     return what->blocks ? entry(costs, vgpu_cost_key(what->function, 0, UINT16_MAX)) : NULL;
@@ -90,15 +90,17 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
     return ns ? ns : 1;
 }
 
-/* How many measurements are averaged: what is much longer once in a while needs more of them than what takes the same always. */
+/* Return the number of measurements to average: a cost that is occasionally much longer needs more of them than a constant
+ * one. */
 static uint32_t averaged(uint64_t mean, double square)
 {
     double count = mean ? (square / ((double)mean * (double)mean) - 1) * PER_SPREAD : 0;
     return count < LEAST_AVERAGED ? LEAST_AVERAGED : count > MOST_AVERAGED ? MOST_AVERAGED : (uint32_t)count;
 }
 
-/* Does a measurement beside neighbours hold a timeslice of theirs, in a kernel that most of the time has none? Then it shows nothing:
- * what is left out is as long as the rest, but for a kind with both short ones and such as are nearly as long as a turn. */
+/* Return 1 if a measurement beside neighbours contains their timeslice although the kernel usually fits in one turn. Such a
+ * measurement is useless. Leaving it out does not bias the rest, except for a kind that has both short kernels and some
+ * nearly as long as a turn. */
 static int is_left_out(struct vgpu_cost *cost, uint32_t samples, uint64_t before, uint64_t ns)
 {
     int is_interrupted = samples && ns > before + HALF_TIMESLICE_NS;
@@ -119,19 +121,19 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kin
     case VGPU_ITS_OWN:
         break;
     case VGPU_WATCHED:
-        weight = watched < 16 ? watched + 1 : 16; /* what was learned unwatched counts for nothing */
+        weight = watched < 16 ? watched + 1 : 16; /* costs learned without watching are discarded */
         atomic_store_explicit(&cost->watched, watched < UINT32_MAX ? watched + 1 : watched, memory_order_relaxed);
         break;
     case VGPU_WITH_OTHERS:
         if (watched && ns > before / 2 && (before > 2 * HALF_TIMESLICE_NS || ns > before + HALF_TIMESLICE_NS)) {
-            ns = before; /* it is known better */
+            ns = before; /* the earlier value is more reliable */
         } else if (is_left_out(cost, samples, before, ns)) {
             return;
         } else if (samples && ns > before + HALF_TIMESLICE_NS) {
-            ns = ns > before * MOST ? before * MOST : ns; /* others' timeslices, and perhaps more */
+            ns = ns > before * MOST ? before * MOST : ns; /* it contains others' timeslices, and perhaps more */
             weight = 64;
         } else if (samples < FEW && ns < before / 2) {
-            weight = 1; /* the rest of the first ones was others' */
+            weight = 1; /* the first measurements contained others' time */
         } else if (ns < before / 2 || (ns < before && before > HALF_TIMESLICE_NS)) {
             weight = 4;
         }

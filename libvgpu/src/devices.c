@@ -9,7 +9,7 @@ static int read_uuid(const struct vgpu_cuda *cuda, CUdevice ordinal, char text[V
     CUuuid id;
     CUresult result = CUDA_ERROR_NOT_FOUND;
     if (cuda->cuDeviceGetUuid_v2) {
-        result = cuda->cuDeviceGetUuid_v2(&id, ordinal); /* the one that distinguishes MIG instances */
+        result = cuda->cuDeviceGetUuid_v2(&id, ordinal); /* this call distinguishes MIG instances */
     }
     if (result != CUDA_SUCCESS && cuda->cuDeviceGetUuid) {
         result = cuda->cuDeviceGetUuid(&id, ordinal);

@@ -2,7 +2,7 @@
 
 #include "ledger.h"
 
-/* The slot has it rounded, so it is kept to the byte here; of threads that change it at once the last one writes. */
+/* The slot has a rounded amount, so the exact one is kept here. If threads change it at the same time, the last write wins. */
 static void note(struct vgpu_process *p, int column)
 {
     uint64_t seen;
@@ -51,7 +51,7 @@ void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *c
         vgpu_pool_freed(p, cuda, pool);
         return;
     }
-    vgpu_ledger_add(slot, (unsigned)column, bytes); /* theirs, as far as the pool does not keep it */
+    vgpu_ledger_add(slot, (unsigned)column, bytes); /* the bytes now count for the other processes, unless the pool keeps them */
     uint64_t let_go = vgpu_pool_freed(p, cuda, pool), kept = bytes > let_go ? bytes - let_go : 0;
     vgpu_ledger_release(slot, (unsigned)column, kept);
     if (bytes > kept) {

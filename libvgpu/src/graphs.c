@@ -7,12 +7,12 @@
 #include "ledger.h"
 #include "pools.h"
 
-/* Graphs in graphs in graphs: a real one is never this deep. */
+/* Limit of graphs nested in graphs; real ones are never this deep. */
 enum { DEEPEST = 16 };
 
 struct vgpu_graph {
-    uint64_t backed; /* trims of the process when it was last backed, plus one; 0: never */
-    uint64_t bytes[VGPU_MAX_DEVICES]; /* what its nodes take of each device */
+    uint64_t backed; /* the process's trim count when it was last backed, plus one; 0 means never */
+    uint64_t bytes[VGPU_MAX_DEVICES]; /* the bytes that its nodes take of each device */
 };
 
 static void add_node(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUgraphNode node, struct vgpu_graph *sum, int depth);
@@ -69,14 +69,14 @@ static int takes_memory(const struct vgpu_graph *graph)
     return 0;
 }
 
-/* One try: charge what the graph may take of every device, run the call, make the charges what they really are. */
+/* Try once: charge what the graph may take of every device, make the call, and correct the charges to the real amounts. */
 static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, const struct vgpu_graph *graph, int is_backed,
                         CUresult (*call)(void *), void *argument)
 {
     struct vgpu_pool *pools[VGPU_MAX_DEVICES] = {0};
     CUresult result = CUDA_SUCCESS;
     int last = 0;
-    /* Always in the order of devices, so that two launches never wait for each other. */
+    /* Always lock in the order of devices, so that two launches never wait for each other. */
     for (int i = 0; i < (int)VGPU_MAX_DEVICES && result == CUDA_SUCCESS; i++) {
         if (!graph->bytes[i]) {
             continue;
@@ -95,7 +95,7 @@ static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, co
     if (result == CUDA_SUCCESS) {
         result = call(argument);
     }
-    for (int i = last; i-- > 0;) { /* the other way round: each lock remembers how it was before it */
+    for (int i = last; i-- > 0;) { /* in reverse order, because each lock restores the state from before it */
         if (pools[i]) {
             vgpu_pool_account(p, cuda, pools[i]);
             vgpu_pool_leave(p, cuda, pools[i]);
@@ -146,7 +146,7 @@ CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, con
         free(sum);
         return call(argument);
     }
-    /* It may be uploaded right away. Where it is not, nothing is reserved afterwards and so nothing charged. */
+    /* The graph may be uploaded right away. If it is not, nothing is reserved afterwards and so nothing is charged. */
     CUresult result = paid(p, cuda, sum, call, argument);
     sum->backed = 0;
     if (result == CUDA_SUCCESS) {
@@ -183,7 +183,7 @@ CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream
     if (!p || !atomic_load_explicit(&p->graphs_known, memory_order_relaxed) ||
         !vgpu_objects_find(&p->objects, VGPU_KIND_GRAPH, (uintptr_t)exec, &object) ||
         (cuda->cuStreamIsCapturing && cuda->cuStreamIsCapturing(stream, &capturing) == CUDA_SUCCESS && capturing)) {
-        return call(exec, stream); /* captured, it becomes a node of another graph */
+        return call(exec, stream); /* under capture, it becomes a node of another graph */
     }
     return paid(p, cuda, (struct vgpu_graph *)(uintptr_t)object.context, run, &it);
 }

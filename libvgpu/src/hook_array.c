@@ -1,8 +1,8 @@
-/* hook_array.c - arrays and mipmapped arrays, by the size their description comes to.
+/* hook_array.c - arrays and mipmapped arrays, charged by the size computed from their description.
  *
- * The driver lays arrays out in tiles of 64 bytes by 8 rows and does not report what they cost: rows and columns are
- * rounded up to whole tiles. An element of a format that is not known counts as the largest there is. Sparse arrays,
- * and those whose memory is mapped later, have no memory of their own.
+ * The driver lays arrays out in tiles of 64 bytes by 8 rows and does not report their cost, so rows and columns are
+ * rounded up to whole tiles. An element of an unknown format counts as the largest possible one. Sparse arrays, and
+ * arrays whose memory is mapped later, have no memory of their own.
  */
 #include "devices.h"
 #include "charge.h"
@@ -56,7 +56,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels
         uint64_t bytes = times(times(row, rows), at_least_one(depth));
         sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
         if (width <= 1 && height <= 1 && (depth <= 1 || what->flags & CUDA_ARRAY3D_LAYERED)) {
-            break; /* the driver makes no more levels than halve */
+            break; /* the driver makes no more levels than halving allows */
         }
         width /= 2;
         height /= 2;

@@ -1,7 +1,7 @@
-/* hook_context.c - contexts: what one costs is reserved before it is made, and one that goes takes its memory with it.
+/* hook_context.c - contexts: the cost of a context is reserved before it is created, and its memory is freed with it.
  *
- * Which allocations go is decided before the driver is asked: what another thread allocates in a context of the
- * same name meanwhile is younger and stays charged.
+ * The allocations to drop are chosen before the driver is called. Memory that another thread meanwhile allocates in a
+ * new context with the same handle is newer and stays charged.
  */
 #include "authority.h"
 #include "charge.h"
@@ -15,7 +15,7 @@ static void release_one(void *argument, const struct vgpu_object *object)
     vgpu_charge_drop(argument, object);
 }
 
-/* Remember on which device a context lives, and what for: the call that destroys it does not name them. */
+/* Record a context's device and charge: the call that destroys the context does not name them. */
 static void remember(struct vgpu_process *p, CUcontext context, CUdevice device, uint64_t charged)
 {
     struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};
@@ -24,7 +24,7 @@ static void remember(struct vgpu_process *p, CUcontext context, CUdevice device,
     }
 }
 
-/* Make a context by `call`, which ends like that and has set `out`. */
+/* Create a context by `call`, whose result is returned and which has set `out`. */
 #define CREATE(symbol, parameters, arguments)                           \
     CUresult symbol parameters                                          \
     {                                                                   \
@@ -92,7 +92,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return cuda && cuda->cuCtxDestroy_v2 ? destroy(cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Ends a context with its last use. The driver does not report whether this was the last one, so what it held stays charged. */
+/* End a context with its last use. The driver does not say if this was the last use, so the context's memory stays charged. */
 CUresult cuCtxDetach(CUcontext context)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -103,7 +103,7 @@ CUresult cuCtxDetach(CUcontext context)
     return cuda->cuCtxDetach(context);
 }
 
-/* A context made of a green one lives in it. */
+/* A context made from a green context lives in it. */
 CUresult cuGreenCtxDestroy(void *green)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -139,7 +139,7 @@ static CUresult retained(struct vgpu_process *p, CUdevice device, CUresult resul
     return result;
 }
 
-/* Retained for the first time it is made; afterwards it is only counted. */
+/* The first retain creates the context; later ones only count. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -155,7 +155,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    int was_active = is_active(cuda, device); /* another thread was first, and is done by now */
+    int was_active = is_active(cuda, device); /* another thread was first, and has finished */
     result = cuda->cuDevicePrimaryCtxRetain(out, device);
     CUresult made = was_active ? result : vgpu_context_made(&it, cuda, result);
     if (made != CUDA_SUCCESS && result == CUDA_SUCCESS) {
@@ -168,7 +168,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     return retained(p, device, made);
 }
 
-/* What modules and limits of a context take is the driver's to decide: compare with NVML when convenient. */
+/* The driver decides what modules and limits of a context take, so compare with NVML when convenient. */
 #define GROWS(symbol, parameters, arguments)                          \
     CUresult symbol parameters                                        \
     {                                                                 \
@@ -199,7 +199,7 @@ GROWS(cuLibraryLoadFromFile,
 GROWS(cuGreenCtxCreate, (void **out, void *resources, CUdevice device, unsigned flags), (out, resources, device, flags))
 GROWS(cuCtxSetLimit, (int which, size_t value), (which, value))
 
-/* Handle of a device's primary context, NULL when it is not active. There is no way to ask but to retain it. */
+/* Return the handle of a device's primary context, or NULL if it is not active. The only way to get it is to retain it. */
 static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device, CUresult (*release)(CUdevice))
 {
     CUcontext context = NULL;
@@ -211,8 +211,8 @@ static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device, CUres
     return context;
 }
 
-/* `all` marks a call that ends every use: a reset. Before what may be the last use ends, events are given back, as
- * afterwards they would be those of a context that is no more. */
+/* End uses of the primary context; `all` marks a call that ends every use, a reset. Events are released before what may be
+ * the last use ends, because afterwards they would belong to a context that no longer exists. */
 static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdevice), CUdevice device, int all)
 {
     struct vgpu_process *p = vgpu_process();

@@ -1,4 +1,4 @@
-/* hook_graph.c - graphs: what they take of memory (graphs.h). */
+/* hook_graph.c - the memory that graphs take (graphs.h). */
 #include "launch.h"
 #include "graphs.h"
 #include "pools.h"
@@ -79,7 +79,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     vgpu_launch_forget(exec);
-    vgpu_graph_forget(exec); /* before: afterwards its handle may be another thread's */
+    vgpu_graph_forget(exec); /* before the call, because afterwards its handle may be another thread's */
     return reconciled(cuda, cuda->cuGraphExecDestroy(exec));
 }
 

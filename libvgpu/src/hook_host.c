@@ -1,4 +1,4 @@
-/* hook_host.c - page-locked memory of the host, made by the driver or registered with it. */
+/* hook_host.c - page-locked host memory, allocated by the driver or registered with it. */
 #include "charge.h"
 #include "ledger.h"
 

@@ -2,7 +2,7 @@
 #include "devices.h"
 #include "launch.h"
 
-/* What is paid for goes on to the driver by a jump, its arguments where they lie. */
+/* Once paid for, a launch continues to the driver by a jump, with its arguments in place. */
 #define KERNEL(symbol, per_thread, parameters, arguments)                                                                     \
     static __attribute__((noinline)) CUresult held_##symbol parameters                                                        \
     {                                                                                                                         \
@@ -80,13 +80,13 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
             vgpu_pass_slowly(&pass, p, cuda, (uint64_t)(uintptr_t)one->function,
                              (uint64_t)one->grid[0] * one->grid[1] * one->grid[2], one->block[0] * one->block[1] * one->block[2],
                              one->stream, ordinal);
-            vgpu_pass_end(&pass, CUDA_ERROR_NOT_READY); /* not measured: its events would lie before all of the launches */
+            vgpu_pass_end(&pass, CUDA_ERROR_NOT_READY); /* not measured: its events would precede all of the launches */
         }
     }
     return cuda->cuLaunchCooperativeKernelMultiDevice(list, count, flags);
 }
 
-/* Before CUDA 4 a function had its block's shape set beforehand, so the launch does not carry it: its cost is learned. */
+/* Before CUDA 4, the block's shape was set on the function, so the launch does not carry it and its cost is learned. */
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();

@@ -1,7 +1,7 @@
-/* hook_mapping.c - physical memory and the addresses it is mapped at: each call, and the reference it adds or ends.
+/* hook_mapping.c - physical memory and the addresses it is mapped at, with the reference that each call adds or drops.
  *
- * One lock goes round the driver's call and the reference: a handle that was released may at once become the handle of
- * another thread's memory, which must be distinguished for certain.
+ * One lock covers the driver's call and the reference. The handle of released memory may at once be reused for
+ * another thread's memory, and the two must not be confused.
  */
 #include <stdlib.h>
 
@@ -89,7 +89,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     }
     *backing = (struct vgpu_backing){.is_imported = 1, .references = 1};
     vgpu_calm_take(&p->mappings);
-    vgpu_import(p, 1); /* before it is open */
+    vgpu_import(p, 1); /* before it is opened */
     CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
     if (result == CUDA_SUCCESS) {
         /* Our own memory may come back under its old handle. */
@@ -120,7 +120,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     CUresult result = cuda->cuMemRelease(handle);
     if (result == CUDA_SUCCESS && vgpu_objects_take(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         if (--object.bytes) {
-            vgpu_objects_add(&p->objects, object); /* where it just was: needs no memory */
+            vgpu_objects_add(&p->objects, object); /* in the place it just left, so it needs no memory */
         }
         vgpu_backing_let_go(p, vgpu_backing_of(&object));
     }
@@ -146,7 +146,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
         vgpu_backing_of(&object)->references++;
         int known = vgpu_objects_replace(&p->objects, mapping, &past);
         if (known > 0) {
-            vgpu_backing_let_go(p, vgpu_backing_of(&past)); /* unmapped by a way that no hook saw */
+            vgpu_backing_let_go(p, vgpu_backing_of(&past)); /* unmapped by a call that no hook saw */
         } else if (known < 0) {
             cuda->cuMemUnmap(address, bytes);
             vgpu_backing_let_go(p, vgpu_backing_of(&object));
@@ -180,7 +180,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
         vgpu_backing_let_go(p, vgpu_backing_of(&mapping));
         at += mapping.bytes;
     }
-    if (result == CUDA_SUCCESS && at < bytes) { /* something that no hook saw mapped, and perhaps more of ours behind it */
+    if (result == CUDA_SUCCESS && at < bytes) { /* a call that no hook saw mapped this; more of ours may lie behind it */
         vgpu_objects_drop_range(&p->objects, VGPU_KIND_MAPPING, address + at, bytes - at, let_go, p);
     }
     vgpu_calm_drop(&p->mappings);

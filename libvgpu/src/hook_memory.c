@@ -1,10 +1,10 @@
-/* hook_memory.c - linear, pitched and managed memory. Of an oversubscribed device, what its own memory has no room for
- * becomes managed memory, and the program need not know. */
+/* hook_memory.c - linear, pitched and managed memory. On an oversubscribed device, allocations that do not fit in its own
+ * memory become managed memory, without the program's knowledge. */
 #include "devices.h"
 #include "charge.h"
 #include "ledger.h"
 
-/* What to do about memory that the device's own had no room for: `refused`, or managed memory. */
+/* Allocate memory that the device had no room for: return `refused`, or use managed memory. */
 static CUresult beside(const struct vgpu_cuda *cuda, CUdeviceptr *out, uint64_t bytes, CUresult refused)
 {
     struct vgpu_process *p = vgpu_process();
@@ -24,7 +24,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (!vgpu_process() || !out || !bytes) {
-        return cuda->cuMemAlloc_v2(out, bytes); /* nothing to limit, or wrong: the driver's error */
+        return cuda->cuMemAlloc_v2(out, bytes); /* no limit, or an invalid size: the driver returns its own error */
     }
     CUresult result = vgpu_charge_current(&charge, cuda, bytes);
     if (result != CUDA_SUCCESS) {
@@ -43,7 +43,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_
     if (!vgpu_process() || !out || !pitch || !width || !height) {
         return cuda->cuMemAllocPitch_v2(out, pitch, width, height, element);
     }
-    /* Rows are padded to the driver's pitch, which it returns only afterwards: guess, then correct. */
+    /* Rows are padded to the driver's pitch, which is returned only afterwards: guess, then correct. */
     uint64_t row = vgpu_ledger_rounded(width);
     uint64_t guess = row > UINT64_MAX / height ? UINT64_MAX : row * height;
     CUresult result = vgpu_charge_current(&charge, cuda, guess);

@@ -1,7 +1,7 @@
-/* hook_multicast.c - binding memory to multicast objects, which are unknown here.
+/* hook_multicast.c - binding memory to multicast objects, which are not tracked here.
  *
- * Such an object keeps what is bound to it for longer than we can see: one reference to it is never let go. It is taken
- * before the driver's call, because afterwards another thread may have let go of the last.
+ * Such an object keeps the bound memory for longer than we can see, so one reference to the memory is never dropped.
+ * It is taken before the driver's call, because afterwards another thread may have dropped the last one.
  */
 #include "backing.h"
 

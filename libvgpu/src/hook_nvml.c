@@ -1,4 +1,4 @@
-/* hook_nvml.c - NVML's queries of memory and processes: the slice, and those of this container. */
+/* hook_nvml.c - NVML's queries of memory and processes, answered for the slice and this container's processes. */
 #include <limits.h>
 #include <stdatomic.h>
 
@@ -39,8 +39,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *ou
     return result;
 }
 
-/* Process lists: the processes of this container that have memory of the device, by the PIDs of its own namespace. `put` writes
- * one entry of the caller's version. */
+/* Return the processes of this container that have memory on the device, by their PIDs in its own namespace. `put` writes one
+ * entry in the caller's version. */
 static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned *count,
                                   void *out, void (*put)(void *out, unsigned at, unsigned pid, uint64_t used))
 {

@@ -1,8 +1,8 @@
-/* hook_processes.c - NVML's other lists of processes, accounting, BAR1, fields and limits: of this container alone.
+/* hook_processes.c - NVML's other process lists, accounting, BAR1, fields and limits, for this container alone.
  *
- * Where the driver lists processes by other means than the ledger (graphics, MPS, accounting, utilisation), its list is
- * asked for whole, into memory of our own, and what is not of this container never reaches the caller: neither entries nor
- * how many there are. Processes without a host PID from the agent are not shown there.
+ * The driver has process lists that do not come from the ledger (graphics, MPS, accounting, utilisation). Each is
+ * read whole into our own memory, so that neither entries of other containers nor their number reach the caller.
+ * Processes without a host PID from the agent are not shown there.
  */
 #include <stdlib.h>
 
@@ -10,10 +10,10 @@
 #include "usage.h"
 #include "view.h"
 
-#define RETRIES 4 /* times, of a list that grows meanwhile */
-#define MORE 16     /* entries beyond the length that a list had */
+#define RETRIES 4 /* attempts, for a list that grows meanwhile */
+#define MORE 16     /* entries beyond the list's former length */
 
-/* As the driver's list has it: its pid replaced by the one of the container. */
+/* Keep the container's own entries of the driver's list, with the container's PID in place of the driver's. */
 static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *list, unsigned count)
 {
     unsigned kept = 0;
@@ -29,7 +29,7 @@ static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *lis
 
 typedef nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 
-/* The container's entries of a list of the driver; `*out` is to be freed. */
+/* Return the container's entries of a driver's list; the caller frees `*out`. */
 static nvmlReturn_t filtered(const struct vgpu_process *p, processes list_processes, nvmlDevice_t device, unsigned *count,
                              nvmlProcessInfo_t **out)
 {
@@ -87,7 +87,7 @@ static nvmlReturn_t own_of(const struct vgpu_process *p, processes list_processe
     return result == NVML_SUCCESS && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }
 
-/* A driver that has but the first form of a list does not report enough: the list is empty. */
+/* A driver that has only the first form of a list reports too little, so the list is empty. */
 #define LIST(symbol, kind, type, put)                                                                     \
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                  \
     {                                                                                                     \
@@ -107,7 +107,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetMPSComputeRunningProc
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_t, put_later)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_t, put_later)
 
-/* Compute processes are those of the ledger, as in the lists by kind. */
+/* Compute processes come from the ledger, as in the lists by kind. */
 static processes list_of_mode(const struct vgpu_nvml *nvml, unsigned mode)
 {
     switch (mode) {
@@ -130,7 +130,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     if (!p || !list) {
         return nvml->nvmlDeviceGetRunningProcessDetailList(device, list);
     }
-    /* Version, mode and device are the driver's to judge; with room for nothing it writes no entry. */
+    /* The driver checks version, mode and device; without room it writes no entry. */
     nvmlProcessDetailList_t empty = {.version = list->version, .mode = list->mode};
     nvmlReturn_t result = nvml->nvmlDeviceGetRunningProcessDetailList(device, &empty);
     if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) {
@@ -279,7 +279,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccounting
     return result;
 }
 
-/* The record is of all processes. */
+/* Not supported: the record covers all processes. */
 nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -289,7 +289,7 @@ nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
     return vgpu_process() ? NVML_ERROR_NO_PERMISSION : nvml->nvmlDeviceClearAccountingPids(device);
 }
 
-/* Of the window into the device no more is shown as used than the container has of the device. */
+/* Show no more of the device's window as used than the container uses of the device. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -326,7 +326,7 @@ static int counts_for_everybody(unsigned field)
     return 0;
 }
 
-/* Counters of traffic and stalls are of the whole device, not of a process: they are not supported here. */
+/* Not supported: counters of traffic and stalls cover the whole device and not a process. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
@@ -346,7 +346,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     return result;
 }
 
-/* The limits of cgroups are the agent's to read; a container's is its slice, whatever group it names. */
+/* Reading cgroup limits is left to the agent; a container's limit is its slice, whatever group it names. */
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();

@@ -29,7 +29,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t
     return translate(cuda, cuda->cuGetProcAddress_v2(name, out, version, flags, status), name, out, version, flags);
 }
 
-/* Compiled for per-thread default streams, a program that asks for the default gets that variant. */
+/* A program compiled for per-thread default streams gets that variant when it asks for the default. */
 static uint64_t meant(uint64_t flags)
 {
     return flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;

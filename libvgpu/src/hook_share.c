@@ -1,10 +1,10 @@
-/* hook_share.c - memory that one process of a container opens of another's. Physical memory: hook_mapping.c. */
+/* hook_share.c - memory that one process of a container opens from another. Physical memory: hook_mapping.c. */
 #include "charge.h"
 #include "ledger.h"
 #include "exports.h"
 #include "pools.h"
 
-/* Others may have what lies at `address` open from now on. */
+/* From now on other processes may have the memory at `address` open. */
 static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, enum vgpu_kind kind, CUdeviceptr address)
 {
     struct vgpu_object memory, known;
@@ -19,7 +19,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
         !vgpu_objects_find(&p->objects, VGPU_KIND_EXPORT, start, &known)) {
         known = memory;
         known.kind = VGPU_KIND_EXPORT;
-        if (kind == VGPU_KIND_POOLED) { /* of which only the pool is charged */
+        if (kind == VGPU_KIND_POOLED) { /* only its pool is charged */
             known.column = p->devices[((struct vgpu_pool *)(uintptr_t)memory.context)->ordinal].column;
             known.bytes = vgpu_ledger_rounded(bytes);
         }
@@ -56,7 +56,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address
     return p && result == CUDA_SUCCESS ? exported(p, cuda, VGPU_KIND_POOLED, address) : result;
 }
 
-/* Counted before it is opened, so that it is never open and not counted. */
+/* Count it before it is opened, so that it is never open without being counted. */
 static CUresult opened(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdeviceptr *out, CUresult result)
 {
     if (result == CUDA_SUCCESS) {

@@ -1,7 +1,7 @@
-/* hook_stream_memory.c - stream-ordered memory and the pools it comes from.
+/* hook_stream_memory.c - stream-ordered memory and its pools.
  *
- * Charged is what the driver has reserved for a pool (pools.h). A pool may shrink when the device catches up, so the
- * functions that wait for that are here too.
+ * The driver's reservation for a pool is charged (pools.h). A pool may shrink when the device catches up, so the
+ * functions that wait for the device are here too.
  */
 #include "devices.h"
 #include "charge.h"
@@ -16,14 +16,14 @@ struct free_call {
     CUstream stream;
 };
 
-/* An allocation recorded into a graph takes memory when that graph is launched: graphs.h. */
+/* Return 1 under capture: the graph takes the memory when it is launched (graphs.h). */
 static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
 {
     int status = 0;
     return cuda->cuStreamIsCapturing && cuda->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
-/* A call to the driver, to be made when it is paid for. */
+/* A call to the driver, made once it is paid for. */
 struct call {
     allocate_async async;
     allocate_from_pool from_pool;
@@ -39,7 +39,7 @@ static CUresult make_call(void *argument, CUdeviceptr *out)
                        : call->from_pool(out, call->bytes, call->pool, call->stream);
 }
 
-/* Allocate from `call->pool`, which lies on `ordinal` unless it is known better. */
+/* Allocate from `call->pool`, which is on `ordinal` unless its device is known. */
 static CUresult allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct call *call, CUdevice ordinal,
                          CUdeviceptr *out)
 {
@@ -121,7 +121,7 @@ static CUresult give_back(free_async real, CUdeviceptr address, CUstream stream)
 {
     struct free_call call = {.real = real, .stream = stream};
     if (vgpu_process() && is_recorded(vgpu_world->cuda(), stream)) {
-        return real(address, stream); /* a node of the graph; nothing is freed now */
+        return real(address, stream); /* it becomes a node of the graph; nothing is freed now */
     }
     return vgpu_charge_free(vgpu_process(), vgpu_world->cuda(), address, make_free, &call);
 }
@@ -138,7 +138,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
     return cuda && cuda->cuMemFreeAsync_ptsz ? give_back(cuda->cuMemFreeAsync_ptsz, address, stream) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* After everything that may make a pool shrink. */
+/* Reconcile after every call that may make a pool shrink. */
 static CUresult reconciled(const struct vgpu_cuda *cuda, CUresult result)
 {
     struct vgpu_process *p = vgpu_process();
@@ -148,7 +148,7 @@ static CUresult reconciled(const struct vgpu_cuda *cuda, CUresult result)
     return result;
 }
 
-/* Remember where a pool's memory lies. One that is not remembered counts for the device of the stream. */
+/* Record the device of a pool's memory. An unrecorded pool counts for the device of the stream. */
 static void learn(CUmemoryPool handle, int ordinal)
 {
     struct vgpu_process *p = vgpu_process();
@@ -173,7 +173,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     CUresult result = cuda->cuMemPoolCreate(out, props);
-    /* Managed memory counts wherever it prefers to lie: for the device of the stream. */
+    /* Managed memory counts for the device of the stream, wherever it prefers to be. */
     if (result == CUDA_SUCCESS && props->alloc_type == PINNED) {
         learn_by_location(cuda, *out, props->location_type, props->location_id);
     }
@@ -188,7 +188,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (!cuda || !cuda->cuMemPoolDestroy) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    /* Forgotten first: its handle may be another thread's new pool as soon as the driver has destroyed it. */
+    /* Forget it before the call: once the driver has destroyed the pool, another thread's new pool may get its handle. */
     int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_POOL, (uintptr_t)pool, &known);
     if (!was_known) {
         return cuda->cuMemPoolDestroy(pool);

@@ -1,13 +1,13 @@
-/* hook_usage.c - NVML's queries of utilisation: this container's, in its own terms. 100 % is the whole slice. */
+/* hook_usage.c - NVML's queries of utilisation, answered for this container; 100 % is the whole slice. */
 #include <stdlib.h>
 
 #include "launch.h"
 #include "usage.h"
 
-#define RETRIES 4 /* times, of a list that grows meanwhile */
-#define MORE 16     /* entries beyond the length that it had */
+#define RETRIES 4 /* attempts, for a list that grows meanwhile */
+#define MORE 16     /* entries beyond the list's former length */
 
-/* Samples no further apart than this are of one moment. */
+/* Samples this close together belong to one moment. */
 #define SAME_US UINT64_C(1100000)
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
@@ -19,7 +19,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     }
     nvmlReturn_t result = nvml->nvmlDeviceGetUtilizationRates(device, out);
     if (result != NVML_SUCCESS || !p || !nvml->nvmlDeviceGetProcessUtilization || !vgpu_usage_is_known(p)) {
-        return result; /* own and others' use cannot be distinguished: the device's is shown */
+        return result; /* our own use cannot be told from others', so the device's is shown */
     }
     nvmlProcessUtilizationSample_t samples[256];
     unsigned count = sizeof samples / sizeof samples[0], sum = 0, memory = 0;
@@ -58,7 +58,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     for (int i = 0; i < RETRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
         unsigned most = had + MORE;
         free(all);
-        all = calloc(most, sizeof *all); /* the caller's own memory never holds a neighbour */
+        all = calloc(most, sizeof *all); /* read into our own memory, so that the caller never sees a neighbour */
         if (!all) {
             return NVML_ERROR_MEMORY;
         }

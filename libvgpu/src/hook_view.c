@@ -1,4 +1,4 @@
-/* hook_view.c - CUDA's queries of memory: the slice. */
+/* hook_view.c - CUDA's queries of memory, answered for the slice. */
 #include "devices.h"
 #include "exports.h"
 #include "overhead.h"
@@ -10,7 +10,7 @@ static unsigned narrow(uint64_t bytes)
     return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
 }
 
-/* Change what the driver returned for the current device. A NULL pointer stays the driver's business. */
+/* Adjust the driver's result for the current device. The driver handles NULL pointers. */
 static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, size_t *total)
 {
     struct vgpu_process *p = vgpu_process();
@@ -20,7 +20,7 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
         return cuda->cuMemGetInfo_v2 ? cuda->cuMemGetInfo_v2(free_bytes, total) : CUDA_ERROR_NOT_SUPPORTED;
     }
     vgpu_pools_reconcile(p, cuda);
-    vgpu_overhead_grew(p); /* who asks gets the newest figure there is */
+    vgpu_overhead_grew(p); /* the caller gets the newest figure */
     vgpu_overhead_look(p, cuda);
     vgpu_exports_reclaim(p);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);

@@ -11,7 +11,7 @@
 
 #include "vgpu_abi.h"
 
-enum { MOST_AUXV = 64 }; /* entries; a kernel gives about twenty */
+enum { MOST_AUXV = 64 }; /* entries; a kernel has about twenty */
 
 #define LOW(bits) ((UINT64_C(1) << (bits)) - 1)
 
@@ -27,7 +27,7 @@ struct stat_line {
     uint64_t start_time;
 };
 
-/* Read /proc/<who>/stat; -1 when it cannot be read. */
+/* Read /proc/<who>/stat; return -1 if it cannot be read. */
 static int read_stat(const char *who, struct stat_line *out)
 {
     char path[48], text[1024];
@@ -39,7 +39,7 @@ static int read_stat(const char *who, struct stat_line *out)
     ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
     text[got > 0 ? got : 0] = '\0';
-    /* Fields are counted from the last ')': the name before it may hold anything. */
+    /* Count fields from the last ')', because the name before it may contain anything. */
     char *at = strrchr(text, ')');
     if (!at || at[1] != ' ') {
         return -1;
@@ -117,7 +117,7 @@ int vgpu_identity_is_dead(uint64_t owner, const struct vgpu_identity *self)
     uint64_t space = owner >> VGPU_OWNER_PID_BITS & LOW(VGPU_OWNER_NS_BITS);
     uint64_t start = owner >> (VGPU_OWNER_PID_BITS + VGPU_OWNER_NS_BITS) & LOW(VGPU_OWNER_START_BITS);
     if (space != (self->pid_namespace & LOW(VGPU_OWNER_NS_BITS))) {
-        return 0; /* its pid means nothing here; the agent can judge it */
+        return 0; /* its pid is from another namespace; the agent can check it */
     }
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
         return 1;
@@ -126,11 +126,11 @@ int vgpu_identity_is_dead(uint64_t owner, const struct vgpu_identity *self)
     struct stat_line line = {0};
     snprintf(name, sizeof name, "%u", (unsigned)pid);
     if (read_stat(name, &line) != 0) {
-        return 0; /* it exists, but /proc hides it */
+        return 0; /* the process exists, but /proc hides it */
     }
     if (start && (line.start_time & LOW(VGPU_OWNER_START_BITS)) != start) {
-        return 1; /* the pid was given to another process */
+        return 1; /* the pid now belongs to another process */
     }
-    /* A zombie holds no memory, unless it is a leader whose other threads still run. */
+    /* A zombie has no memory, unless it is a leader whose other threads still run. */
     return (line.state == 'Z' || line.state == 'X') && line.threads <= 1;
 }

@@ -25,7 +25,7 @@ static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int 
 
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
 {
-    /* A page that grants nothing (any more) does not free the device: what ran goes on as before, what is new crawls. */
+    /* A page that no longer grants anything does not free the device: running programs continue, new ones crawl. */
     struct vgpu_share otherwise = {.percent = 1, .always = 1};
     struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire);
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
@@ -69,7 +69,7 @@ static struct vgpu_share share_of(void *owner, int ordinal)
     return vgpu_share_of(owner, ordinal);
 }
 
-/* The bucket of a device lies in the region; where there is none, this process has one of its own. */
+/* Return the device's bucket in the region, or the process's own one if there is no region. */
 static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
     struct vgpu_process *p = owner;
@@ -80,7 +80,7 @@ static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
     return &atomic_load_explicit(&p->throttle, memory_order_acquire)->own[ordinal];
 }
 
-/* Whichever processes use them: the ranks of a job have a device each. */
+/* Return the buckets of other devices, whichever processes use them: each rank of a job has a device. */
 static struct vgpu_region_bucket *peer_of(void *owner, int ordinal, unsigned n)
 {
     struct vgpu_process *p = owner;
@@ -129,7 +129,7 @@ static struct vgpu_throttle *throttle_of(struct vgpu_process *p)
     return throttle;
 }
 
-/* Is there a device of this process with a share to keep? */
+/* Return 1 if this process has a device with a share to enforce. */
 static int anything_limited(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     int count = atomic_load_explicit(&p->device_count, memory_order_relaxed);
@@ -153,7 +153,7 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
 {
     uint32_t page = vgpu_page_seq(p);
     if (vgpu_hand.process != p->cookie || vgpu_hand.page != page) {
-        /* New to this thread, or the page has changed. Who launches is a process of the container, and has a slot. */
+        /* New to this thread, or the page has changed. A process that launches belongs to the container and has a slot. */
         vgpu_process_slot(p);
         if (!anything_limited(p, cuda)) {
             static const _Atomic uint32_t no_page;

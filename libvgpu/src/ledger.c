@@ -2,7 +2,7 @@
 
 #include <stdatomic.h>
 
-/* The region is plain integers in the ABI; every access to a word that others touch goes through these. */
+/* The ABI defines the region as plain integers; words that other processes touch are always accessed atomically. */
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
 typedef _Atomic uint16_t quarterword;
@@ -36,7 +36,7 @@ uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column)
     return sum;
 }
 
-/* Only for the process that holds the right to this slot. */
+/* Only the process that owns the right to this slot may call this. */
 static void empty(struct vgpu_region_slot *slot)
 {
     atomic_store((word *)&slot->layout_owner, 0);
@@ -52,7 +52,7 @@ static void empty(struct vgpu_region_slot *slot)
     atomic_store((halfword *)&slot->host_pid, 0);
 }
 
-/* Only for the process that holds the right to this slot of a dead one: leave only what was exported. 1 when anything is. */
+/* Keep only what was exported; return 1 if there is anything. Only the process with the right to a dead slot may call this. */
 static int strip(struct vgpu_region_slot *slot)
 {
     int left = 0;
@@ -69,7 +69,7 @@ static int strip(struct vgpu_region_slot *slot)
     return left;
 }
 
-/* The process still runs, but not the program that held this: its exec gave everything back. */
+/* Return 1 if the process runs, but exec has replaced the program that held this and so released everything. */
 static int was_replaced(const struct vgpu_region_slot *slot, uint64_t owner, const struct vgpu_identity *self)
 {
     uint64_t layout = atomic_load((const word *)&slot->layout);
@@ -84,10 +84,11 @@ static int was_replaced(const struct vgpu_region_slot *slot, uint64_t owner, con
     return now && now != layout;
 }
 
-/* Take the right to a slot of the dead from `owner`, and empty it but for what others have open. 0: another was first. */
+/* Take the right to a dead process's slot from `owner`, and empty it except for what others have open. Return 0 if another
+ * process was first. */
 static int clear(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t owner, uint64_t me, int *kept)
 {
-    /* A reaper that died half-way is itself a dead owner: the next one starts over. */
+    /* A reaper that died half-way is itself a dead owner, so the next one starts over. */
     if (!atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
         return 0;
     }
@@ -121,7 +122,7 @@ static int reap_once(struct vgpu_region *region, const struct vgpu_identity *sel
 int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self)
 {
     int kept, count = reap_once(region, self, &kept);
-    /* Who had it open may have been dead too, and found only afterwards. */
+    /* The process that had it open may be dead as well, and may have been found only afterwards. */
     return kept && !vgpu_ledger_imports(region) ? count + reap_once(region, self, &kept) : count;
 }
 
@@ -152,7 +153,7 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
         uint64_t owner = atomic_load((word *)&past->owner);
         int kept;
         if (owner == me && was_replaced(past, owner, self)) {
-            clear(region, past, owner, me, &kept); /* this process before its exec: the driver took everything back */
+            clear(region, past, owner, me, &kept); /* this process before its exec; the driver freed everything */
         }
     }
     struct vgpu_region_slot *slot = claim(region, me);
@@ -166,7 +167,7 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
         slot->pid = self->pid;
         slot->registered_ns = vgpu_world->now().ns;
         atomic_store((word *)&slot->layout, self->layout);
-        atomic_store((word *)&slot->layout_owner, me); /* last: until then no process compares */
+        atomic_store((word *)&slot->layout_owner, me); /* last: no process compares layouts before this */
     }
     return slot;
 }
@@ -181,7 +182,7 @@ uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column)
     return units * VGPU_MANAGED_UNIT;
 }
 
-/* Is all that is charged, the newest included, within the budget? */
+/* Return 1 if everything charged, the newest charge included, is within the budget. */
 static int fits(const struct vgpu_region *region, unsigned column, uint64_t sum, struct vgpu_budget budget)
 {
     if (sum > budget.device) {
@@ -231,8 +232,8 @@ static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_reg
     if (try_once(region, mine, column, bytes, budget)) {
         return 1;
     }
-    /* Someone else may just be taking an amount back that did not fit either. Waits differ between
-     * processes so that the same two do not meet again. */
+    /* Another process may be taking back an amount that did not fit either. Waits differ between processes, so that the same
+     * two do not collide again. */
     vgpu_world->sleep_for(1000 + (uint64_t)self->pid % 16 * 1000);
     return try_once(region, mine, column, bytes, budget) ||
            (vgpu_ledger_reap(region, self) && try_once(region, mine, column, bytes, budget));
@@ -241,7 +242,7 @@ static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_reg
 int vgpu_ledger_reserve(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                         unsigned column, uint64_t bytes, struct vgpu_budget budget)
 {
-    /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
+    /* A single word must never wrap, so amounts above the limit or half the address space are refused without trying. */
     return bytes <= budget.device && bytes <= UINT64_MAX / 2 && persist(try_charge, region, mine, self, column, bytes, budget);
 }
 

@@ -30,7 +30,7 @@ static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *nam
     const char *strings = NULL;
     const uint32_t *table = NULL;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        /* glibc relocates these in place; an address below the load address has not been. */
+        /* glibc relocates these in place; an address below the load address is not relocated yet. */
         ElfW(Addr) at = dynamic->d_un.d_ptr < base ? base + dynamic->d_un.d_ptr : dynamic->d_un.d_ptr;
         if (dynamic->d_tag == DT_SYMTAB) {
             symbols = (const ElfW(Sym) *)at;
@@ -116,7 +116,7 @@ vgpu_dlsym vgpu_loader_dlsym(void)
 
 static void *open_library(const char *name, int flags)
 {
-    static void *_Atomic found; /* not imported: its symbol version is newer than the oldest glibc we load on */
+    static void *_Atomic found; /* looked up at run time: its symbol version is newer than the oldest glibc we support */
     void *at = atomic_load_explicit(&found, memory_order_relaxed);
     if (!at) {
         vgpu_dlsym find = vgpu_loader_dlsym();
@@ -213,7 +213,7 @@ static const struct entry nvml_entries[] = {
 };
 
 struct library {
-    const char *behind_shadow; /* what shadow.c calls the driver; NULL: has no shadow */
+    const char *behind_shadow; /* the name by which shadow.c calls the driver; NULL if it has no shadow */
     const char *soname;
     const struct entry *entries;
     size_t count, bytes;
@@ -230,7 +230,7 @@ static struct library nvml_library = {.soname = "libnvidia-ml.so.1",
                                       .count = sizeof nvml_entries / sizeof nvml_entries[0],
                                       .bytes = sizeof(struct vgpu_nvml)};
 
-/* With a shadow in place the driver's own name leads to the shadow, and from there back to us. */
+/* With a shadow in place, the driver's own name leads to the shadow, and from there back to us. */
 static void *open_driver(const struct library *library, int may_load)
 {
     void *handle = open_library(library->soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -241,8 +241,8 @@ static void *open_driver(const struct library *library, int may_load)
     return behind ? behind : handle;
 }
 
-/* A table is filled aside and published whole, so this needs no lock that a fork could leave held. The library
- * is never closed again: hooks keep pointers into it. */
+/* Fill a table aside and publish it whole, so that no lock is needed that a fork could leave held. The library is never
+ * closed, because hooks keep pointers into it. */
 static const void *table_of(struct library *library, int may_load)
 {
     void *table = atomic_load_explicit(&library->table, memory_order_acquire), *seen = NULL;

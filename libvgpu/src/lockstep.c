@@ -1,9 +1,9 @@
 #include "lockstep.h"
 
-#define LEAST_NS UINT64_C(50000)           /* of a wait that is worth it */
-#define FOR_NOW_NS UINT64_C(60000000000)   /* what was seen to wait will do so again */
+#define LEAST_NS UINT64_C(50000)           /* shortest wait that is worth it */
+#define FOR_NOW_NS UINT64_C(60000000000)   /* a program that was seen to wait is expected to do so again for this long */
 
-/* Is another device of the container limited and in use? */
+/* Return 1 if another device of the container is limited and in use. */
 static int has_limited_peer(const struct vgpu_throttle *throttle, int ordinal, struct vgpu_instant now)
 {
     const struct vgpu_region_bucket *peer;

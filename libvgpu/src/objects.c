@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What shares one place a handle. */
+/* Return the family: kinds that share handles. */
 static enum vgpu_kind family_of(uint32_t kind)
 {
     return kind == VGPU_KIND_POOLED || kind == VGPU_KIND_MANAGED ? VGPU_KIND_MEMORY : (enum vgpu_kind)kind;
@@ -24,7 +24,7 @@ static struct vgpu_stripe *stripe_of(struct vgpu_objects *objects, uint64_t hash
     return &objects->stripes[hash % VGPU_STRIPES];
 }
 
-/* First place to look at; the low bits already chose the stripe. */
+/* Return the first place to look at; the low bits have already chosen the stripe. */
 static size_t home_of(const struct vgpu_stripe *stripe, uint64_t hash)
 {
     return (size_t)(hash >> 6) & (stripe->room - 1);
@@ -87,7 +87,7 @@ int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object)
     return vgpu_objects_replace(objects, object, &old) < 0 ? -1 : 0;
 }
 
-/* Close the gap at `hole`: later members of the run move up when their home allows it. */
+/* Close the gap at `hole`: later members of the run move up if their home allows it. */
 static void erase(struct vgpu_stripe *stripe, size_t hole)
 {
     size_t mask = stripe->room - 1;

@@ -10,10 +10,10 @@
 
 #define LOOK_EVERY_NS UINT64_C(100000000)
 #define LOOK_SELDOM_NS UINT64_C(5000000000)
-#define LOOK_ANYWAY 256 /* allocations */
-/* Looking may take this part of the time. */
+#define LOOK_ANYWAY 256 /* allocations after which it looks in any case */
+/* Looking may take one part in this many of the time. */
 #define LOOK_SHARE 100
-/* Inode of a kernel's first pid namespace, always. */
+/* The inode of a kernel's first pid namespace, which is constant. */
 #define FIRST_NAMESPACE UINT64_C(0xeffffffc)
 
 typedef _Atomic uint64_t word;
@@ -33,7 +33,7 @@ static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
     return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Bytes of a device that this process holds by NVML. 0 when it does not report it. */
+/* Read from NVML how many bytes of a device this process holds. Return 0 if NVML does not report it. */
 static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, uint32_t pid, uint64_t *out)
 {
     const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
@@ -47,13 +47,13 @@ static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, u
         return 0;
     }
     if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
-        memcpy(uuid, "MIG", 3); /* an instance: CUDA's bytes name either kind */
+        memcpy(uuid, "MIG", 3); /* an instance; CUDA's bytes name either kind */
         if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
             return 0;
         }
     }
     nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, NULL);
-    count += 16; /* more may start meanwhile */
+    count += 16; /* room for processes that start meanwhile */
     nvmlProcessInfo_t *list = calloc(count, sizeof *list);
     if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, list) == NVML_SUCCESS) {
         for (unsigned i = 0; i < count; i++) {
@@ -67,7 +67,7 @@ static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, u
     return known;
 }
 
-/* Under the device's lock: what the overhead really is. 0 when that cannot be measured. */
+/* Under the device's lock: measure the real overhead. Return 0 if that is not possible. */
 static int measure(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
                    const struct vgpu_overhead *over, uint64_t *out)
 {
@@ -77,7 +77,7 @@ static int measure(struct vgpu_process *p, const struct vgpu_device *device, str
         if (!figure_of(p, device, host_pid(p, slot), &figure)) {
             return 0;
         }
-        /* Other threads at work change both; a figure that belongs to neither moment is of no use. */
+        /* Other threads may change both amounts meanwhile; a figure that mixes two moments is useless. */
         if (atomic_load(used) == before && before >= over->charged) {
             uint64_t memory = before - over->charged;
             *out = figure > memory ? figure - memory : 0;
@@ -116,7 +116,7 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int or
     return 1;
 }
 
-/* What a context costs, as far as this container has learned or its page has it. */
+/* Return the cost of a context as this container has learned it, or as its page says. */
 static uint64_t known_cost(struct vgpu_process *p, const struct vgpu_device *device, int ordinal)
 {
     uint64_t seen = atomic_load((const word *)&p->region->columns[device->column].context_bytes);
@@ -141,11 +141,11 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     }
     const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, ordinal);
     if (!device) {
-        return CUDA_SUCCESS; /* no such device: the driver's error */
+        return CUDA_SUCCESS; /* no such device: the driver returns its own error */
     }
     struct vgpu_region_slot *slot = device->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!slot) {
-        return CUDA_SUCCESS; /* memory will be denied; a context by itself may be made, as where nothing is granted */
+        return CUDA_SUCCESS; /* memory will be denied; a context alone may be created, as where nothing is granted */
     }
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
@@ -160,7 +160,7 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     return CUDA_SUCCESS;
 }
 
-/* Starting NVML takes its time, which a program that just starts shall not wait for. */
+/* Postpone NVML: starting it takes time, and a program that is just starting must not wait for it. */
 static void look_later(struct vgpu_process *p)
 {
     struct vgpu_instant never = {0};
@@ -183,13 +183,14 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
     struct vgpu_overhead *over = &p->overheads[it->ordinal];
     if (!measure(p, device, slot, over, &real)) {
-        vgpu_overhead_grew(p); /* later, when the agent has written our host PID */
+        vgpu_overhead_grew(p); /* later, once the agent has written our host PID */
         return CUDA_SUCCESS;
     }
     if (!over->contexts) {
         learn(p, device, real > it->before ? real - it->before : 0);
     }
-    /* Never lowered by a figure: what other threads have reserved and not got yet would be taken for overhead that shrank. */
+    /* A figure never lowers the charge: reservations of other threads that are not used yet would look like shrinking
+     * overhead. */
     if (real > over->charged && vgpu_limit(p, device->uuid, it->ordinal) &&
         !raise_to(p, cuda, it->ordinal, device, slot, over, real)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -233,7 +234,7 @@ void vgpu_overhead_grew(struct vgpu_process *p)
     atomic_store_explicit(&p->overhead_due, 1, memory_order_relaxed);
 }
 
-/* One device: what is there is charged, whether it fits or not. */
+/* Look at one device. Whatever it holds is charged, even beyond the limit. */
 static int look(struct vgpu_process *p, int ordinal)
 {
     struct vgpu_overhead *over = &p->overheads[ordinal];
@@ -241,7 +242,7 @@ static int look(struct vgpu_process *p, int ordinal)
     uint64_t real = 0;
     int known = 1;
     if (!vgpu_calm_try(&over->lock)) {
-        return 0; /* a context is being made, which may take long: no allocation waits for that */
+        return 0; /* a context is being created, which may take long; no allocation waits for that */
     }
     if (over->contexts && atomic_load_explicit(&device->known, memory_order_acquire)) {
         struct vgpu_region_slot *slot = vgpu_process_slot(p);
@@ -250,7 +251,7 @@ static int look(struct vgpu_process *p, int ordinal)
             vgpu_ledger_add(slot, (unsigned)device->column, real - over->charged);
             book(device, slot, over, real);
             if (over->contexts == 1) {
-                learn(p, device, real); /* the next process here will load the same modules, most likely */
+                learn(p, device, real); /* the next process here will probably load the same modules */
             }
         }
     }
@@ -261,7 +262,7 @@ static int look(struct vgpu_process *p, int ordinal)
 void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
-    /* Kernels are loaded when they are first launched, which no hook observes: so the figure is read now and then in any case. */
+    /* Kernels are loaded at their first launch, which no hook sees, so the figure is read now and then in any case. */
     if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) &&
         vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
@@ -272,14 +273,14 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
     }
     struct vgpu_instant now = vgpu_world->now();
     if (vgpu_is_before(now, next) || !atomic_compare_exchange_strong(&p->overhead_next, &next, vgpu_at(UINT64_MAX))) {
-        return; /* too soon, or another thread is at it */
+        return; /* too soon, or another thread is doing it */
     }
     atomic_store(&p->overhead_due, 0);
     int known = 1;
     for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
         known &= look(p, i);
     }
-    /* A figure that does not come is asked for less and less; a driver that is slow to answer is not asked much. */
+    /* Ask less and less often for a figure that never comes, and seldom if the driver answers slowly. */
     vgpu_duration took = vgpu_between(now, vgpu_world->now()), wait = atomic_load(&p->overhead_wait);
     wait = known ? LOOK_EVERY_NS : wait < LOOK_EVERY_NS ? LOOK_EVERY_NS : wait > LOOK_SELDOM_NS / 2 ? LOOK_SELDOM_NS : wait * 2;
     atomic_store(&p->overhead_wait, wait);

@@ -1,10 +1,10 @@
 #include "overlap.h"
 
-#define PAIRS_FADE (1.0 / 32)    /* of what was seen before, with each pair */
-#define SINGLES_FADE (1.0 / 256) /* with each single */
-#define DOUBT_NS 1e6             /* of kernels that are taken for one after the other */
-#define FADE_EVERY_NS UINT64_C(100000000) /* a part of 512 */
-#define LEAST_PART 0.02          /* of all launches that must be measured to judge by chance */
+#define PAIRS_FADE (1.0 / 32)    /* share of the past forgotten with each pair */
+#define SINGLES_FADE (1.0 / 256) /* the same with each single */
+#define DOUBT_NS 1e6             /* uncertainty in deciding that two kernels ran one after the other */
+#define FADE_EVERY_NS UINT64_C(100000000) /* time after which a part in 512 is forgotten */
+#define LEAST_PART 0.02          /* least share of launches that must be measured to judge by chance */
 
 void vgpu_overlap_charged(struct vgpu_overlap *o, uint64_t ns)
 {
@@ -17,7 +17,7 @@ void vgpu_overlap_launched(struct vgpu_overlap *o, uintptr_t stream)
     o->streams[o->launches++ % VGPU_OVERLAP_STREAMS] = stream;
 }
 
-/* How many streams are in use: 1 / (sum of the squares of their parts). One that is seldom used hardly counts. */
+/* Return the number of streams in use: 1 / (sum of the squares of their shares). A stream that is seldom used hardly counts. */
 static double streams_in_use(const struct vgpu_overlap *o)
 {
     unsigned n = o->launches < VGPU_OVERLAP_STREAMS ? o->launches : VGPU_OVERLAP_STREAMS, pairs = 0;
@@ -44,8 +44,8 @@ static double waited(const struct vgpu_overlap_run *r)
     return r->to_ns - r->from_ns - r->cost_ns;
 }
 
-/* For how long both ran: in part of the time that is common to them one may have waited for the other. What both waited for, they
- * waited for together: a neighbour's timeslice interrupts all kernels of the process. */
+/* Return the time during which both ran; in a part of it one may have waited for the other. Anything that both waited for,
+ * they waited for together: a neighbour's timeslice interrupts all kernels of the process. */
 static double common(const struct vgpu_overlap_run *a, const struct vgpu_overlap_run *b)
 {
     double from = a->from_ns > b->from_ns ? a->from_ns : b->from_ns, to = a->to_ns < b->to_ns ? a->to_ns : b->to_ns;

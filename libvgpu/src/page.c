@@ -19,14 +19,14 @@ int vgpu_uuid_same(const char *a, const char *b)
     return strncasecmp(vgpu_uuid_tail(a), vgpu_uuid_tail(b), VGPU_UUID_BYTES - 4) == 0;
 }
 
-/* The values of one stable read of the page. */
+/* The values from one consistent read of the page. */
 struct reading {
-    struct vgpu_limits limits; /* of the device asked for */
+    struct vgpu_limits limits; /* of the requested device */
     uint64_t host_limit;
     int unlimited;
 };
 
-/* The writer may be at work while we read; whether to believe it is decided afterwards, by the sequence number. */
+/* The writer may be active while we read. The sequence number decides afterwards if the values are valid. */
 static uint32_t read32(const uint32_t *at)
 {
     return atomic_load_explicit((const _Atomic uint32_t *)at, memory_order_relaxed);
@@ -74,7 +74,7 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
     return reading;
 }
 
-/* `seen`, where it is not NULL, gets the sequence of what was read; 0: the page could not be read. */
+/* If `seen` is not NULL, store the sequence of the values in it, or 0 if the page could not be read. */
 static struct reading read_stable(const struct vgpu_page *page, const char *uuid, uint32_t *seen)
 {
     const _Atomic uint32_t *seq = (const _Atomic uint32_t *)&page->seq;
@@ -108,12 +108,12 @@ struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uu
     return read_stable(page, uuid, NULL).limits;
 }
 
-/* Stores that release and loads that acquire instead of fences, which thread sanitizers do not know. */
+/* Use release stores and acquire loads and no fences, because thread sanitizers do not understand fences. */
 static void keep(struct vgpu_kept_limits *kept, const struct vgpu_limits *limits, uint32_t seq)
 {
     uint32_t version = atomic_load_explicit(&kept->version, memory_order_relaxed);
     if (version % 2 || !atomic_compare_exchange_strong(&kept->version, &version, version + 1)) {
-        return; /* another thread is at it */
+        return; /* another thread is doing it */
     }
     atomic_store_explicit(&kept->page_seq, seq, memory_order_release);
     atomic_store_explicit(&kept->limit, limits->limit, memory_order_release);

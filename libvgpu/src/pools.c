@@ -6,12 +6,12 @@
 #include "devices.h"
 #include "ledger.h"
 
-/* The guess before anything is known. */
+/* The guess until a chunk has been seen. */
 #define CHUNK (UINT64_C(32) << 20)
 
 enum { RESERVED_CURRENT = 5, USED_CURRENT = 7 };
 
-/* The same questions about the memory of graphs. */
+/* The same attributes for the memory of graphs. */
 enum { GRAPHS_USED_CURRENT = 0, GRAPHS_RESERVED_CURRENT = 2 };
 
 static int read_attribute(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int attribute, uint64_t *out)
@@ -24,7 +24,7 @@ static int read_attribute(const struct vgpu_cuda *cuda, const struct vgpu_pool *
     return cuda->cuMemPoolGetAttribute && cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
 }
 
-/* Under the pool's lock. */
+/* The caller holds the pool's lock. */
 static void set_charged(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t bytes)
 {
     if (!pool->charged && bytes) {
@@ -35,7 +35,7 @@ static void set_charged(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t
     pool->charged = bytes;
 }
 
-/* Under the pool's lock: one try to charge up to `bytes` in all. */
+/* Under the pool's lock: try once to charge up to `bytes` in all. */
 static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     const struct vgpu_device *device = vgpu_device_of_ordinal(p, cuda, pool->ordinal);
@@ -56,7 +56,8 @@ static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t by
     }
 }
 
-/* Under the pool's lock. What the driver does not report, of a destroyed pool for one, stays charged to the last allocation. */
+/* Under the pool's lock: charge what the pool has. If the driver does not report it, as for a destroyed pool, everything
+ * stays charged up to the last allocation. */
 static void reconcile(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
@@ -105,8 +106,8 @@ struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal)
     return find_or_make(p, VGPU_KIND_GRAPHS, (uint64_t)ordinal, (struct vgpu_pool){.of_graphs = 1, .ordinal = ordinal});
 }
 
-/* Pools grow by whole chunks, whose size the driver does not report. Where one grew by more than it was asked for, the
- * chunk divides that growth. */
+/* Learn the chunk size. Pools grow by whole chunks, whose size the driver does not report. If a pool grew by more than was
+ * requested, the chunk divides that growth. */
 static void learn_chunk(struct vgpu_process *p, const struct vgpu_pool *pool, uint64_t reserved)
 {
     uint64_t a = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
@@ -126,9 +127,9 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
     return (bytes + chunk - 1) / chunk * chunk;
 }
 
-/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. The bare amount is
- * tried only while no chunk was ever seen: what the driver then takes beyond it is found, and given back, afterwards.
- * Not for graphs: what has been launched cannot be taken back. */
+/* Under the pool's lock: charge the growth that an allocation will cause, or nothing if the pool has room. The bare amount is
+ * tried only until a chunk has been seen; if the driver takes more, that is found and returned afterwards. Graphs are
+ * excluded, because a launch cannot be undone. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     uint64_t used = 0, least = vgpu_ledger_rounded(bytes);
@@ -146,12 +147,12 @@ static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
            (!seen && !pool->of_graphs && raise_to(p, cuda, pool, pool->charged + least));
 }
 
-/* Under the pool's lock, after a successful allocation: is what the driver reserved within the limit? */
+/* Under the pool's lock, after a successful allocation: return 1 if the driver's reservation is within the limit. */
 static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     uint64_t reserved = 0;
     if (!read_attribute(cuda, pool, RESERVED_CURRENT, &reserved)) {
-        return 1; /* then what was asked for is all that is known */
+        return 1; /* then the requested amount is all that is known */
     }
     learn_chunk(p, pool, reserved);
     lower_to(p, pool, reserved);
@@ -175,8 +176,8 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
     }
 }
 
-/* 1: the lock is ours. 0: the holder has word, and reconciles in our place. The word is passed by exchanges alone: either the
- * holder's, after it dropped the lock, finds it, or ours comes later, and then finds the lock dropped. */
+/* Return 1 if we got the lock. Return 0 if the holder has been told to reconcile in our place. The message is passed by
+ * atomic exchanges: either the holder finds it after it dropped the lock, or it comes later and we find the lock free. */
 static int enter_or_leave_word(struct vgpu_pool *pool)
 {
     if (vgpu_calm_try(&pool->lock)) {
@@ -205,9 +206,9 @@ static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cud
         struct vgpu_object object = {.handle = *out, .context = pool, .kind = VGPU_KIND_POOLED};
         int displaced = is_covered(p, cuda, pool) ? vgpu_objects_replace(&p->objects, object, &request->old) : -1;
         if (displaced < 0) {
-            cuda->cuMemFree_v2(*out); /* waits for the stream, so the trim finds it unused */
+            cuda->cuMemFree_v2(*out); /* waits for the stream, so that the trim finds the memory unused */
             cuda->cuMemPoolTrimTo(pool->handle, 0);
-            *out = 0; /* or who looks at it and not at the error frees what another has by now */
+            *out = 0; /* otherwise a caller that ignores the error could free memory that is another's by now */
             result = CUDA_ERROR_OUT_OF_MEMORY;
         } else {
             request->displaced = displaced;
@@ -252,7 +253,7 @@ uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
 
 CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
-    vgpu_calm_take(&pool->lock); /* or another thread asks about a pool that is no more */
+    vgpu_calm_take(&pool->lock); /* so that no other thread queries a pool that no longer exists */
     CUresult result = cuda->cuMemPoolDestroy(pool->handle);
     if (result == CUDA_SUCCESS) {
         pool->destroyed = 1;
@@ -262,10 +263,10 @@ CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda,
     return result;
 }
 
-/* Make the driver give back what it only keeps. */
+/* Make the driver release the memory that it only caches. */
 static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
-    /* Another thread may be capturing in a mode that forbids all others such calls, and would have its capture broken. */
+    /* Another thread may be capturing in a mode that forbids such calls anywhere, and its capture would fail. */
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED,
         is_relaxed = cuda->cuThreadExchangeStreamCaptureMode && cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (pool->of_graphs && cuda->cuDeviceGraphMemTrim) {
@@ -279,9 +280,9 @@ static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct 
     }
 }
 
-/* Pools are never taken out of the list: a program has few. 1 when less is charged for them than before. A pool that another
- * thread is busy with is reconciled by that thread: no caller waits for the launch of a graph, which takes as long as its stream is
- * full. Only under pressure is there reason to wait for an allocation. */
+/* Reconcile all pools; return 1 if less is charged than before. Pools are never removed from the list, because a program has
+ * few. A pool that another thread is using is reconciled by that thread: no caller waits for the launch of a graph, which
+ * blocks as long as its stream is full. Only an allocation under memory pressure has reason to wait. */
 static int reconcile_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim)
 {
     int shrank = 0;

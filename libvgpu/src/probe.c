@@ -5,26 +5,26 @@
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define FIRST_COST_NS UINT64_C(20000000)
-#define TIMESLICE_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared device */
-#define PRIOR 0.65                        /* its part of the times of events */
-#define BLIND_NS UINT64_C(2000000000)      /* until NVML has been heard */
-#define SHORT_NS UINT64_C(1000000)          /* such kernels often run within one timeslice */
-#define SURE 8                             /* measurements that were watched */
-#define AGAIN 16                           /* after so many one is watched again */
-#define MOST_PENDING 8                       /* without an answer, at a time */
-#define AT_ONCE 4                          /* times what the device runs meanwhile */
-#define MOST_COMPARED 16                     /* others that may have kept one waiting */
-#define PAIR_NS UINT64_C(2000000)          /* launches that follow each other do so as soon as this */
+#define TIMESLICE_NS UINT64_C(3000000)          /* about the turn of one process on a shared device */
+#define PRIOR 0.65                        /* assumed share of a measured time that is the process's own */
+#define BLIND_NS UINT64_C(2000000000)      /* until the first figure from NVML */
+#define SHORT_NS UINT64_C(1000000)          /* shorter kernels often fit into one timeslice */
+#define SURE 8                             /* watched measurements needed to be sure */
+#define AGAIN 16                           /* measurements after which one is watched again */
+#define MOST_PENDING 8                       /* unanswered probes at a time */
+#define AT_ONCE 4                          /* pauses' worth of launched device time after which a launch is measured (claim) */
+#define MOST_COMPARED 16                     /* other launches that may have delayed one */
+#define PAIR_NS UINT64_C(2000000)          /* launches this close together follow each other */
 #define LOOK_NS UINT64_C(200000)
-#define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
+#define LOST_NS UINT64_C(60000000000)     /* after this time a measurement is lost */
 
 int vgpu_probe_can(const struct vgpu_cuda *cuda)
 {
     return cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
 }
 
-/* Under the lock: is it, having run, still to be compared with a second that has not? Were its events used again before, then
- * those pairs would be lost in which the first had ended when the second began. */
+/* Under the lock: return 1 if this probe has run but must still be compared with one that has not. If its events were reused
+ * earlier, we would lose the pairs in which the first kernel ended before the second began. */
 static int is_awaited(const struct vgpu_throttle *throttle, const struct vgpu_probe *first)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
@@ -37,8 +37,8 @@ static int is_awaited(const struct vgpu_throttle *throttle, const struct vgpu_pr
     return 0;
 }
 
-/* Under the lock: a pair of events of the current context, but not those of `first`. The one that has been free for longest: what
- * ended last may have kept waiting what ends next (own_time). */
+/* Under the lock: return a pair of events of the current context that are not those of `first`. Choose the one that has been
+ * free for longest, because a kernel that ended recently may have delayed the one that ends next (own_time). */
 static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, const struct vgpu_probe *first)
 {
     CUcontext context = NULL;
@@ -67,7 +67,7 @@ static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struc
     return NULL;
 }
 
-/* Under the lock: is anything measured on its way to the device? */
+/* Under the lock: return 1 if a measured launch is on its way to the device. */
 static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
@@ -79,7 +79,7 @@ static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
     return 0;
 }
 
-/* NVML has not been heard yet. */
+/* Return 1 until the first figure from NVML. */
 static int is_blind(const struct vgpu_throttle_device *device, struct vgpu_instant now)
 {
     return vgpu_between(atomic_load_explicit(&device->first_launch, memory_order_relaxed), now) < BLIND_NS;
@@ -92,7 +92,7 @@ int vgpu_probe_wants_any(const struct vgpu_throttle_device *device, const struct
            is_blind(device, now) && vgpu_cost_fit(what) > 1;
 }
 
-/* Under the lock: until NVML is heard, of launches that follow each other in different streams some are measured both. */
+/* Under the lock: until NVML reports, measure both of some launches that follow each other in different streams. */
 static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, int is_second,
                  struct vgpu_instant now)
 {
@@ -110,8 +110,9 @@ static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, st
     atomic_store_explicit(&throttle->single_stream, wants_second ? (uintptr_t)l->stream + 1 : 0, memory_order_relaxed);
 }
 
-/* A pair of events for this launch; NULL: it does not get measured. One a millisecond does, and where a thread that waited for room in
- * its queue launches much at once, one of what the device runs in four; as long as nothing but events is known, in one. */
+/* Return a pair of events for this launch, or NULL if it is not measured. A launch is measured after each pause of about a
+ * millisecond. A thread that waited for room in its queue launches many at once; then a launch is also measured each time four
+ * pauses' worth of device time has been launched, or one pause's worth while only events are known. */
 static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now, int learned)
 {
     const struct vgpu_cuda *cuda = l->cuda;
@@ -136,7 +137,7 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
         probe->is_first = !is_busy(throttle, l->ordinal);
         probe->state = VGPU_PROBE_CLAIMED;
         probe->generation++;
-        probe->ordinal = l->ordinal; /* here, not with what the launch writes: a later launch may compare with it */
+        probe->ordinal = l->ordinal; /* set here and not by the launch, because a later launch may compare with it */
         pair(throttle, l, probe, is_second, now);
     }
     vgpu_calm_drop(&throttle->lock);
@@ -157,7 +158,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
     struct vgpu_probe *probe = cost ? claim(throttle, l, now, charge->learned) : NULL;
     if (probe) {
         int mode = vgpu_capture_relax(l->cuda);
-        CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* not under the lock: a full stream blocks */
+        CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* without the lock, because a full stream blocks */
         vgpu_capture_restore(l->cuda, mode);
         if (result == CUDA_SUCCESS) {
             probe->alone = charge->alone;
@@ -185,14 +186,14 @@ struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int o
         const struct vgpu_probe *probe = &throttle->probes[i];
         if (probe->state != VGPU_PROBE_ON_ITS_WAY || !probe->alone || probe->ordinal != ordinal ||
             !(probe->runs.ns || probe->is_first)) {
-            continue; /* of one that is only claimed nothing else may be read: a launch is writing it */
+            continue; /* a claimed probe is being written by a launch; read nothing else of it */
         }
         now = vgpu_first_of(now, probe->is_first ? probe->launched : vgpu_earlier(probe->runs, VGPU_TICK_NS));
     }
     return now;
 }
 
-/* Under the lock: a launch of that moment has run. */
+/* Under the lock: a launch from that moment has run. */
 static void caught_up(struct vgpu_throttle_device *device, struct vgpu_instant launched)
 {
     struct vgpu_instant freed = atomic_load_explicit(&device->freed, memory_order_relaxed);
@@ -210,7 +211,7 @@ static void drop(struct vgpu_probe *probe)
     atomic_fetch_sub(&probe->cost->pending, 1);
 }
 
-/* Under the lock: no measurement will come. */
+/* Under the lock: no measurement will arrive. */
 static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
     if (probe->alone) {
@@ -224,8 +225,8 @@ static int is_watched(const struct vgpu_cost *cost)
     return cost && atomic_load_explicit(&cost->watched, memory_order_relaxed);
 }
 
-/* Is it to be watched which part of a kernel's time is its own? The first ones of a kind that is longer than a turn may
- * be, and some later on. */
+/* Return 1 if it is worth watching which part of a kernel's time is its own: for the first kernels of a kind that is longer
+ * than a turn, and for some later ones. */
 static int is_worth_watching(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
@@ -236,8 +237,8 @@ static int is_worth_watching(const struct vgpu_throttle_device *device, const st
     return (watched < SURE && samples < 4 * SURE) || samples % AGAIN == 0;
 }
 
-/* Beside neighbours the first measurements of a kind may hold any number of their timeslices: believe a part, and leave the
- * rest to the comparison with NVML. */
+/* Beside neighbours, the first measurements of a kind may contain any number of their timeslices. Believe a part, and leave
+ * the rest to the comparison with NVML. */
 uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost,
                              const struct vgpu_geometry *what, uint64_t ns)
 {
@@ -249,8 +250,8 @@ uint64_t vgpu_probe_believed(const struct vgpu_throttle_device *device, const st
                : ns;
 }
 
-/* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a timeslice is
- * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
+/* Return the factor for an estimate. Beside neighbours, and before NVML reports, a part of a time longer than a timeslice is
+ * taken for others'. A process that is charged too little pays later, but device time that is not used is lost. */
 double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct vgpu_cost *cost, uint64_t ns,
                          struct vgpu_instant now)
 {
@@ -261,7 +262,7 @@ double vgpu_probe_factor(const struct vgpu_throttle_device *device, const struct
                : factor;
 }
 
-/* A launch, and those behind it: two streams that meet in the middle of their chunks run side by side, too. */
+/* A launch with those behind it: two streams that meet in the middle of their chunks run side by side as well. */
 static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
 {
     double usual = (double)atomic_load(&probe->cost->ns), took = (double)probe->took_ns, from = (double)from_ms * 1e6;
@@ -269,7 +270,7 @@ static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from
     return (struct vgpu_overlap_run){probe->stream, from, from + took + behind, cost + behind};
 }
 
-/* What has run beside what. */
+/* Record what ran beside what. */
 static void compare_times(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe)
 {
     const struct vgpu_probe *first = probe->is_second ? probe->before : device->origin;
@@ -296,8 +297,8 @@ static void drop_origin(struct vgpu_throttle_device *device)
     device->origin = NULL;
 }
 
-/* Under the lock: one that has run shows what runs side by side. From when NVML is heard on it shows that, too, and what
- * events showed fades: to follow both makes a share swing. */
+/* Under the lock: a finished launch shows what runs side by side. Once NVML reports, it shows that too, and the knowledge
+ * from events fades, because following both would make a share swing. */
 static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
                           struct vgpu_instant now)
 {
@@ -315,7 +316,7 @@ static void learn_overlap(struct vgpu_throttle_device *device, const struct vgpu
     compare_times(device, cuda, probe);
 }
 
-/* For how long one that has ended kept one of another stream waiting, which took as long as it did because of that; 0: did not. */
+/* Return for how long a finished launch delayed one in another stream, which took longer because of it; 0 if it did not. */
 static vgpu_duration kept_waiting(const struct vgpu_cuda *cuda, const struct vgpu_probe *other, const struct vgpu_probe *probe)
 {
     float ms = 0;
@@ -328,9 +329,10 @@ static vgpu_duration kept_waiting(const struct vgpu_cuda *cuda, const struct vgp
     return ran < both ? ran : both;
 }
 
-/* Under the lock: what a launch took of the device. An event gets its time when its stream has come so far, and kernels that fill the
- * device do not run side by side: while one in another stream of the process ran, this one waited. `ended` have just been seen to
- * have ended, as it has; of the others those count that were so since shortly before it began. */
+/* Under the lock: return the device time of a launch. An event gets its time when its stream reaches it, and kernels that
+ * fill the device do not run side by side: while one ran in another stream of the process, this one waited. The launches in
+ * `ended` have just been seen to have ended, like this one; of the others, those count that ended shortly before it began or
+ * later. */
 static vgpu_duration own_time(const struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe,
                               struct vgpu_probe *const *ended, unsigned count)
 {
@@ -376,12 +378,12 @@ static void resolve_probe(struct vgpu_throttle *throttle, struct vgpu_probe *pro
     }
     if (kind == VGPU_WITH_OTHERS || kind == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
-        ns = ns > usual ? usual : ns; /* the rest was others' */
+        ns = ns > usual ? usual : ns; /* the rest was others' time */
     }
     ns = vgpu_probe_believed(device, probe->cost, &probe->what, ns);
     if (probe->alone) {
         double factor = vgpu_probe_factor(device, probe->cost, ns, now);
-        int beside = kind == VGPU_WATCHED || kind == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
+        int beside = kind == VGPU_WATCHED || kind == VGPU_WITH_OTHERS; /* then its charge was based on the assumed share */
         int64_t charged = beside ? (int64_t)((double)ns * factor)
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
@@ -410,7 +412,7 @@ static void note_start(struct vgpu_throttle_device *device, const struct vgpu_cu
     }
 }
 
-/* The oldest that was launched after `after`, by launch and place. */
+/* Return the oldest probe launched after `after`, by launch and place. */
 static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struct vgpu_probe *after)
 {
     struct vgpu_probe *next = NULL;
@@ -426,7 +428,7 @@ static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struc
     return next;
 }
 
-/* What has come of one that is on its way. */
+/* The state of a probe on its way. */
 enum arrival { STILL_OUT, ENDED, LOST };
 
 static enum arrival arrival_of(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe,
@@ -447,7 +449,7 @@ static enum arrival arrival_of(struct vgpu_throttle *throttle, const struct vgpu
     return ENDED;
 }
 
-/* What ended in one pass is compared together: any of it may have kept any other waiting. */
+/* Launches that ended in one pass are compared together, because any of them may have delayed any other. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_instant now)
 {
     const struct vgpu_cuda *cuda = l->cuda;
@@ -465,7 +467,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
             ended[count++] = probe;
             break;
         case LOST:
-            probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
+            probe->context = NULL; /* gone with its context: the events are no longer ours to touch */
             lose(throttle, probe);
             break;
         }
@@ -485,7 +487,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
     vgpu_capture_restore(cuda, mode);
 }
 
-/* A probe that a launch on its way has claimed loses its context, and with it its events: vgpu_throttle_end sees that. */
+/* A probe claimed by a launch on its way loses its context, and its events with it; vgpu_throttle_end handles that. */
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
 {
     vgpu_calm_take(&throttle->lock);
@@ -541,7 +543,7 @@ void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *l,
     atomic_fetch_add(&probe->cost->pending, 1);
     probe->state = VGPU_PROBE_ON_ITS_WAY;
     if (!probe->context) {
-        lose(throttle, probe); /* the context went meanwhile */
+        lose(throttle, probe); /* the context is gone */
     }
     vgpu_calm_drop(&throttle->lock);
 }

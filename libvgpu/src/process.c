@@ -59,7 +59,7 @@ struct vgpu_process *vgpu_process(void)
         }
     }
     if (!atomic_load_explicit(&kernel_wipes, memory_order_relaxed) && p->pid && p->pid != getpid()) {
-        memset((void *)p, 0, sizeof *p); /* kernels before 4.14: see the fork ourselves */
+        memset((void *)p, 0, sizeof *p); /* kernels before 4.14: detect the fork ourselves */
     }
     if (!atomic_load_explicit(&p->ready, memory_order_acquire)) {
         vgpu_calm_take(&p->lock);

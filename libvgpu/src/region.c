@@ -15,7 +15,7 @@ int vgpu_region_prepare(struct vgpu_region *region)
         return -1;
     }
     if (atomic_load_explicit(state, memory_order_acquire) == VGPU_REGION_EMPTY) {
-        /* The process that set the magic may have died right after it, so every process finishes the header. */
+        /* The process that set the magic may have died right afterwards, so every process completes the header. */
         atomic_store((_Atomic uint32_t *)&region->abi_version, VGPU_ABI_VERSION);
         atomic_store((_Atomic uint32_t *)&region->size, VGPU_REGION_BYTES);
         atomic_store((_Atomic uint32_t *)&region->slot_count, VGPU_REGION_SLOTS);

@@ -39,7 +39,7 @@ static void *function_at(const void *table, size_t offset)
     return address;
 }
 
-/* The driver's own function, NULL unless the program has loaded that driver. */
+/* Return the driver's own function, or NULL unless the program has loaded that driver. */
 static void *original(const struct vgpu_symbol *symbol)
 {
     const void *table = symbol->library == VGPU_LIBRARY_cuda ? (const void *)vgpu_loader_cuda_if_loaded()
@@ -50,7 +50,7 @@ static void *original(const struct vgpu_symbol *symbol)
 const struct vgpu_symbol *vgpu_symbol_named(const char *name)
 {
     if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v')) {
-        return NULL; /* nearly every look-up of a program ends here */
+        return NULL; /* most look-ups of a program end here */
     }
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
         if (!strcmp(vgpu_symbols[i].name, name)) {
@@ -69,7 +69,7 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
             continue;
         }
         best = best ? best : s;
-        /* Where several versions are one function, the newest that was asked for. */
+        /* If several versions share a name, choose the newest one that the caller may ask for. */
         if (!strcmp(s->base, base) && (!named || (s->since <= version && s->since > named->since))) {
             named = s;
         }
@@ -100,14 +100,14 @@ static void *own_dlvsym(void)
     return (void *)dlvsym;
 }
 
-/* The rule for dlsym and dlvsym. `natural` is what libc would answer us; for RTLD_NEXT, whose answer depends on the
- * caller, it is not used. */
+/* The rule for dlsym and dlvsym. `natural` is the answer that libc gives us. It is not used for RTLD_NEXT, whose answer
+ * depends on the caller. */
 static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, void *natural, const void *caller)
 {
     const struct vgpu_route not_ours = {0};
     void *real = original(symbol);
     if (handle == RTLD_NEXT) {
-        /* From before us the search arrives at us by itself. From behind, it would go past. */
+        /* From a caller ahead of us, the search reaches us by itself. From one behind us, it would miss us. */
         return real && vgpu_loader_is_behind_us(caller) ? (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1}
                                                         : not_ours;
     }
@@ -115,15 +115,15 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
         return (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1};
     }
     if (natural == (void *)symbol->hook && !real) {
-        /* A program that looks whether CUDA is there must not get a yes from us: what lies behind us? */
+        /* A program that checks for CUDA must not find it because of us: look only behind us. */
         return (struct vgpu_route){.answer = vgpu_loader_dlsym()(RTLD_NEXT, symbol->name), .decided = 1};
     }
     return not_ours;
 }
 
-/* A way to look names up that is itself asked for by name, as in dlsym(dlopen("libc.so.6"), "dlsym"): what libc has would
- * go past us. A library behind us that stands in for it as we do gets what libc returns: what we go on to is that library's,
- * and its own would lead back to it. `natural` is what libc would answer us, where that may be asked. */
+/* Route a look-up function that is itself looked up by name, as in dlsym(dlopen("libc.so.6"), "dlsym"): libc's own function
+ * would bypass us. A library behind us that interposes it as we do gets libc's function: ours would call that library's, and
+ * its own would lead back to it. `natural` is libc's answer to us, where libc may be asked. */
 static struct vgpu_route route_finder(void *handle, const char *name, const void *natural, const void *caller)
 {
     static const struct {

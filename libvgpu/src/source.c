@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-/* Bytes of a stand-alone setting; 0 for nonsense. */
+/* Return the bytes of a stand-alone setting, or 0 if it is malformed. */
 static uint64_t parse_limit(const char *text)
 {
     char *end;
@@ -35,7 +35,7 @@ static uint64_t parse_limit(const char *text)
     return value ? value << shift : VGPU_UNLIMITED;
 }
 
-/* Percent of a stand-alone setting; 0, no limit, for nonsense. */
+/* Return the percent of a stand-alone setting, or 0 (no limit) if it is malformed. */
 static uint32_t parse_percent(const char *text)
 {
     char *end;
@@ -60,7 +60,7 @@ static int read_cores(struct vgpu_standalone *out)
     return found;
 }
 
-/* 1 when there is any stand-alone setting. */
+/* Return 1 if there is any stand-alone setting. */
 static int read_standalone(struct vgpu_standalone *out)
 {
     const char *all = vgpu_world->env("CUDA_DEVICE_MEMORY_LIMIT"), *host = vgpu_world->env("CUDA_HOST_MEMORY_LIMIT");

@@ -4,14 +4,14 @@
 #include "probe.h"
 #include "lockstep.h"
 
-#define SLICE_NS VGPU_TICK_NS             /* of a wait; the page is read again after each */
-#define NAP_NS UINT64_C(50000)            /* shortest sleep worth the name */
-#define WATCH_NS UINT64_C(250000)         /* shortest sleep while timeslices are watched; twice that is the longest */
+#define SLICE_NS VGPU_TICK_NS             /* slice of a wait; the page is read again after each */
+#define NAP_NS UINT64_C(50000)            /* shortest useful sleep */
+#define WATCH_NS UINT64_C(250000)         /* shortest sleep while timeslices are watched; the longest is twice that */
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
-#define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
-#define SLOW_TIMES 20                     /* not again before so many times as long has passed */
-#define BACKLOG_NS UINT64_C(10000000000)  /* longer than what a program has launched ahead takes */
+#define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked less often: */
+#define SLOW_TIMES 20                     /* not again before this many times its answering time has passed */
+#define BACKLOG_NS UINT64_C(10000000000)  /* longer than the launches that a program has queued take */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)
 
 static struct vgpu_throttle_device *device_of(struct vgpu_throttle *throttle, int ordinal)
@@ -32,7 +32,7 @@ static struct vgpu_throttle_device *device_of(struct vgpu_throttle *throttle, in
     return device->bucket ? device : NULL;
 }
 
-/* What was launched unheld is not owed: until the first launch after it has run, NVML's figures prove nothing of what
+/* Launches without a limit leave no debt. Until the first launch after them has run, NVML's figures say nothing about what
  * was charged. */
 static int is_catching_up(struct vgpu_throttle_device *device, struct vgpu_instant now)
 {
@@ -40,14 +40,14 @@ static int is_catching_up(struct vgpu_throttle_device *device, struct vgpu_insta
     return freed.ns && vgpu_between(freed, now) < BACKLOG_NS;
 }
 
-/* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
+/* Without the lock, because NVML may take seconds to answer; then it is asked less often. */
 static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, int ordinal, uint32_t percent,
                     struct vgpu_instant now, vgpu_duration since_ns)
 {
     struct vgpu_measurement seen = {0};
     uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&device->bucket->calibrated_us, memory_order_relaxed);
     int known = throttle->measure && throttle->measure(throttle->owner, ordinal, since, &seen);
-    if (known && seen.stamp_us < since) { /* the clock of NVML was set back: begin anew */
+    if (known && seen.stamp_us < since) { /* NVML's clock was set back: start again */
         atomic_store_explicit((_Atomic uint64_t *)&device->bucket->calibrated_us, seen.stamp_us, memory_order_relaxed);
         vgpu_calibrate_miss(device->bucket);
         known = 0;
@@ -59,7 +59,7 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
         vgpu_calibrate_pause(&device->calibration, device->bucket, vgpu_later(end, pause));
     }
     if (!throttle->measure) {
-        seen.others = seen.neighbours = seen.others_known = 1; /* neighbours that cannot be observed are assumed */
+        seen.others = seen.neighbours = seen.others_known = 1; /* assume neighbours where they cannot be observed */
     }
     if (seen.others_known) {
         device->crowded = seen.neighbours;
@@ -86,7 +86,7 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     vgpu_calm_drop(&throttle->lock);
 }
 
-/* Book-keeping between two looks at the budget; where the lock is held, its holder does this. */
+/* Book-keeping between two looks at the budget; if the lock is held, its holder does this. */
 static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, const struct vgpu_launch *l,
                      uint32_t percent, struct vgpu_instant now, int eager)
 {
@@ -122,13 +122,13 @@ static void wait_until(struct vgpu_throttle_device *device, struct vgpu_instant 
     atomic_fetch_add_explicit((_Atomic uint64_t *)&device->bucket->waited_ns, ns, memory_order_relaxed);
 }
 
-/* What the launch costs goes into the hand, with what else of a chunk is left. */
+/* Put the cost of the launch into the hand, with the rest of a chunk. */
 static void fill(struct vgpu_hand *hand, const struct vgpu_launch *l, int64_t chunk, int64_t cost)
 {
     uint64_t key = vgpu_cost_key(l->function, l->blocks, l->threads);
     unsigned at = key >> 40 & (VGPU_HAND_COSTS - 1);
     if (chunk) {
-        hand->generation++; /* costs may have changed: look each up once more */
+        hand->generation++; /* costs may have changed: look each up again */
         hand->left_ns = (hand->left_ns > 0 ? hand->left_ns : 0) + chunk;
     }
     hand->process = l->process;
@@ -140,7 +140,7 @@ static void fill(struct vgpu_hand *hand, const struct vgpu_launch *l, int64_t ch
     hand->costs[at].ns = cost;
 }
 
-/* Leave in hand what pays for the launches before one that is drawn. 0: that is the one that was just paid. */
+/* Keep in hand what pays for the launches before one that is drawn. Return 0 if the launch just paid for is that one. */
 static int keep_back(struct vgpu_hand *hand, int64_t price, struct vgpu_instant now)
 {
     uint64_t drawn = (now.ns * UINT64_C(0x9e3779b97f4a7c15) >> 32) % ((uint64_t)(hand->left_ns / price) + 1);
@@ -162,7 +162,7 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
     hand->all_unlimited = 0;
 }
 
-/* What is known to the process and only new to this hand, since its last chunk, is paid out of the hand. */
+/* A cost that the process knows, but that this hand has not seen since its last chunk, is paid out of the hand. */
 static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_device *device, struct vgpu_hand *hand,
                  const struct vgpu_launch *l, const struct vgpu_geometry *what, struct vgpu_instant now)
 {
@@ -191,11 +191,11 @@ struct attempt {
     struct vgpu_cost *cost;
     struct vgpu_share share;
     struct vgpu_instant began;
-    vgpu_duration nap; /* until it is looked again whether the first launch of its kind has ended */
-    int probing;       /* 1: it may be measured */
+    vgpu_duration nap; /* time until it is checked again if the first launch of its kind has ended */
+    int probing;       /* 1 if it may be measured */
 };
 
-/* What the hand has of another device, share or life of the process is none of this launch's. */
+/* Drop what the hand holds for another device, share or life of the process. */
 static void take_up(struct vgpu_throttle *throttle, struct vgpu_throttle_device *device, struct vgpu_hand *hand,
                     const struct vgpu_launch *l, struct vgpu_instant now)
 {
@@ -211,7 +211,7 @@ static void take_up(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     }
 }
 
-/* 1 when the share holds now: always, or while others use the device. What ran freely before is remembered. */
+/* Return 1 if the share is enforced now: always, or while others use the device. Record launches that ran freely before. */
 static int is_held(const struct attempt *a, struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = a->device;
@@ -226,7 +226,7 @@ static int is_held(const struct attempt *a, struct vgpu_instant now)
     return held;
 }
 
-/* 1 when the launch is paid for, by itself or with a chunk for those to come; 0 after a wait. */
+/* Return 1 once the launch is paid for, alone or with a chunk for later ones; return 0 after a wait. */
 static int pay(struct attempt *a, struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = a->device;
@@ -234,17 +234,17 @@ static int pay(struct attempt *a, struct vgpu_instant now)
     uint64_t raw =
         vgpu_probe_believed(device, a->cost, &a->what, vgpu_cost_ns(&a->throttle->costs, a->cost, &a->what, now, &learned));
     if (held && !learned && a->cost && atomic_load(&a->cost->pending) && vgpu_between(a->began, now) < FIRST_NS) {
-        wait_until(device, now, vgpu_later(now, a->nap)); /* the first of its kind is still on its way */
+        wait_until(device, now, vgpu_later(now, a->nap)); /* the first launch of its kind has not ended */
         a->nap = a->nap < 8 * NAP_NS ? a->nap * 2 : a->nap;
         return 0;
     }
     double factor = vgpu_probe_factor(device, a->cost, raw, now);
     int64_t price = (int64_t)((double)raw * factor) + 1;
     if (learned && price <= a->hand->left_ns) {
-        fill(a->hand, a->launch, 0, price); /* known to the process, new to this hand */
+        fill(a->hand, a->launch, 0, price); /* known to the process, but new to this hand */
         return 1;
     }
-    int alone = !learned || price > VGPU_CHUNK_NS; /* what is left of a chunk is for kernels that are known */
+    int alone = !learned || price > VGPU_CHUNK_NS; /* the rest of a chunk is for kernels with a known cost */
     int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
     chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
     uint64_t want = (uint64_t)(alone ? price : chunk);

@@ -2,11 +2,11 @@
 
 #include <stddef.h>
 
-#define NEAR_NS 50000.0                    /* a mark that comes so soon ran in our timeslice */
+#define NEAR_NS 50000.0                    /* a mark that arrives this soon ran in our timeslice */
 #define DRIFT 1e-4                         /* between the clocks of device and host */
-#define STALE_NS UINT64_C(10000000000)     /* beyond this they are set against each other anew */
-#define ENOUGH 6                           /* looks that are enough */
-#define MOST_MADE 8                        /* of a process that changes its contexts */
+#define STALE_NS UINT64_C(10000000000)     /* beyond this, the clocks are compared again */
+#define ENOUGH 6                           /* looks needed for a result */
+#define MOST_MADE 8                        /* for a process that changes its contexts */
 
 int vgpu_timeslice_can(const struct vgpu_cuda *cuda)
 {
@@ -14,7 +14,7 @@ int vgpu_timeslice_can(const struct vgpu_cuda *cuda)
            cuda->cuCtxGetCurrent;
 }
 
-/* Another context's stream and marks are left where they are: at most MOST_MADE of a process. */
+/* Streams and marks of other contexts are left in place: at most MOST_MADE per process. */
 static int make(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontext context)
 {
     *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked = t->looked};
@@ -26,7 +26,7 @@ static int make(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontex
     return 1;
 }
 
-/* How late the newest mark was follows from the one before it and both clocks; the quickest sets the measure. */
+/* Take in the newest mark: its delay follows from the previous one and both clocks, relative to the quickest mark. */
 static void take_in(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda)
 {
     struct vgpu_instant before = t->marked[!t->newest];
@@ -52,7 +52,7 @@ void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda,
     }
     CUresult result = t->out ? cuda->cuEventQuery(t->marks[t->newest]) : CUDA_SUCCESS;
     if (result == CUDA_ERROR_NOT_READY) {
-        t->looks++; /* still others' */
+        t->looks++; /* it is still others' turn */
         return;
     }
     if (result == CUDA_SUCCESS && t->out) {
@@ -62,7 +62,7 @@ void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda,
     t->marked[t->newest] = now;
     t->out = 1;
     if (result != CUDA_SUCCESS || cuda->cuEventRecord(t->marks[t->newest], t->stream) != CUDA_SUCCESS) {
-        t->context = NULL; /* gone: neither stream nor marks are ours to touch any more */
+        t->context = NULL; /* gone: its stream and marks are no longer ours to touch */
     }
 }
 
@@ -83,6 +83,6 @@ double vgpu_timeslice_part(const struct vgpu_timeslice *t, uint32_t looks, uint3
 {
     looks = t->looks - looks;
     ours = t->ours - ours;
-    /* Never ours would mean that marks wait in line behind what they are to watch. */
+    /* If it was never our turn, the marks are queued behind the work that they should observe. */
     return looks < ENOUGH || !ours ? 0 : (double)ours / (double)looks;
 }

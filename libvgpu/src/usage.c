@@ -9,7 +9,7 @@
 
 enum { SAMPLES = 256 };
 
-/* Inode of a kernel's first pid namespace, always. */
+/* The inode of a kernel's first pid namespace, which is constant. */
 #define FIRST_NAMESPACE UINT64_C(0xeffffffc)
 #define RECENT_US UINT64_C(20000000)
 
@@ -72,7 +72,7 @@ static const struct vgpu_nvml *started(struct vgpu_process *p)
     return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
 }
 
-/* Do others have a context on the device? Also when NVML does not even show ours. */
+/* Return 1 if others have a context on the device, or if NVML does not even show ours. */
 static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device)
 {
     nvmlProcessInfo_t list[64];
@@ -94,13 +94,13 @@ static uint64_t clock_us(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* A time stamp that no clock has reached: the clock on the wall was set back since. */
+/* Return 1 for a time stamp in the future: the wall clock was set back since. */
 static int is_ahead(uint64_t stamp_us)
 {
     return stamp_us > clock_us(CLOCK_REALTIME) + 1000000 && stamp_us > clock_us(CLOCK_MONOTONIC);
 }
 
-/* NVML's time stamps are of the clock on the wall, in some versions of the monotonic one. */
+/* NVML's time stamps use the wall clock, in some versions the monotonic clock. */
 static struct vgpu_instant by_our_clock(uint64_t stamp_us)
 {
     static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC};
@@ -122,7 +122,7 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
     char uuid[VGPU_UUID_BYTES];
     nvmlDevice_t handle;
     unsigned count = SAMPLES;
-    *out = (struct vgpu_measurement){.others = 1, .neighbours = 1, .others_known = 1}; /* until the contrary is known */
+    *out = (struct vgpu_measurement){.others = 1, .neighbours = 1, .others_known = 1}; /* until proven otherwise */
     if (!device || !vgpu_process_slot(p) || !vgpu_usage_is_known(p) || !(nvml = started(p))) {
         return 0;
     }

@@ -48,7 +48,7 @@ struct vgpu_view vgpu_view_of_handle(struct vgpu_process *p, const struct vgpu_n
         return (struct vgpu_view){0};
     }
     uuid[VGPU_UUID_BYTES - 1] = '\0';
-    /* Stand-alone settings count devices: here NVML's index stands for the CUDA ordinal. */
+    /* Stand-alone settings number the devices; here NVML's index stands for the CUDA ordinal. */
     int ordinal = p->authority == VGPU_ENV && nvml->nvmlDeviceGetIndex && nvml->nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS
                       ? (int)index
                       : -1;

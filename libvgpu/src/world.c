@@ -29,7 +29,7 @@ static void sleep_for(vgpu_duration ns)
     nanosleep(&t, NULL);
 }
 
-/* Nothing in a program that runs with more rights than its caller: names of files would be the caller's to choose. */
+/* Return NULL in a program with more rights than its caller, because the caller would choose the file names. */
 static const char *env(const char *name)
 {
     return secure_getenv(name);
@@ -47,7 +47,7 @@ static void *map(const char *path, size_t bytes, enum vgpu_map how)
     if (fd < 0) {
         return NULL;
     }
-    /* Growing a file that is big enough is a no-op, so two creators cannot hurt each other. */
+    /* Growing a file that is large enough has no effect, so two creators cannot interfere. */
     off_t size = lseek(fd, 0, SEEK_END);
     if (how == VGPU_MAP_CREATE && size >= 0 && (size_t)size < bytes && ftruncate(fd, (off_t)bytes) == 0) {
         size = lseek(fd, 0, SEEK_END);
@@ -66,7 +66,7 @@ static void *map_private(size_t bytes)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* Silent unless VGPU_LOG_LEVEL is set: a library in every process has no business on its stderr. */
+/* Silent unless VGPU_LOG_LEVEL is set: a library in every process must not write to its stderr. */
 static void log_line(const char *text)
 {
     const char *level = getenv("VGPU_LOG_LEVEL");
