@@ -154,6 +154,13 @@ class Judge:
             if plural == VGPU_CLAIMS.plural:
                 self._keep(VGPUClaim.read(dict(obj)))
 
+    def free_mib(self, uuid: str) -> int:
+        """Return how much memory of a device no claim needs."""
+        return (
+            self._limit(uuid).memory_mib
+            - total_of(self._needs.values()).get(uuid, Amounts()).memory_mib
+        )
+
     # Rules about every write.
 
     def _device(self, device: GPUDevice, *, gone: bool) -> None:

@@ -233,7 +233,7 @@ class Machines:
             return
         process.said = not init
         if self.pods_exit:
-            process.exits_at = self._now + self._rng.choice([8.0, 30.0, 90.0, float("inf")])
+            process.exits_at = self._now + self._rng.choice([4.0, 10.0, 30.0, float("inf")])
         process.generation = claim.metadata.generation or 1
         machine.processes[uid] = process
         self._run_stage(process, claim)

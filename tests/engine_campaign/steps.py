@@ -15,8 +15,8 @@ from .world import KINDS, World
 
 Play: TypeAlias = Callable[[World, Random], None]
 MIB = (1024, 2048, 3072, 5120, 8192)
-CORES = (0, 0, 20, 50, 100)
-NAMES = ("a", "b", "c", "d", "e", "f")
+CORES = (0, 0, 0, 0, 20, 50, 100)
+NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,15 @@ def create_pods(world: World, rng: Random) -> None:
     """Several at once."""
     for _ in range(rng.randint(2, 4)):
         create_pod(world, rng)
+
+
+def create_pod_for_the_rest(world: World, rng: Random) -> None:
+    """A pod that asks for what is free of a device, or a little more."""
+    free = world.judge.free_mib(rng.choice(sorted(DEVICES)))
+    if free > 1:
+        mib = free + rng.choice((0, 1, 100))
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": 0}
+        world.create_pod(f"pod-{rng.choice(NAMES)}", [("app", "main", limits)])
 
 
 def create_pod_with_init(world: World, rng: Random) -> None:
@@ -126,7 +135,7 @@ def bind_past_us(world: World, rng: Random) -> None:
 
 def set_quota(world: World, rng: Random) -> None:
     """Smaller, larger, or none."""
-    world.set_quota(rng.choice((None, 4096, 10240, 20480)))
+    world.set_quota(rng.choice((None, None, None, 4096, 10240, 20480)))
 
 
 def a_stream_is_late(world: World, rng: Random) -> None:
@@ -257,14 +266,14 @@ def time_passes(world: World, rng: Random) -> None:
 STEPS: dict[str, tuple[int, Play]] = {
     play.__name__: (weight, play)
     for weight, play in (
-        (10, create_pod), (6, create_pods), (8, create_pod_with_init), (4, create_claim),
-        (4, create_pod_of_claim), (5, resize), (2, delete_claim), (4, delete_pod),
-        (6, delete_pod_by_force), (3, make_sandbox_anew), (3, bind_past_us), (3, set_quota),
-        (7, a_stream_is_late), (4, a_stream_is_lost), (3, requests_fail), (5, answers_are_lost),
-        (3, reads_fail), (4, requests_take_long), (1, the_line_is_cut), (3, the_leader_is_killed),
-        (2, a_node_is_registered_anew), (1, a_machine_dies), (2, a_device_goes),
-        (1, a_device_is_ill), (2, an_agent_is_silent), (1, a_backup_is_made),
-        (1, a_backup_is_restored), (3, time_passes),
+        (10, create_pod), (6, create_pods), (10, create_pod_with_init),
+        (8, create_pod_for_the_rest), (4, create_claim), (5, create_pod_of_claim), (5, resize),
+        (4, delete_claim), (4, delete_pod), (6, delete_pod_by_force), (3, make_sandbox_anew),
+        (3, bind_past_us), (3, set_quota), (7, a_stream_is_late), (4, a_stream_is_lost),
+        (3, requests_fail), (5, answers_are_lost), (3, reads_fail), (4, requests_take_long),
+        (1, the_line_is_cut), (3, the_leader_is_killed), (2, a_node_is_registered_anew),
+        (1, a_machine_dies), (2, a_device_goes), (1, a_device_is_ill), (2, an_agent_is_silent),
+        (1, a_backup_is_made), (1, a_backup_is_restored), (3, time_passes),
     )
 }  # fmt: skip
 """Each step with its weight."""
