@@ -1,7 +1,7 @@
-"""The agent as a whole: makes the parts, starts them in the right order, ends them together.
+"""The agent as a whole: makes its parts, starts them in order, and ends them together.
 
-The only module that knows all others. A part that fails ends the agent, and its supervisor starts
-it again: everything that matters is on disk or found by looking.
+This is the only module that knows all others. A part that fails ends the agent, and the kubelet
+restarts it: everything that matters is on disk or can be read again.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ _LABELS_AGAIN_S = 2.0
 
 
 class Agent:
-    """One node's agent.
+    """The agent of one node.
 
     Args:
         config: Its settings.
         api: The API server.
-        driver: The devices' driver.
+        driver: The driver of the devices.
 
     Raises:
-        OSError: The library cannot be read, the state folder not be written, or nothing be mounted
-            in it where that is wanted.
+        OSError: The library cannot be read, the state folder cannot be written, or usage regions
+            cannot be mounted in it.
     """
 
     def __init__(self, config: AgentConfig, api: Api, driver: Driver) -> None:
@@ -141,23 +141,23 @@ class Agent:
                 self._inventory.configure(await self._capacities_here())
                 await self._inventory.refresh()
                 await self._serving.acquire()
-                await self._inventory.refresh()  # it may have been a long wait
+                await self._inventory.refresh()  # devices may have changed during the wait
                 await self._load()
                 if self._node.checkpoint.state.claim_instances:
-                    await self._inventory.refresh()  # ours apart from others
+                    await self._inventory.refresh()  # now that it is known which instances are ours
                 self._review_health()
                 for serving in self._parts():
                     tasks.create_task(serving)
         finally:
             await self._releases.close()
-            self._serving.release()  # nothing of ours changes the node's state any more
+            self._serving.release()  # this agent changes nothing on the node any more
             await self._reports.close()
             self._driver.close()
             if probes is not None:
                 probes.close()
 
     def _parts(self) -> Iterable[Coroutine[None, None, None]]:
-        """What runs while this agent serves the node."""
+        """Return what runs while this agent serves the node."""
         return (
             self._heartbeat.run(),
             self._reports.run(),
@@ -226,22 +226,22 @@ class Agent:
         )
 
     def unready(self) -> str:
-        """Why this agent is not ready, for the kubelet and for a rollout; empty when it is."""
+        """Return why this agent is not ready, for probes and rollouts; empty when it is."""
         if self._config.config_fault:
             return f"the configuration is not in force: {self._config.config_fault}"
         if not self._serving.is_held:
-            # Ready to take over: only then is the agent before us ended.
+            # Ready to take over: the rollout ends the agent before this one only then.
             return "" if self._view.is_synced else "pods and claims of the node are not read yet"
         return "" if self._registration.registered.is_set() else "not registered with the kubelet"
 
     async def _load(self) -> None:
-        """Take up where the agent before this one ended."""
+        """Load the record of the agent before this one."""
         await load_record(self._node)
 
     async def _capacities_here(self) -> NodeSettings:
-        """What the configuration has for this node; waits for its labels where they decide.
+        """Return the configuration's settings for this node; wait for its labels if they decide.
 
-        Going on without them would show, and give away, what another node has.
+        Without the labels the agent would publish and allocate by another node's settings.
         """
         cluster, name = self._config.cluster, self._config.node_name
         labels: dict[str, str] = {}
@@ -275,7 +275,7 @@ class Agent:
                 event, devices=self._inventory.devices, now=time.monotonic()
             ):
                 self._events.put(InventoryChanged())
-                self._inventory.look_soon()  # NVML may report by now what the device needs
+                self._inventory.look_soon()  # NVML may now report the repair that the device needs
 
     async def _follow_registration(self) -> None:
         while True:
@@ -292,10 +292,10 @@ class Agent:
 
 
 def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNode:
-    """Make the node's records, empty, and what they are enforced with.
+    """Make the node's records, still empty, and what enforces them.
 
     Raises:
-        OSError: The state folder cannot be written, or usage regions not be mounted in it.
+        OSError: The state folder cannot be written, or usage regions cannot be mounted in it.
     """
     checkpoint = Checkpoint(config.state_dir / "slots.json")
     inventory = Inventory(driver, config.cluster.nvidia, checkpoint, events)
@@ -335,7 +335,7 @@ def _publisher(config: AgentConfig, api: Api, view: NodeView, devices: NodeDevic
 
 
 def _exposure(config: AgentConfig) -> Exposure | None:
-    """What NVIDIA's container toolkit leaves open on this host; also logged."""
+    """Return what NVIDIA's container toolkit leaves open on this host, and log it."""
     found = exposure(config.host_root)
     if found is not None:
         logger.warning("%s: %s", found.reason, found.message)

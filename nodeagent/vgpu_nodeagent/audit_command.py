@@ -20,7 +20,7 @@ _DISAGREE, _UNREACHED = 1, 2
 
 
 def of_this_node(arguments: Sequence[str]) -> int:
-    """Print the agent's comparison of its records as JSON; returns the exit status."""
+    """Print the agent's audit as JSON; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="vgpu-nodeagent audit",
         description="Compare the records on this node with each other, for `kubectl vgpu audit`. "
@@ -42,7 +42,7 @@ def of_this_node(arguments: Sequence[str]) -> int:
 
 
 def usage_of_this_node(arguments: Sequence[str]) -> int:
-    """Print what containers use as JSON; returns the exit status."""
+    """Print the usage of containers as JSON; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="vgpu-nodeagent usage",
         description="What containers use of this node's devices, as `kubectl vgpu top` shows it.",

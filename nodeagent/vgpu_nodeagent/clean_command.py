@@ -1,8 +1,8 @@
-"""`vgpu-nodeagent clean`: takes off the host what agents wrote there, when the project leaves.
+"""`vgpu-nodeagent clean`: removes what agents wrote to the host, when the project is uninstalled.
 
-Run by a DaemonSet after the agents have ended (docs/operations/uninstall.md). Usage regions are
-unmounted, CDI specs, the plugin's socket and the state folder go. It may be repeated, and it
-refuses to begin while an agent serves the node: that one would write everything anew.
+A DaemonSet runs it after the agents have ended (docs/operations/uninstall.md). It unmounts usage
+regions and removes CDI specs, the plugin's socket and the state folder. It may be repeated, and it
+refuses to start while an agent serves the node, because that agent would write everything again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAILED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Clean this host; returns the exit status: 1 when something stays."""
+    """Clean this host; return the exit status, 1 if something remains."""
     parser = argparse.ArgumentParser(
         prog="vgpu-nodeagent clean", description=__doc__, allow_abbrev=False
     )
@@ -43,10 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
     given, _ = parser.parse_known_args(
         arguments
-    )  # a DaemonSet passes on what its agents were given
+    )  # the DaemonSet passes the arguments of the agents on
     if given.stay:
         ends = {signal.SIGTERM, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # process 1 would never see them otherwise
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, ends
+        )  # process 1 ignores signals without a handler
         signal.sigwait(ends)
         return 0
     if len(given.state_dir.absolute().parts) < 3:
@@ -64,17 +66,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def clean(state: Path, cdi: Path, device_plugins: Path, *, wait_s: float) -> list[str]:
-    """Remove everything; returns a line for each thing that was there.
+    """Remove everything, and return a line for each thing that was removed.
 
     Args:
-        state: The agents' state folder; it goes too, unless it is a mount point itself.
+        state: The agents' state folder; it is removed too, unless it is a mount point.
         cdi: The runtime's folder of CDI specs.
         device_plugins: Where device plugins register.
         wait_s: How long to wait for an agent to end.
 
     Raises:
         TimeoutError: An agent serves the node.
-        OSError: Something cannot be removed; what could be is gone.
+        OSError: Something cannot be removed; the rest is gone.
     """
     done: list[str] = []
     lock = ServingLock(state)
@@ -106,7 +108,7 @@ async def _take(lock: ServingLock, within_s: float) -> None:
 
 
 def _unmount(state: Path) -> list[str]:
-    """Unmount what is mounted below the state folder, the innermost first."""
+    """Unmount everything below the state folder, innermost first."""
     folders = BoundedFolders()
     found = [
         Path(fields[4].encode().decode("unicode_escape"))
@@ -119,7 +121,7 @@ def _unmount(state: Path) -> list[str]:
 
 
 def _remove(state: Path) -> list[str]:
-    """Remove the folder; one that is a mount point itself is emptied."""
+    """Remove the folder, or empty it if it is a mount point."""
     if not state.is_mount():
         shutil.rmtree(state)
         return [str(state)]

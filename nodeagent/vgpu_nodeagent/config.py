@@ -1,4 +1,4 @@
-"""The agent's command line."""
+"""The agent's settings, from its command line."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ SYSFS = Path("/sys")
 METRICS_PORT = 9394
 HEALTH_PORT = 9395
 HANG_LIMIT_S = 30.0
-"""Longer than the liveness probe takes to find a loop stuck."""
+"""Longer than the liveness probe needs to notice a stuck loop."""
 UNUSED_ALLOCATION_S = 30.0
-"""A slot allocation that no pod on the kubelet's record holds after so long was never used.
+"""A slot allocation that is not on the kubelet's record after this long was never used.
 
-The kubelet writes it down as soon as it has our answer; one that died under the call never does.
+The kubelet records it as soon as it has our answer; a kubelet that died during the call never does.
 """
 
 
 class UsageRegions(StrEnum):
-    """On what a container's usage region lies."""
+    """Where a container's usage region lies."""
 
     TMPFS = "tmpfs"
-    """A tmpfs of its own, which cannot grow; needs the right to mount."""
+    """In a tmpfs of its own, which cannot grow; needs the right to mount."""
     DISK = "disk"
-    """The disk of the state folder, which every container can then fill."""
+    """On the disk of the state folder, which every container can then fill."""
 
 
 class LimitBackendName(StrEnum):
-    """What keeps claims within their memory, where the device itself does not (MIG)."""
+    """What enforces memory limits where the device itself does not (MIG)."""
 
     LIBRARY = "Library"
     DRIVER = "Driver"
 
 
 class OnViolation(StrEnum):
-    """What is done about what takes more of a device than it may, besides reporting it."""
+    """What to do about a violation besides reporting it."""
 
     REPORT = "Report"
     SIGNAL = "Signal"
@@ -63,36 +63,36 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Arguments and environment, read once.
+    """The agent's settings, read once.
 
     Attributes:
         node_name: The node that this agent serves.
-        kubeconfig: Path of a kubeconfig; None: the environment's, or the pod's service account.
+        kubeconfig: Path of a kubeconfig; None: $KUBECONFIG, else the pod's service account.
         cluster: The cluster's configuration.
-        state_dir: Where the agent keeps what must survive it; the same path on the host.
-        kubelet_dir: The kubelet's root folder, where it keeps pods and serves PodResources.
+        state_dir: Where the agent keeps its files; the same path on the host.
+        kubelet_dir: The kubelet's root directory, with its pods and the PodResources socket.
         device_plugins_dir: Where device plugins register.
-        cdi_dir: The runtime's folder of CDI specs.
+        cdi_dir: The runtime's directory of CDI specs.
         sysfs_dir: Where sysfs is mounted.
         library: The native library, in this process's file system.
-        driver_files: Files that every container gets.
-        driver_roots: Roots on the host below which the driver's files may be installed.
-        host_root: Where this process has the host's root.
-        limit_backend: What keeps claims within their memory.
-        usage_regions: On what containers keep their usage regions.
+        driver_files: Files to mount into every container.
+        driver_roots: Roots on the host below which the driver may be installed.
+        host_root: Where this process finds the host's root.
+        limit_backend: What enforces memory limits.
+        usage_regions: Where the usage regions of containers lie.
         config_path: Where the cluster's configuration is mounted.
-        config_fault: What is wrong with the configuration that was given, where `cluster` is the
-            last good one instead.
-        health_port: Port of the probes; 0 for none.
-        hang_limit_s: How long the event loop may stand still before the process is killed; 0: for
-            ever.
-        metrics_port: Port of the metrics; 0 for none.
-        metrics_access: Who may read them.
-        unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
-            record.
-        on_violation: What is done to a claim that holds more than it may, besides reporting it.
-        on_unclaimed: What is done to processes of pods that use a device without a claim.
-        log_level: Name of a logging level.
+        config_fault: What is wrong with the mounted configuration, if `cluster` is the last good
+            one instead.
+        health_port: Port for probes; 0 disables them.
+        hang_limit_s: Kill the process if its event loop is stuck for this long; 0 disables it.
+        metrics_port: Port for metrics; 0 disables them.
+        metrics_access: Who may read metrics.
+        unused_allocation_s: Keep a slot allocation that is not on the kubelet's record for this
+            long.
+        on_violation: What to do to a claim that exceeds a limit, besides reporting it.
+        on_unclaimed: What to do to pod processes that use a device without a claim, besides
+            reporting them.
+        log_level: The name of a logging level.
     """
 
     node_name: str

@@ -1,6 +1,6 @@
-"""What can go wrong on a node, as one small tree.
+"""The agent's exceptions, as one small tree.
 
-`Refused` is not a fault: it is the answer "this container does not start", with its reason.
+`Refused` is not a fault: it is the answer "this container does not start now", with its reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vgpu_api.errors import VgpuError
 
 
 class AgentError(VgpuError):
-    """Whatever the agent raises on purpose."""
+    """The base of all exceptions that the agent raises."""
 
 
 class DriverUnavailable(AgentError):
@@ -20,31 +20,31 @@ class DriverUnavailable(AgentError):
 
 
 class LimitsUnsupported(AgentError):
-    """What shall keep limits on this node cannot: the driver or the kernel lacks a part of it."""
+    """The configured limit backend cannot enforce limits with this driver or kernel."""
 
 
 class DriverFilesMissing(DriverUnavailable):
-    """The driver's files, which containers need, are not installed where the agent looks."""
+    """The driver files that containers need are not installed where the agent looks."""
 
 
 class PlaceTaken(AgentError):
-    """An instance cannot be made where it should lie; the message has what is there."""
+    """A MIG instance cannot be made at its place; the message names what is there."""
 
 
 class InstanceLost(AgentError):
-    """An instance that was made is not there any more, or not whole: as after a reboot."""
+    """A MIG instance that was made is gone or incomplete, as after a reboot."""
 
 
 class InstanceInUse(AgentError):
-    """An instance cannot be removed yet: something still runs on it."""
+    """A MIG instance cannot be removed yet because something still runs on it."""
 
 
 class KubeletUnavailable(AgentError):
-    """The kubelet's socket or file cannot be reached, or has an unknown form."""
+    """The kubelet's socket or file cannot be read, or has an unknown format."""
 
 
 class CheckpointDamaged(AgentError):
-    """The agent's own record on disk is cut, changed or of a format it does not know."""
+    """The agent's checkpoint is truncated, altered or of an unknown format."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"checkpoint {path}: {what}")
@@ -52,7 +52,7 @@ class CheckpointDamaged(AgentError):
 
 
 class PageDamaged(AgentError):
-    """A limit page or usage region is not what the agent made: too short, or other contents."""
+    """A limit page or usage region is truncated, or has other contents than the agent wrote."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path}: {what}")
@@ -60,7 +60,7 @@ class PageDamaged(AgentError):
 
 
 class Why(StrEnum):
-    """Why a container was refused; the reason of the event and of the claim's condition."""
+    """The reason for a refused container, in the event and in the claim's condition."""
 
     NOT_SYNCED = "AgentNotSynced"
     KUBELET_UNAVAILABLE = "KubeletUnavailable"
@@ -90,7 +90,7 @@ class Why(StrEnum):
 
 
 class Refused(AgentError):
-    """This container does not start now; `reason` and the message have why."""
+    """A container must not start now; `reason` and the message say why."""
 
     def __init__(self, reason: Why, sentence: str) -> None:
         super().__init__(sentence)

@@ -1,1 +1,1 @@
-"""The devices of the node: which there are, what they can give, and whether they are healthy."""
+"""The devices of the node, their capacity and their health."""

@@ -1,8 +1,8 @@
-"""Which devices can be relied on, by the driver's events and the actions that it reports.
+"""Judges the health of devices by the driver's events and the repairs that it reports.
 
-A fatal event takes a device out at once. It is back when it was quiet for a while and the driver
-reports that it needs nothing: neither a reset nor a reboot happens by waiting. Pure bookkeeping;
-the driver's events, its devices and the clock are handed in.
+A fatal event makes a device unhealthy at once. It recovers after a quiet period if the driver
+reports that it needs no repair: waiting neither resets nor reboots anything. Pure: the driver's
+events, its devices and the time are arguments.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from vgpu_nodeagent.discovery.drivers.base import DeviceEvent, PhysicalDevice, Repair, Severity
 
 PROBATION_S = 300.0
-"""How long a device must be quiet after a fatal event before it is trusted again."""
+"""Trust a device again after this many seconds without a fatal event."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """Why a device is not healthy, and since when (seconds, monotonic)."""
+    """Why a device is unhealthy, and when that was last seen (seconds, monotonic)."""
 
     reason: str
     message: str
@@ -26,7 +26,7 @@ class HealthProblem:
 
 
 class Health:
-    """The devices that are not healthy.
+    """The devices that are unhealthy.
 
     A device is `healthy`, `out` after a fatal event, or `in need` of a repair:
 
@@ -41,10 +41,10 @@ class Health:
         self._repairs: dict[str, Repair] = {}
 
     def note(self, event: DeviceEvent, *, devices: Iterable[str], now: float) -> bool:
-        """Take an event in; whether any device's health changed.
+        """Take an event into account; return True if the health of a device changed.
 
         Args:
-            event: What the driver reported. Without a device it is taken to mean all of them.
+            event: The driver's event. Without a device it applies to all of them.
             devices: The UUIDs of all devices.
             now: Seconds, monotonic.
         """
@@ -57,11 +57,11 @@ class Health:
         return changed
 
     def review(self, devices: Mapping[str, PhysicalDevice], *, now: float) -> bool:
-        """Take in the driver's report of its devices; whether any device's health changed.
+        """Take the driver's devices into account; return True if the health of one changed.
 
         Args:
-            devices: Those that it shows now, by UUID. Of others nothing is known, so they stay as
-                they are.
+            devices: The devices that the driver shows now, by UUID. The health of others is
+                unknown and stays.
             now: Seconds, monotonic.
         """
         before = {uuid: self._reason(uuid) for uuid in devices}
@@ -76,7 +76,7 @@ class Health:
         return before != {uuid: self._reason(uuid) for uuid in devices}
 
     def problem(self, uuid: str) -> HealthProblem | None:
-        """Why a device is not healthy; None for one that is."""
+        """Return why a device is unhealthy; None if it is healthy."""
         event = self._events.get(uuid)
         repair = self._repairs.get(uuid)
         if repair is None:

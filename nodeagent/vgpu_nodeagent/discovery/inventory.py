@@ -1,7 +1,7 @@
-"""The devices of this node and on which terms they are given away.
+"""The devices of this node and their capacity.
 
-A device that was seen once stays known: when it falls off the bus its object shows that, and what
-runs on it keeps counting.
+A device that was seen once stays known. When it falls off the bus its object shows that, and
+allocations on it keep counting.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _NO_MEMORY = Repair(
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """What of a device is given away, and how.
+    """The capacity of a device, and how it is shared.
 
     Attributes:
-        capacity: What the device has.
-        allocatable: What may be given away: capacity times the scaling factors.
-        core_policy: When compute shares are enforced, where a request has none.
-        in_mig_mode: The device is in MIG mode: it is given in instances only.
-        is_static: They are an administrator's: none is made or removed.
+        capacity: The amounts that the device has.
+        allocatable: The amounts that may be allocated: capacity times the scaling factors.
+        core_policy: When to enforce compute shares of requests that do not say.
+        in_mig_mode: True if the device is in MIG mode, and only instances are allocated.
+        is_static: True if an administrator made the instances, and none is made or removed.
     """
 
     capacity: Use
@@ -57,7 +57,7 @@ class DeviceCapacity:
 
 
 def is_static(device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> bool:
-    """Whether a device's instances are given as an administrator made them."""
+    """True if the instances of a device are allocated as an administrator made them."""
     desired = spec.mig_instances if spec is not None else None
     return device.mig_enabled and (
         desired == "Static" if desired is not None else config.mig_strategy != "none"
@@ -67,7 +67,7 @@ def is_static(device: PhysicalDevice, spec: GPUDeviceSpec | None, config: Nvidia
 def capacity_of(
     device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig
 ) -> DeviceCapacity:
-    """The administrator's settings of this device, or the configuration's."""
+    """Return the capacity by the settings of the device's object, else by the configuration."""
     slots = spec.slots if spec is not None and spec.slots is not None else config.device_split_count
     memory = spec.memory_scaling if spec is not None else None
     cores = spec.core_scaling if spec is not None else None
@@ -88,20 +88,20 @@ class OwnInstances(Protocol):
     """Knows the MIG instances that the agent made."""
 
     def own_places(self) -> frozenset[tuple[str, int]]:
-        """Return where they may lie now: device and first memory slice.
+        """Return their devices and first memory slices.
 
-        Nothing can be made where instances of others lie.
+        Nothing can be made where other instances lie.
         """
 
 
 class Inventory:
-    """The devices known, which of them are present, and whether the driver answers.
+    """The known devices, which of them are present, and whether the driver answers.
 
     Args:
-        driver: Whose devices.
-        config: The administrator's settings of all of them.
-        own: Knows which MIG instances are ours; None: none is.
-        events: Where changes are put; None where nobody follows them.
+        driver: The driver of the devices.
+        config: The administrator's settings for all devices.
+        own: Knows the MIG instances that the agent made; None if it makes none.
+        events: The queue for changes; None if nobody follows them.
     """
 
     def __init__(
@@ -125,36 +125,36 @@ class Inventory:
 
     @property
     def vendor(self) -> str:
-        """Whose devices."""
+        """Return the vendor of the devices."""
         return self._driver.vendor
 
     @property
     def devices(self) -> Mapping[str, PhysicalDevice]:
-        """Every device ever seen, by UUID."""
+        """Return every device that was ever seen, by UUID."""
         return self._known
 
     def is_present(self, uuid: str) -> bool:
-        """Whether the driver shows the device now."""
+        """True if the driver shows the device now."""
         return self.driver_error is None and uuid in self._present
 
     @property
     def present(self) -> Mapping[str, PhysicalDevice]:
-        """The devices that the driver shows now, by UUID."""
+        """Return the devices that the driver shows now, by UUID."""
         return {uuid: device for uuid, device in self._known.items() if self.is_present(uuid)}
 
     def capacities(self) -> Mapping[str, DeviceCapacity]:
-        """On which terms each known device is given away."""
+        """Return the capacity of each known device, by UUID."""
         return {
             uuid: capacity_of(device, self._specs.get(uuid), self._config.nvidia)
             for uuid, device in self._known.items()
         }
 
     def configure(self, capacities: NodeSettings) -> None:
-        """Take what the configuration has for this very node, before its devices are shown."""
+        """Use the configuration's settings for this node; called before devices are read."""
         self._config = capacities
 
     def set_spec(self, uuid: str, spec: GPUDeviceSpec) -> None:
-        """Take the administrator's settings of a device; they outlive its API object."""
+        """Use the administrator's settings of a device; they outlive its API object."""
         before = self._specs.get(uuid)
         if before != spec:
             self._specs[uuid] = spec
@@ -162,17 +162,17 @@ class Inventory:
                 spec.mig_instances,
                 spec.memory,
             ):
-                self.look_soon()  # what can be given of the device is another now
+                self.look_soon()  # other amounts of the device can be allocated now
             self._events.put(InventoryChanged())
 
     def look_soon(self) -> None:
-        """What devices are cut into or need has changed."""
+        """Read the devices soon: their MIG instances or repairs have changed."""
         self._look_requested.set()
 
     async def look_again(self) -> None:
-        """Refresh when that is wanted, and every now and then."""
+        """Wait for `look_soon` or for the usual interval, then refresh."""
         try:
-            async with asyncio.timeout(_LOOK_S):  # wait_for may swallow being cancelled
+            async with asyncio.timeout(_LOOK_S):  # wait_for may swallow a cancellation
                 await self._look_requested.wait()
         except TimeoutError:
             pass
@@ -191,7 +191,7 @@ class Inventory:
             self.driver_error = None
             devices = self._believable(devices)
             self._present = frozenset(device.uuid for device in devices)
-            own |= self._own_places()  # made or removed while the driver was asked: ours
+            own |= self._own_places()  # also ours: made or removed while the driver was asked
             self._known.update({device.uuid: self._with_places(device, own) for device in devices})
             self._offer_only_alike()
         if (self._known, self._present, self.driver_error) != before:
@@ -204,11 +204,11 @@ class Inventory:
             self._events.put(InventoryChanged())
 
     def fault(self, uuid: str) -> str:
-        """Why nothing of a static device is offered that has instances; empty if it is."""
+        """Return why a static device with instances is not offered; empty if it is."""
         return self._faults.get(uuid, "")
 
     def is_static(self, uuid: str) -> bool:
-        """Whether a device's instances are an administrator's."""
+        """True if an administrator makes the instances of a device."""
         device = self._known.get(uuid)
         return device is not None and is_static(device, self._specs.get(uuid), self._config.nvidia)
 
@@ -218,7 +218,7 @@ class Inventory:
     def _with_places(
         self, device: PhysicalDevice, own: frozenset[tuple[str, int]]
     ) -> PhysicalDevice:
-        """A device with the profiles that may be used, and the possible places of each."""
+        """Return a device with its usable profiles and the possible places of each."""
         if is_static(device, self._specs.get(device.uuid), self._config.nvidia):
             return self._with_usable_profiles(_as_it_is(device, own))
         on_demand = tuple(profile for profile in device.mig_profiles if not profile.has_extras)
@@ -226,7 +226,7 @@ class Inventory:
         return self._with_usable_profiles(free)
 
     def _offer_only_alike(self) -> None:
-        """Under `single` a pod asks for any instance: they are of one size, or none is offered."""
+        """Offer no instances if they differ under `single`, where a pod requests any instance."""
         self._faults = {}
         if self._config.nvidia.mig_strategy != "single":
             return
@@ -244,7 +244,7 @@ class Inventory:
         self._say_once(fault, level=logging.ERROR)
 
     def _believable(self, devices: Iterable[PhysicalDevice]) -> tuple[PhysicalDevice, ...]:
-        """The driver's devices; one with impossible values keeps its last known state."""
+        """Return the driver's devices; one with impossible values keeps its last known state."""
         found: dict[str, PhysicalDevice] = {}
         for device in map(self._complete, devices):
             if self._config.leaves_out(device.uuid, device.index):
@@ -264,11 +264,11 @@ class Inventory:
         return tuple(found.values())
 
     def _complete(self, device: PhysicalDevice) -> PhysicalDevice:
-        """A device with memory from the administrator, or with the reason why it has none."""
+        """Return a device with the administrator's amount of memory if the driver reports none."""
         if device.memory_mib:
             return device
         known = self._known.get(device.uuid)
-        if device.repair is not None:  # a call failed: what it was before it still is
+        if device.repair is not None:  # a call failed: the device is as it was before
             return device if known is None else replace(known, repair=device.repair)
         spec = self._specs.get(device.uuid)
         given = (spec.memory_mib if spec is not None else 0) or (
@@ -276,7 +276,7 @@ class Inventory:
         )
         if given:
             return replace(device, memory_mib=given)
-        memory_mib = 0 if known is None else known.memory_mib  # what runs there keeps counting
+        memory_mib = 0 if known is None else known.memory_mib  # allocations there keep counting
         return replace(device, memory_mib=memory_mib, repair=_NO_MEMORY)
 
     def _say_once(self, sentence: str, *, level: int = logging.INFO) -> None:
@@ -285,7 +285,7 @@ class Inventory:
             logger.log(level, "%s", sentence)
 
     def _with_usable_profiles(self, device: PhysicalDevice) -> PhysicalDevice:
-        """A device with the MIG profiles that the configuration allows."""
+        """Return a device with only the MIG profiles that the configuration allows."""
         usable = self._config.nvidia.usable_profiles(
             device.model, (profile.name for profile in device.mig_profiles)
         )
@@ -296,7 +296,7 @@ class Inventory:
 
 
 def _nonsense(device: PhysicalDevice) -> str:
-    """What of a device cannot be; empty if all of it can."""
+    """Return which value of a device is impossible; empty if none is."""
     if not 0 < len(device.uuid) <= _UUID_MOST or not device.uuid.isprintable():
         return "its UUID cannot be one"
     is_unread = device.memory_mib == 0 and device.repair is not None
@@ -311,7 +311,7 @@ def _nonsense(device: PhysicalDevice) -> str:
 
 
 def _words_of(device: PhysicalDevice) -> dict[str, str]:
-    """The driver's text about a device; `_WORDS_MOST` long at most."""
+    """Return the driver's texts about a device, which are limited by `_WORDS_MOST`."""
     return {
         "model": device.model,
         "driver's version": device.driver_version,
@@ -321,7 +321,7 @@ def _words_of(device: PhysicalDevice) -> dict[str, str]:
 
 
 def _nonsense_of_instances(device: PhysicalDevice) -> str:
-    """What of a device's MIG profiles and instances cannot be: slices are the bits of a number."""
+    """Return which MIG profile or instance is impossible: slices are the bits of a number."""
     placed = [(p.name, *place) for p in device.mig_profiles for place in p.places]
     placed += [(i.profile, i.start, i.size) for i in device.mig_instances]
     for name, start, size in placed:
@@ -338,7 +338,7 @@ def _nonsense_of_instances(device: PhysicalDevice) -> str:
 
 
 def _as_it_is(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
-    """A device with only the places where programs can use an administrator's instance."""
+    """Return a device with only the places of an administrator's usable instances."""
     there = [i for i in device.mig_instances if i.uuid and (device.uuid, i.start) not in own]
     profiles = (
         replace(
@@ -351,7 +351,7 @@ def _as_it_is(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> Physic
 
 
 def _with_free_places(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
-    """A device whose profiles have no places where an instance lies that is not ours."""
+    """Return a device without the places that overlap an instance that is not ours."""
     others = [i for i in device.mig_instances if (device.uuid, i.start) not in own]
     if not others:
         return device

@@ -1,1 +1,1 @@
-"""What the agent tells others: device objects, conditions, events, metrics, probes, its Lease."""
+"""What the agent publishes: GPUDevices, conditions, events, metrics, probes, its Lease."""

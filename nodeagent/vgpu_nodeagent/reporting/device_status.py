@@ -1,7 +1,6 @@
-"""The agent's part of a GPUDevice's status, as values.
+"""Computes the agent's part of a GPUDevice's status, and whether it differs from the current one.
 
-Apart from the publisher, which makes the objects and writes them: here is only the status, and
-whether it differs from the current one.
+Pure: the publisher makes the objects and writes them.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _MESSAGE_KEPT = 1024
 
 
 def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
-    """The agent's fields of a device's status on the wire, but the conditions.
+    """Return the agent's fields of a device's status on the wire, without conditions.
 
     Args:
-        device: As the driver shows it.
-        capacity: What may be given of it.
-        vendor: Whose device it is.
+        device: The device as the driver shows it.
+        capacity: Its capacity.
+        vendor: Its vendor.
     """
     status = GPUDeviceStatus(
         vendor=vendor,
@@ -59,7 +58,7 @@ def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) ->
         pci_bus_id=device.pci_bus_id,
         numa_node=device.numa_node,
         links=[Link(peer=x.peer, type=x.type, score=x.score) for x in device.links],
-        # Of a GPU without a reading nothing is known; 0 would read as a GPU that has no memory.
+        # Unknown for a GPU without a reading; 0 would look like a GPU without memory.
         capacity=_amount(capacity.capacity) if device.memory_mib else None,
         allocatable=_amount(capacity.allocatable) if device.memory_mib else None,
         mig=_mig(device, capacity),
@@ -69,7 +68,7 @@ def said_of(device: PhysicalDevice, capacity: DeviceCapacity, *, vendor: str) ->
 
 
 def said_by(device: GPUDevice) -> dict[str, Any]:
-    """The object's current status, in the same form."""
+    """Return the current status of an object in the same form."""
     return _own_part(device.status.to_wire())
 
 
@@ -77,7 +76,7 @@ def conditions_of(device: GPUDevice, gpu: PhysicalDevice, devices: NodeDevices) 
     """Return the conditions that a device should have.
 
     Args:
-        device: The object as it stands.
+        device: The current object.
         gpu: What the driver reports of the device.
         devices: What is known of the node's devices.
     """
@@ -96,11 +95,11 @@ def conditions_of(device: GPUDevice, gpu: PhysicalDevice, devices: NodeDevices) 
 
 
 def present(problem: HealthProblem | None, plugin: PluginProblem | None = None) -> list[Condition]:
-    """The conditions of a device that the driver shows.
+    """Return the conditions of a device that the driver shows.
 
     Args:
-        problem: Why it cannot be relied on.
-        plugin: Why the kubelet does not offer it. The device itself is healthy all the same.
+        problem: Why it is unhealthy; None if it is healthy.
+        plugin: Why the kubelet does not offer it, which leaves the device healthy.
     """
     if problem is not None:
         return [
@@ -117,7 +116,7 @@ def present(problem: HealthProblem | None, plugin: PluginProblem | None = None) 
 
 
 def absent(driver_error: str | None) -> list[Condition]:
-    """The conditions of a device that the driver does not show, or that no driver can show."""
+    """Return the conditions of a device that the driver does not show, or while none answers."""
     reason, message = "CardGone", "the driver no longer shows the GPU"
     if driver_error is not None:
         reason, message = "DriverUnavailable", driver_error
@@ -128,11 +127,11 @@ def absent(driver_error: str | None) -> list[Condition]:
 
 
 def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
-    """The condition that names processes of no claim; none on a device that never had any.
+    """Return the condition about processes without a claim; none if there never were any.
 
     Args:
-        device: The object as it stands.
-        processes: The processes, as a sentence; empty without any.
+        device: The current object.
+        processes: The processes as a sentence; empty without any.
     """
     type_ = conditions.UNCLAIMED_PROCESSES
     if processes:
@@ -143,9 +142,9 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
 
 
 def without_effect(spec: GPUDeviceSpec, device: PhysicalDevice) -> str:
-    """Return the settings that cannot act on this device, with what would be right; else empty.
+    """Return the settings that have no effect on this device, with the remedy; empty if none.
 
-    A device without a reading is not judged: what mode it is in is not known.
+    A device without a reading is not judged, because its mode is unknown.
     """
     if not device.memory_mib:
         return ""
@@ -179,13 +178,13 @@ def without_effect(spec: GPUDeviceSpec, device: PhysicalDevice) -> str:
 def configured(
     device: GPUDevice, fault: str, of_device: str = "", ignored: str = ""
 ) -> list[Condition]:
-    """Whether the agent uses the configuration that it was given; none while it always has.
+    """Return the condition about the configuration in use; none as long as it was never invalid.
 
     Args:
-        device: The object as it stands.
-        fault: What is wrong with the configuration; empty for a good one.
-        of_device: What of it cannot hold for this device's MIG instances.
-        ignored: The settings of the object's spec that cannot act on this device.
+        device: The current object.
+        fault: What is wrong with the configuration; empty if it is valid.
+        of_device: Why the configuration does not suit this device's MIG instances.
+        ignored: The settings of the object's spec without effect on this device.
     """
     type_ = conditions.CONFIGURED
     if fault:
@@ -201,11 +200,11 @@ def configured(
 
 
 def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
-    """Whether NVIDIA's runtime keeps containers of no claim out; none while it always has.
+    """Return the condition about containers without a claim; none if they never got devices.
 
     Args:
-        device: The object as it stands.
-        open_: What was found open when the agent started; None: nothing.
+        device: The current object.
+        open_: How such containers get devices, found when the agent started; None: they do not.
     """
     type_ = conditions.ISOLATED
     if open_ is not None:
@@ -221,13 +220,13 @@ def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
 def change(
     device: GPUDevice, said: dict[str, Any], desired: list[Condition], *, timestamp: str
 ) -> dict[str, Any] | None:
-    """The status to apply; None if the object has all of it already.
+    """Return the status to apply; None if the object has it already.
 
     Args:
-        device: The object as it stands.
+        device: The current object.
         said: The device's status (`said_of`).
-        desired: The conditions it should have.
-        timestamp: Now, as it is written in objects.
+        desired: The conditions that it should have.
+        timestamp: The current time in the format of the API.
     """
     before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
     after = before
@@ -266,7 +265,7 @@ def _amount(use: Use) -> Amount:
 
 
 def _own_part(status: dict[str, Any]) -> dict[str, Any]:
-    """The agent's fields of a status on the wire, but the conditions; empty ones left out."""
+    """Return the agent's non-empty fields of a status on the wire, without conditions."""
     return {
         key: value
         for key, value in status.items()

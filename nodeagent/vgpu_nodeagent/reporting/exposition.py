@@ -1,8 +1,9 @@
-"""Use of devices and containers as Prometheus series: ours, and the names that HAMi's users know.
+"""Usage of devices and containers as Prometheus series, under our names and under HAMi's.
 
-A collector renders the last reading at each scrape, so series of a claim that is gone are gone too.
-Names, labels and units of the second group are HAMi's (v2.10, `cmd/vGPUmonitor/metrics.go`), which
-gives utilization in percent, whatever the name suggests; `views.hamiMetrics` leaves them out.
+A collector renders the last reading at each scrape, so the series of a claim vanish with the claim.
+Names, labels and units of the second group are those of HAMi (v2.10,
+`cmd/vGPUmonitor/metrics.go`), which gives utilization in percent, whatever the name suggests;
+`views.hamiMetrics` disables them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _OLD_DEVICE = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
 
 @dataclass(frozen=True, slots=True)
 class _OfContainer:
-    """A series of each container and device; None leaves a container's out."""
+    """A series per container and device; a container whose value is None is left out."""
 
     name: str
     help: str
@@ -38,12 +39,12 @@ class _OfContainer:
 
 @dataclass(frozen=True, slots=True)
 class _OfDevice:
-    """A series of each device that the driver shows."""
+    """A series per device that the driver shows."""
 
     name: str
     help: str
     value: Callable[[PhysicalDevice, DeviceUsage, float], float]
-    """Of the device, its use, and the cores that containers were given, 0 to 1."""
+    """Takes the device, its usage, and the share of its cores that is allocated, 0 to 1."""
 
 
 OURS = (
@@ -166,22 +167,22 @@ HAMI_DEVICE: Sequence[tuple[tuple[str, ...], _OfDevice]] = (
 
 
 class KnownDevices(Protocol):
-    """Knows the devices; the inventory, but for tests."""
+    """Knows the devices; implemented by the inventory."""
 
     @property
     def devices(self) -> Mapping[str, PhysicalDevice]:
-        """Every device ever seen, by UUID."""
+        """Return every device that was ever seen, by UUID."""
 
 
 class UsageCollector(Collector):
-    """Renders the last reading.
+    """Renders the last reading as metrics.
 
-    Scrapes come from a thread of their own: `usage` is replaced whole, never changed.
+    Scrapes come from another thread, so `usage` is replaced as a whole and never changed.
 
     Args:
         node: The node's name.
         known: Knows the devices.
-        hami: Whether HAMi's names are shown too.
+        hami: True to show HAMi's names too.
     """
 
     def __init__(self, node: str, known: KnownDevices, *, hami: bool) -> None:
@@ -191,7 +192,7 @@ class UsageCollector(Collector):
         self.usage = Usage()
 
     def collect(self) -> Iterator[Metric]:
-        """The series of the last reading."""
+        """Return the series of the last reading."""
         usage, devices = self.usage, dict(self._known.devices)
         for row in OURS:
             yield _containers(row, _CONTAINER, usage.containers, self._our_labels)

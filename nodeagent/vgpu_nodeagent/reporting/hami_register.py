@@ -1,6 +1,6 @@
-"""The node's devices in HAMi's words: an annotation of the Node, for people and tools that read it.
+"""Writes the node's devices to the annotations of the Node that HAMi's tools read.
 
-A view: no component of ours reads it, and an agent that may not write it works on without it.
+No component of ours reads them, and an agent that may not write them works without them.
 Source of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
 """
 
@@ -38,7 +38,7 @@ _MODES: Mapping[DeviceMode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One device: what it is, on which terms it is given away, how, and whether it is well."""
+    """A device with its capacity, its mode and its health."""
 
     device: PhysicalDevice
     capacity: DeviceCapacity
@@ -47,10 +47,10 @@ class Entry:
 
 
 def register_text(entries: Iterable[Entry]) -> str:
-    """The annotation's value: a JSON list, by index.
+    """Return the value of the register, a JSON list of devices by index.
 
-    Amounts are what may be given away (MiB, percent of compute), after scaling. A NUMA node that
-    the platform does not report is 0, as in HAMi.
+    Amounts are allocatable amounts (MiB, percent of compute), after scaling. An unknown NUMA node
+    is 0, as in HAMi.
     """
     ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
     return json.dumps([_words(entry) for entry in ordered], separators=(",", ":"))
@@ -85,9 +85,9 @@ def _profile(profile: InstanceProfile) -> dict[str, object]:
 
 
 def score_text(entries: Iterable[Entry]) -> str:
-    """The value of the annotation with how well devices are connected; empty without any link.
+    """Return the value of the annotation with link scores; empty without any link.
 
-    A JSON list, by index: of each device the score of each peer, higher for a better path.
+    A JSON list by index: for each device the score of each peer, higher for a better path.
     """
     ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
     if not any(entry.device.links for entry in ordered):
@@ -100,10 +100,10 @@ def score_text(entries: Iterable[Entry]) -> str:
 
 
 class HamiRegister:
-    """Keeps the annotations as the devices are. Remembers what it wrote, so it costs no reads.
+    """Keeps the annotations up to date. It remembers what it wrote, so it needs no reads.
 
-    The handshake has when the register was written last, in the words in which device plugins
-    answered HAMi's scheduler before its v2.10: `Reported_2006-01-02 15:04:05`, UTC.
+    The handshake holds the time of the last write, in the format in which device plugins answered
+    HAMi's scheduler before v2.10: `Reported_2006-01-02 15:04:05`, UTC.
     """
 
     def __init__(self, api: Api, *, node: str, clock: Clock | None = None) -> None:
@@ -114,14 +114,14 @@ class HamiRegister:
         self._complained = False
 
     def forget(self) -> None:
-        """The node may be another one of the same name: write again."""
+        """Write again next time: the Node may be another one of the same name."""
         self._written = None
 
     async def write(self, entries: Iterable[Entry]) -> None:
-        """Write the annotation if it has changed.
+        """Write the annotations if they have changed.
 
         Raises:
-            ClientError: the Node could not be written, for another reason than missing rights.
+            ClientError: The Node could not be written for another reason than missing rights.
         """
         entries = list(entries)
         texts = {HAMI_NODE_REGISTER: register_text(entries)}
@@ -137,7 +137,7 @@ class HamiRegister:
                 NODES, self._node, changes, field_manager=FIELD_MANAGER_AGENT
             )
         except NotFound:
-            return  # a Node that is gone shows nothing
+            return  # the Node is gone
         except Forbidden as error:
             if not self._complained:
                 logger.warning("the GPUs are not shown in HAMi's words: %s", error)

@@ -1,14 +1,13 @@
-"""Kills this process when its event loop stands still: the kubelet cannot.
+"""Kills this process if its event loop is stuck, because then the kubelet cannot.
 
-The kubelet calls Allocate without a time limit from the loop in which it also acts on liveness
+The kubelet calls Allocate without a deadline, from the loop in which it also acts on liveness
 probes. A plugin that accepts the call and never answers stops that loop: no pod of the node starts
-or ends any more, and the probe that would have the plugin restarted is not looked at (Kubernetes
-1.36, pkg/kubelet/cm/devicemanager/endpoint.go; seen on a real node). When the process dies, the
-call fails and the kubelet goes on.
+or ends any more, and the probe that would restart the plugin is not evaluated (Kubernetes 1.36,
+pkg/kubelet/cm/devicemanager/endpoint.go; seen on a real node). When the process dies, the call
+fails and the kubelet continues.
 
-A thread cannot do it: a process may be stopped as a whole, or be stuck in a call that keeps
-Python's lock. So a forked process waits for a sign of life on a pipe, and kills its parent where
-none comes.
+A thread cannot do this: the whole process may be stopped, or stuck in a call that holds the GIL.
+So a forked process waits for heartbeats on a pipe, and kills its parent if none comes.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ BEAT_S = 1.0
 
 
 class HangGuard:
-    """Forks the process that waits; call it before there is any thread.
+    """Forks the watching process; make it before any thread starts.
 
     Args:
-        limit_s: Without a sign of life for so long this process is killed.
+        limit_s: Kill this process after so many seconds without a heartbeat.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -44,26 +43,26 @@ class HangGuard:
         os.set_blocking(self._writer, False)
 
     async def keep(self) -> None:
-        """Give signs of life for as long as the event loop turns."""
+        """Send heartbeats as long as the event loop runs."""
         while True:
             try:
                 os.write(self._writer, b".")
             except BlockingIOError:
-                pass  # it has not read for hours: it is stopped itself, and kills nothing
+                pass  # the watching process has not read for hours: it is stopped itself
             except BrokenPipeError:
-                logger.warning("the process that would end this one when it hangs is gone")
+                logger.warning("the process that would kill this one if it hangs is gone")
                 return
             await asyncio.sleep(BEAT_S)
 
     def close(self) -> None:
-        """Let the process that waits end."""
+        """End the watching process."""
         os.close(self._writer)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def _wait(reader: int, parent: int, limit_s: float) -> NoReturn:
-    """Read signs of life until the parent ends; its death closes the pipe, however it dies."""
+    """Read heartbeats until the parent ends; its death closes the pipe, however it dies."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     while select.select([reader], [], [], limit_s)[0]:

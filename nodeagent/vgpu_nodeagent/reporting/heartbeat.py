@@ -1,7 +1,7 @@
-"""The node's Lease: a sign of life every ten seconds, one small write instead of one a device.
+"""Renews the node's Lease every ten seconds: one small write instead of one per device.
 
-The operator marks the devices of a node whose Lease was not renewed for a while `Ready=Unknown`.
-A Lease that cannot be written is no fault of the agent's: it serves its node all the same.
+If the Lease is not renewed, the operator marks the node's devices `Ready=Unknown`. An agent that
+cannot write it still serves its node.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Heartbeat:
     """Renews the Lease of one node.
 
     Args:
-        api: Where to.
+        api: The API server.
         node: The node's name.
-        clock: The time of day that is written, and the waits between two beats. The operator goes
-            by when it sees renewals, not by the time in them.
+        clock: The time to write, and the waits between renewals. The operator measures when it
+            sees renewals, not the time in them.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Heartbeat:
         self._owner: Object | None = None
 
     async def run(self) -> None:
-        """Beat for ever."""
+        """Renew the Lease for ever."""
         while True:
             await self.beat()
             await self._clock.sleep(names.AGENT_LEASE_RENEW_S)
 
     async def beat(self) -> None:
-        """Renew the Lease once; made anew where there is none."""
+        """Renew the Lease once, or create it if it does not exist."""
         try:
             if self._owner is None:
                 self._owner = await self._node_as_owner()
@@ -71,12 +71,12 @@ class Heartbeat:
             level = logging.DEBUG if self._has_failed else logging.WARNING
             logger.log(level, "lease of node %s: %s", self._node, error)
             self._has_failed = True
-            self._owner = None  # the node may be another one of the same name
+            self._owner = None  # the Node may be another one of the same name
         else:
             self._has_failed = False
 
     async def _node_as_owner(self) -> Object:
-        """The node, whose Lease goes with it."""
+        """Return the Node as owner, so that the Lease is deleted with it."""
         node = await self._api.get(NODES, self._node)
         uid = node["metadata"]["uid"]
         return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}

@@ -1,9 +1,8 @@
-"""Whether this agent still works, for the kubelet's probes.
+"""Answers the kubelet's liveness and readiness probes.
 
-Served from a thread of its own, so that it answers when the event loop does not: a loop that is
-stuck in a call, or a process that is stopped, must look dead, not busy. `/healthz` fails when the
-loop has not turned for `STUCK_S`. `/readyz` fails until the agent is ready to serve, with the
-cause.
+A thread of its own serves them, so that there is an answer when the event loop is stuck. `/healthz`
+fails if the loop has not run for `STUCK_S`. `/readyz` fails with the cause until the agent is ready
+to serve.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from vgpu_client.listen import listen
 
 BEAT_S = 1.0
 STUCK_S = 20.0
-"""Longer than any call that the loop makes on purpose; a probe adds its own periods."""
+"""Longer than any intended call in the loop; a probe adds its own periods."""
 
 
 class Readiness(Protocol):
-    """Knows whether the agent is ready."""
+    """Knows if the agent is ready."""
 
     def unready(self) -> str:
-        """Why it is not; empty when it is. Called from other threads."""
+        """Return why it is not ready; empty when it is. Called from other threads."""
 
 
 class Liveness:
-    """What the probes are answered by.
+    """The answers to probes.
 
     Args:
-        agent: Knows whether it is ready; None: it always is.
+        agent: Knows if it is ready; None if it always is.
         clock: The time.
     """
 
@@ -47,18 +46,18 @@ class Liveness:
         self._beat = self._clock.monotonic()
 
     async def run(self) -> None:
-        """Note that the loop turns, for ever."""
+        """Note that the event loop runs, for ever."""
         while True:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_S)
 
     def fault(self) -> str:
-        """Why the agent must be started anew; empty while it works."""
+        """Return why the agent must be restarted; empty while it works."""
         silent = self._clock.monotonic() - self._beat
         return f"the event loop has not turned for {silent:.0f} s" if silent > STUCK_S else ""
 
     def answer(self, path: str) -> tuple[int, str]:
-        """The status and text for a probe's path."""
+        """Return the HTTP status and text for a probe's path."""
         if path == "/healthz":
             fault = self.fault()
         elif path == "/readyz":
@@ -73,7 +72,7 @@ class ProbeServer:
 
     Args:
         liveness: The answers.
-        port: To listen on, on every address of IPv4 and IPv6; 0: one that is free.
+        port: The port to listen on, on all IPv4 and IPv6 addresses; 0 for any free one.
 
     Raises:
         OSError: The port is taken.
@@ -93,7 +92,7 @@ class ProbeServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """A probe is no news."""
+                """Do not log probes."""
 
         listening = listen("", port)
         self._server = ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
@@ -107,7 +106,7 @@ class ProbeServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What the agent counts, on a registry of its own so that two agents fit into one process."""
+"""The agent's metrics, on a registry of their own so that two agents fit into one process."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Metrics:
     def device(
         self, node: str, device: PhysicalDevice, capacity: DeviceCapacity, *, healthy: bool
     ) -> None:
-        """Set what is known of a device."""
+        """Set the gauges of a device."""
         self.memory_capacity.labels(node, device.uuid).set(capacity.capacity.memory_mib * MIB)
         self.memory_allocatable.labels(node, device.uuid).set(capacity.allocatable.memory_mib * MIB)
         self.healthy.labels(node, device.uuid).set(healthy)
@@ -99,6 +99,6 @@ class Metrics:
         ).set(1)
 
     def usage(self, node: str, uuid: str, usage: DeviceUsage) -> None:
-        """Set what is in use on a device."""
+        """Set the usage of a device."""
         self.memory_used.labels(node, uuid).set(usage.memory_mib * MIB)
         self.utilization.labels(node, uuid).set(usage.cores / 100)

@@ -1,4 +1,4 @@
-"""What is known of the node's devices: the state that is published, offered and measured."""
+"""The state of the node's devices, which is published, offered and measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vgpu_nodeagent.state.plugin_standing import PluginProblem
 
 @dataclass(slots=True)
 class NodeDevices:
-    """The devices, and what concerns all of them.
+    """The devices of the node, and the faults that concern all of them.
 
     Attributes:
-        inventory: Which there are and what they can give.
-        health: Which of them can be relied on.
-        config_fault: What is wrong with the configuration that the agent was given; empty: nothing.
-        exposure: How containers without a claim get at devices; None: they do not.
+        inventory: The devices and their capacity.
+        health: The health of the devices.
+        config_fault: What is wrong with the mounted configuration; empty if it is valid.
+        exposure: How containers without a claim get devices; None if they do not.
         plugin_problem: Why the kubelet does not offer the node's slots; None while it does.
         strangers: The processes without a claim, by device UUID.
     """
@@ -33,7 +33,7 @@ class NodeDevices:
     strangers: Mapping[str, tuple[Stranger, ...]] = field(default_factory=dict)
 
     def is_usable(self, uuid: str) -> bool:
-        """True for a device that the driver shows and that can be relied on."""
+        """True for a device that the driver shows and that is healthy."""
         return self.inventory.is_present(uuid) and self.health.problem(uuid) is None
 
     def unclaimed(self, uuid: str) -> str:

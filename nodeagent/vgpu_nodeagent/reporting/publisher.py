@@ -1,8 +1,8 @@
-"""One GPUDevice object for each device, made, kept and kept true.
+"""Creates a GPUDevice object for each device and keeps its status up to date.
 
-The agent writes an object's spec once, with the node's name, and never again: the rest of the
-spec is the administrator's. Status is applied server-side under the agent's own field manager,
-so that the operator's `allocated` and `claims` stay, and only when something in it changed.
+The agent writes an object's spec once, with the node's name: the rest of the spec belongs to the
+administrator. It applies the status with its own field manager, so that the operator's `allocated`
+and `claims` stay, and only if something in it has changed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _ROUND_S = 60.0
 
 
 class Publisher:
-    """Keeps this node's GPUDevice objects true.
+    """Keeps this node's GPUDevice objects up to date.
 
     Args:
-        api: Where to.
+        api: The API server.
         view: The newest known objects of this node.
-        devices: What is known of the devices.
-        register: Writes the same to the Node as HAMi does; None to leave that out.
-        clock: The time, and the waits before another attempt.
+        devices: The state of the devices.
+        register: Writes HAMi's annotations to the Node; None to leave them out.
+        clock: The time, and the waits between attempts.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Publisher:
         self._desired = asyncio.Event()
 
     def observe(self, event: Event) -> None:
-        """Publish soon after something that the objects show may have changed."""
+        """Publish soon after an event that may change what the objects show."""
         match event:
             case DeviceChanged(new=new):
                 if new is not None:
@@ -78,7 +78,7 @@ class Publisher:
         self._desired.set()
 
     async def run(self) -> None:
-        """Publish at every change, and look again every minute."""
+        """Publish after every change, and at least once a minute."""
         retry_s = _FIRST_RETRY_S
         await self._view.wait_synced()
         while True:
@@ -86,19 +86,19 @@ class Publisher:
             try:
                 await self.publish()
             except ClientError as error:
-                logger.warning("publishing, again in %.1f s: %s", retry_s, error)
+                logger.warning("publishing failed, retrying in %.1f s: %s", retry_s, error)
                 await self._clock.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
                 continue
             retry_s = _FIRST_RETRY_S
             try:
-                async with asyncio.timeout(_ROUND_S):  # wait_for may swallow being cancelled
+                async with asyncio.timeout(_ROUND_S):  # wait_for may swallow a cancellation
                     await self._desired.wait()
             except TimeoutError:
                 continue
 
     async def publish(self) -> None:
-        """Bring every object to what it should be, now.
+        """Bring every object up to date.
 
         Raises:
             ClientError: An object could not be read or written.
@@ -111,11 +111,11 @@ class Publisher:
                 desired = conditions_of(device, gpu, self._devices)
                 await self._write(device, self._said(gpu, capacity[uuid]), desired)
                 healthy = self._devices.is_usable(uuid)
-                if gpu.memory_mib:  # HAMi's record has no word for memory that is not known
+                if gpu.memory_mib:  # HAMi's register cannot express unknown memory
                     entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
-                continue  # the operator publishes it, as another vendor's plugin registers it
+                continue  # the operator publishes devices of other vendors
             if device.status.uuid and device.status.uuid not in self._inventory.devices:
                 conditions = absent(self._inventory.driver_error)
                 await self._write(device, said_by(device), conditions)
@@ -144,7 +144,7 @@ class Publisher:
         return None
 
     async def _create(self, gpu: PhysicalDevice) -> GPUDevice | None:
-        """Make the device's object; under another name where another live node has one for it."""
+        """Create the device's object, under another name if another live node has the first."""
         node = await self._api.get(NODES, self._node)
         plain, on_node = self._names(gpu)
         for name in (plain, on_node):
@@ -171,17 +171,17 @@ class Publisher:
                 )
             except AlreadyExists:
                 if not await self._is_taken(name):
-                    return None  # ours, or about to go: the watch will show it
+                    return None  # ours, or about to be deleted: the watch will show it
                 logger.warning("GPU %s: object %s belongs to another node", gpu.uuid, name)
                 continue
             logger.info("GPU %s is published as %s", gpu.uuid, name)
             if self._register is not None:
-                self._register.forget()  # the old objects may have gone with another Node
+                self._register.forget()  # the old annotations may have gone with another Node
             return GPUDevice.read(made)
         return None
 
     async def _is_taken(self, name: str) -> bool:
-        """Whether the object of this name is another live node's."""
+        """True if the object of this name belongs to another live node."""
         try:
             other = GPUDevice.read(await self._api.get(GPU_DEVICES, name))
         except NotFound:
@@ -192,13 +192,13 @@ class Publisher:
         try:
             await self._api.get(NODES, other.spec.node_name)
         except NotFound:
-            return False  # its node is gone, so it goes too, and we are woken by nothing: a round
+            return False  # it is deleted with its node; the next round finds the name free
         return True
 
     async def _write(
         self, device: GPUDevice, said: dict[str, Any], desired: list[Condition]
     ) -> None:
-        """Apply a status if the object lacks any of it."""
+        """Apply a status unless the object has it already."""
         body = change(device, said, desired, timestamp=self._stamp())
         if body is None:
             return

@@ -1,9 +1,9 @@
-"""The agent's reports on claims and pods, written whenever the API server can be reached.
+"""Queues the agent's reports on claims and pods, and writes them when the API server is reachable.
 
-PreStart and release never wait for the API server: they leave their reports here, and a worker
-writes them as soon as it can. Conditions, for people, and the fields that programs read are
-applied server-side by one field manager, always with the full set of the agent's own, on the
-newest version of the claim that is known.
+PreStart and releases never wait for the API server: they queue their reports here, and a worker
+writes them as soon as it can. Conditions (for people) and fields (for programs) are applied
+server-side by one field manager, always the full set of the agent's own, based on the newest known
+version of the claim.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KINDS: Mapping[type[object], tuple[str, str]] = {
     VGPUClaim: (names.API_VERSION, "VGPUClaim"),
 }
 SLOW_S = 2.0
-"""A container that got its limits after a longer time than this is worth a word.
+"""Report a container start that took longer than this.
 
 See docs/design/node-and-grants.md.
 """
@@ -72,7 +72,7 @@ class Reports:
     """Queues claims' statuses, events and touches, and delivers them.
 
     Args:
-        api: Where to.
+        api: The API server.
         view: The newest known claims.
         clock: The time, and the waits between attempts.
     """
@@ -92,18 +92,17 @@ class Reports:
         self._once: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
         self._init_wanted: dict[str, InitRound] = {}  # by claim UID
-        self._refused: set[str] = set()  # UIDs; a refusal may not have come back by watch yet
+        self._refused: set[str] = set()  # claim UIDs; the watch may not have shown the refusal yet
 
     def prepared(self, claim: VGPUClaim, message: str, *, took_s: float) -> None:
-        """The claim's limits are in place; an earlier release was of an earlier allocation.
+        """Report that the claim's limits are in place, and withdraw an earlier release.
 
-        Of a pod's own claim a running container shows that already, so only what is no matter of
-        course is written: it took long, it was refused or reported on before
-        (docs/design/node-and-grants.md).
+        For a pod's own claim the running container shows this already, so it is written only if the
+        start took long, or after a refusal or another report (docs/design/node-and-grants.md).
 
         Args:
             claim: The claim.
-            message: For people.
+            message: The message of the condition.
             took_s: Seconds from the kubelet's call until the limits were in place.
         """
         if claim.is_pods_own and took_s <= SLOW_S and not self._was_reported_on(claim):
@@ -116,12 +115,12 @@ class Reports:
             self._pending_of(claim).conditions[conditions.RELEASED] = None
 
     def not_prepared(self, claim: VGPUClaim, reason: str, message: str) -> None:
-        """A container of the claim's pod was refused."""
+        """Report that a container of the claim's pod was refused."""
         self._refused.add(claim.metadata.uid)
         self._condition(claim, conditions.PREPARED, "False", reason, message)
 
     def released(self, claim: VGPUClaim, allocation_id: str) -> None:
-        """Nothing of the claim's allocation with that id is in use here any more."""
+        """Report that nothing of this allocation is in use any more."""
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         if prepared is not None and prepared.status == "True":
             self._condition(
@@ -140,13 +139,13 @@ class Reports:
         self._field(claim, "released", released)
 
     def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
-        """The pod is gone, but something of the allocation may still be in use."""
+        """Report that the pod is gone, but the allocation may still be in use."""
         self._condition(claim, conditions.RELEASED, "False", reason, message)
 
     def init_ended(self, claim: VGPUClaim, init_round: InitRound) -> None:
-        """Nothing that the claim's init containers had in that round is in use any more.
+        """Report that nothing of the init containers of this round is in use any more.
 
-        Not reported any more of a round after which they are wanted again.
+        Not reported once the init containers must run again after this round.
         """
         desired = self._init_wanted.get(claim.metadata.uid) == init_round
         if desired or init_part.init_part_rerun(claim):
@@ -165,7 +164,7 @@ class Reports:
         self._field(claim, "init_wanted", None)
 
     def init_wanted(self, claim: VGPUClaim, init_round: InitRound) -> None:
-        """Its init containers must run again after the round; they need devices anew."""
+        """Report that the init containers must run again after this round and need devices."""
         self._init_wanted[claim.metadata.uid] = init_round
         self._condition(
             claim,
@@ -179,39 +178,39 @@ class Reports:
         self._field(claim, "init_released", None)
 
     def violated(self, claim: VGPUClaim, reason: str, message: str) -> None:
-        """The claim's processes take more of a device than it may."""
+        """Report that the claim's processes exceed a limit."""
         self._condition(claim, conditions.VIOLATED, "True", reason, message)
 
     def obeys(self, claim: VGPUClaim) -> None:
-        """They do not any more; that they did stays to be seen."""
+        """Report that they no longer do; the condition stays as a trace."""
         self._condition(
             claim, conditions.VIOLATED, "False", "WithinLimit", "no more is taken than was given"
         )
 
     def resized(self, claim: VGPUClaim, message: str) -> None:
-        """The pages hold no more than this version of the claim asks for.
+        """Report that the pages hold no more than this version of the claim requests.
 
-        `Prepared`, where it stands, is about the limits in place too: it moves to this version.
+        If `Prepared` is true, it is updated to this version as well.
         """
         self._condition(claim, conditions.RESIZED, "True", "LimitsInPlace", message)
         if conditions.is_true(claim.status.conditions, conditions.PREPARED):
             self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", _IN_PLACE)
 
     def not_resized(self, claim: VGPUClaim, reason: str, message: str) -> None:
-        """They cannot hold what it asks for yet; the claim gets an event, too."""
+        """Report that the resize cannot be done yet, with an event on the claim."""
         self._condition(claim, conditions.RESIZED, "False", reason, message)
         self._do_once(self._event(claim, "ResizeNotDone", message))
 
     def warning(self, pod: Pod, reason: str, message: str) -> None:
-        """An event on a pod."""
+        """Create an event on a pod."""
         self._do_once(self._event(pod, reason, message))
 
     def device_warning(self, device: GPUDevice, reason: str, message: str) -> None:
-        """An event on a device."""
+        """Create an event on a device."""
         self._do_once(self._event(device, reason, message))
 
     def refusal(self, pod: Pod, reason: str, message: str) -> None:
-        """An event on a pod whose container was refused; the same sentence once in a row."""
+        """Create an event on a pod with a refused container, unless the last one was the same."""
         uid = pod.metadata.uid
         if self._said.get(uid) == message:
             return
@@ -219,15 +218,15 @@ class Reports:
         self._do_once(self._event(pod, reason, message))
 
     def pod_gone(self, uid: str) -> None:
-        """Forget what was reported of a pod."""
+        """Forget the reports on a pod."""
         self._said.pop(uid, None)
 
     def touch(self, pod: Pod) -> None:
-        """Change the pod, which makes the kubelet try its containers again at once."""
+        """Change the pod, so that the kubelet retries its containers at once."""
         self._do_once(self._touch(pod))
 
     async def run(self) -> None:
-        """Deliver claims' statuses, for ever."""
+        """Write the statuses of claims, for ever."""
         wait_s = _FIRST_RETRY_S
         while True:
             await self._due.wait()
@@ -243,13 +242,13 @@ class Reports:
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     async def close(self) -> None:
-        """Drop what has not been written."""
+        """Cancel events and touches that are not written yet."""
         for task in self._once:
             task.cancel()
         await asyncio.gather(*self._once, return_exceptions=True)
 
     def _was_reported_on(self, claim: VGPUClaim) -> bool:
-        """Whether the claim has a condition that limits in place make untrue, or will."""
+        """True if the claim shows, or will show, something that limits in place make untrue."""
         said = (conditions.PREPARED, conditions.RELEASED)
         return (
             claim.metadata.uid in self._refused
@@ -282,7 +281,7 @@ class Reports:
         return self._pending.setdefault(claim.metadata.uid, _Pending(place))
 
     async def _deliver(self, uid: str) -> bool:
-        """Apply what is pending for a claim; False when it must be tried again."""
+        """Apply the pending reports of a claim; return False to be tried again."""
         pending = self._pending.pop(uid)
         claim = self._view.claims.objects.get(pending.place)
         if claim is None or claim.metadata.uid != uid:
@@ -308,8 +307,8 @@ class Reports:
         except (NotFound, Conflict) as error:
             logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
         except (Invalid, Forbidden) as error:
-            # A policy refuses what an agent writes of a claim that is not its node's any more, and
-            # that it is not is observed here shortly after.
+            # The admission policy refuses writes to a claim that is not allocated to the agent's
+            # node any more, which the watch shows here shortly after.
             await self._clock.sleep(_FIRST_RETRY_S)
             level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
             logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)
@@ -324,7 +323,7 @@ class Reports:
         return True
 
     def _is_ours(self, place: Place, claim: VGPUClaim) -> bool:
-        """Whether the claim is still allocated here, and as it was."""
+        """True if the claim still has the same allocation here."""
         newest = self._view.claims.objects.get(place)
         return newest is not None and newest.status.allocation == claim.status.allocation
 
@@ -364,7 +363,7 @@ class Reports:
         )
 
     def _do_once(self, work: Awaitable[None]) -> None:
-        """Do something that is a courtesy: when it fails, the kubelet's own retry remains."""
+        """Try once, in the background; nothing depends on it, as the kubelet retries anyway."""
 
         async def attempt() -> None:
             try:
@@ -381,7 +380,7 @@ class Reports:
 
 
 def _merged(claim: VGPUClaim, changes: _Pending) -> dict[str, Any] | None:
-    """The agent's full part of the status after the changes; None when nothing changes."""
+    """Return the agent's full part of the status after the changes; None without a change."""
     before = [c for c in claim.status.conditions if c.type in _OWN_TYPES]
     after = list(before)
     for type_, change in changes.conditions.items():
@@ -399,7 +398,7 @@ def _merged(claim: VGPUClaim, changes: _Pending) -> dict[str, Any] | None:
 
 
 def _since(old: _Field | None, new: _Field | None) -> _Field | None:
-    """The new value; the old one where only the time differs."""
+    """Return the new value, or the old one if only the time differs."""
     if isinstance(old, Released | InitReleased) and isinstance(new, Released | InitReleased):
         return old if new.model_copy(update={"time": old.time}) == old else new
     return new

@@ -1,9 +1,9 @@
-"""What containers use of their devices, read every few seconds for the metrics alone.
+"""Reads the usage of containers every few seconds, for metrics only.
 
-Memory is the ledger of the container's own processes where the library keeps one, which is what
-the limit is held against; elsewhere (whole devices, MIG instances) it is the driver's word. Compute
-is always the driver's word, process by process. No API object shows use: one that changed with it
-would keep etcd and every watcher of the cluster busy.
+Memory comes from the usage region if the container has the library, because the limit is checked
+against it; otherwise (whole devices, MIG instances) it comes from the driver. Compute always comes
+from the driver, per process. No API object shows usage: an object that changed with it would keep
+etcd and every watcher busy.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotReco
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 3.0
-"""A new claim has its series after this long, and a dead one has none."""
+"""Seconds between readings: a new claim has its series after this long."""
 
 _NOTHING = DeviceUse(uuid="", used_bytes=0, peak_bytes=0, denied_count=0)
 _Key = tuple[str, str]
-"""A slot allocation and the UUID of a device, or of an instance."""
+"""A slot allocation, and the UUID of a device or instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """What one container may use of one device, and does.
+    """The limits and usage of one container on one device.
 
     Attributes:
-        namespace: Of pod and claim.
+        namespace: The namespace of pod and claim.
         pod: The pod's name.
         container: The container's name.
         claim: The claim's name.
-        number: The device's number in the container, from 0.
-        uuid: The device, or its MIG instance.
-        memory_limit: Bytes; None: all that the device has.
+        number: The index of the device in the container, from 0.
+        uuid: The UUID of the device or MIG instance.
+        memory_limit: Bytes; None for all memory of the device.
         memory_used: Bytes.
-        memory_peak: Bytes at most, ever; None where the library keeps no ledger.
-        cores_limit: Part of the device's compute, 0 to 1; None: no limit.
-        cores_used: Part of the device's compute, 0 to 1; None where the driver has no reading.
-        denied: Allocations refused because of the limit.
-        throttled_s: Seconds that launches were held back, all together.
+        memory_peak: The highest number of bytes ever; None without the library.
+        cores_limit: The share of the device's compute, 0 to 1; None without a limit.
+        cores_used: The share of the device's compute in use, 0 to 1; None without a reading.
+        denied: The number of allocations refused because of the limit.
+        throttled_s: The seconds that launches were throttled in total.
     """
 
     namespace: str
@@ -72,9 +72,9 @@ class Usage:
     """One reading.
 
     Attributes:
-        devices: What is in use of each device, by UUID, as the driver reports; empty while it is
-            away.
-        containers: Every container that holds a grant, a device each.
+        devices: The usage of each device that the driver reports, by UUID; empty while it does
+            not answer.
+        containers: The usage of every container with a grant, one entry per device.
     """
 
     devices: Mapping[str, DeviceUsage] = field(default_factory=dict)
@@ -82,12 +82,12 @@ class Usage:
 
 
 class UsageReader:
-    """Reads use, a container at a time.
+    """Reads the usage of all containers.
 
     Args:
-        driver: Whose word counts for compute, and for memory where the library is not.
-        record: Who was given what.
-        allocations: Their pages and regions.
+        driver: Reports compute, and memory of containers without the library.
+        record: The slot allocations and claim allocations.
+        allocations: Their pages and usage regions.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class UsageReader:
         self._slot_allocations: dict[tuple[int, int], str] = {}  # by PID and start time
 
     async def read(self) -> Usage:
-        """Read all containers once. A driver that does not answer leaves its part out."""
+        """Read all containers once, without the driver's part if it does not answer."""
         try:
             devices = await self._driver.usage()
             memory = await self._driver.process_memory()
@@ -135,7 +135,7 @@ class UsageReader:
         busy: Mapping[_Key, float],
         sampled: frozenset[str],
     ) -> list[ContainerUse]:
-        """A region is its container's word: a damaged one is reported, and counts as empty."""
+        """Read one container; a damaged region is logged and counts as empty."""
         try:
             limits = self._allocations.content(slot_allocation.name).devices
         except PageDamaged as error:
@@ -161,7 +161,7 @@ class UsageReader:
         ]
 
     def _slot_allocations_of(self, pids: Collection[int], state: SlotState) -> Mapping[int, str]:
-        """The slot allocation that each process runs under: it does not change, so it is kept."""
+        """Return the slot allocation of each process; it never changes, so it is cached."""
         keys = {pid: (pid, start_time(pid, proc=self._allocations.proc)) for pid in pids}
         self._slot_allocations = {
             key: name
@@ -182,9 +182,9 @@ class UsageReader:
         }
 
     def _slot_allocation_of(self, pid: int, by_pod: Mapping[str, list[str]]) -> str | None:
-        """The cgroup names the pod; of several containers of it, the region that is mapped.
+        """Find the pod by the cgroup, and its container by the usage region that is mapped.
 
-        Without cgroups of pods the mapped region alone decides.
+        If pods have no cgroups, the mapped region alone decides.
         """
         pods = pods_of_process(pid, proc=self._allocations.proc)
         chosen = [uid for uid in by_pod if uid in pods] if pods else list(by_pod)

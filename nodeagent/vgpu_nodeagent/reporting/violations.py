@@ -1,6 +1,6 @@
-"""What follows when a claim violates a limit, or a process has no claim: it is reported.
+"""Reports claims that violate a limit, and processes without a claim.
 
-Conditions and events for people, metrics for programs. The operator evicts where that is wanted.
+Conditions and events are for people, metrics for programs. The operator evicts pods if configured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLAIM_LABELS = [*_LABELS, "namespace", "claim"]
 
 
 class WatchMetrics:
-    """What the watchdog measures."""
+    """The metrics of the watchdog."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.peak = Gauge(
@@ -64,14 +64,14 @@ class WatchMetrics:
 
 
 class Violations:
-    """Reports, wherever it may be read.
+    """Reports violations in conditions, events and metrics.
 
     Args:
         view: The newest known claims, pods and devices.
-        devices: Where processes of no claim are noted.
-        reports: Delivers conditions and events.
-        metrics: Counts.
-        events: Where changes are put.
+        devices: Holds the processes without a claim.
+        reports: Writes conditions and events.
+        metrics: Counts violations.
+        events: The queue for changes.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Violations:
     def violated(
         self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
     ) -> None:
-        """A claim violates a limit."""
+        """Report that a claim violates a limit."""
         labels = (
             self._node,
             uuid,
@@ -110,7 +110,7 @@ class Violations:
             )
 
     def obeys(self, claim_allocation: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
-        """It violates one limit less."""
+        """Report that a claim violates one limit less."""
         claim = self._view.claim_with_uid(claim_allocation.claim_uid)
         if claim is None:
             return
@@ -121,13 +121,13 @@ class Violations:
             self._reports.obeys(claim)
 
     def confirmed(self, claim_allocation: ClaimAllocation) -> None:
-        """It violates nothing: the report of an agent before this one is over."""
+        """Withdraw the report of an earlier agent: the claim violates nothing."""
         claim = self._view.claim_with_uid(claim_allocation.claim_uid)
         if claim is not None and is_true(claim.status.conditions, VIOLATED):
             self._reports.obeys(claim)
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
-        """What claims have taken; claims that are gone lose their series."""
+        """Set the metrics of claims; claims that are gone lose their series."""
         for gauge in (self._measured.peak, self._measured.excess, self._measured.compute):
             gauge.clear()
         for (namespace, claim, uuid), account in found.items():
@@ -138,7 +138,7 @@ class Violations:
                 self._measured.compute.labels(*labels).set(account.compute_percent / 100)
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
-        """The processes of no claim are others than before: each new one gets an event."""
+        """Note the processes without a claim, and create an event for each new one."""
         before = self._devices.strangers
         known = {(uuid, s.pid, s.name) for uuid, there in before.items() for s in there}
         self._devices.strangers = found
@@ -154,7 +154,7 @@ class Violations:
         self._events.put(StrangersChanged())
 
     def _report(self, uuid: str, stranger: Stranger) -> None:
-        """An event on its pod, where it is in one; else on the device."""
+        """Create an event on the process's pod, or on the device if it is in none."""
         sentence = f"{stranger} of device {uuid} and belongs to no claim"
         logger.warning("%s", sentence)
         pod = self._view.pod_with_uid(stranger.pod_uid) if stranger.pod_uid else None

@@ -1,1 +1,1 @@
-"""What the node has given to containers, on disk, and the newest known objects of the API."""
+"""The record of what the node has allocated, on disk, and the newest known API objects."""

@@ -1,9 +1,9 @@
-"""The slot state on disk: every transition is durable before it takes effect.
+"""The slot state on disk; every transition is durable before it takes effect.
 
-A restarted agent is never asked Allocate again, so a name that it forgot is a container that can
-never start, and a claim allocation that it forgot is capacity given away twice. A file that is cut,
-changed or of another format is never read in part: it is set aside for people to look at, and
-the state is rebuilt from what kubelet and API server have (`rebuild.py`).
+The kubelet never repeats Allocate for a restarted agent. A forgotten slot allocation would be a
+container that can never start, and a forgotten claim allocation capacity allocated twice. A file
+that is truncated, altered or of another format is never read in part: it is set aside for people
+to look at, and the state is rebuilt from other records (`kubelet/rebuild.py`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Checkpoint:
         self.state = SlotState()
 
     def load(self) -> bool:
-        """Read the state; False where there is no file yet.
+        """Load the state; return False if there is no file yet.
 
         Raises:
-            CheckpointDamaged: The file is there and cannot be trusted; the message has why.
+            CheckpointDamaged: The file cannot be trusted; the message says why.
             OSError: It cannot be read.
         """
         try:
@@ -55,10 +55,10 @@ class Checkpoint:
         return True
 
     def commit(self, state: SlotState) -> None:
-        """Make `state` the current one, on disk first.
+        """Write `state` to disk and make it the current one.
 
         Raises:
-            OSError: It could not be written; the old state remains, here and on disk.
+            OSError: The write failed; the old state remains, here and on disk.
         """
         if state is self.state:
             return
@@ -70,17 +70,17 @@ class Checkpoint:
         return claim_instances.places(self.state.claim_instances)
 
     def set_aside(self, stamp: str) -> Path:
-        """Move a damaged file out of the way; returns where to."""
+        """Move a damaged file out of the way and return its new path."""
         aside = self._path.with_name(f"{self._path.name}.damaged-{stamp}")
         os.rename(self._path, aside)
         return aside
 
 
 def encode(state: SlotState) -> bytes:
-    """The file's content: format, checksum, state.
+    """Return the file's content: format, checksum, state.
 
-    By orjson: the file is written twice for each container that starts, and pydantic and json take
-    20 ms for 150 of them.
+    With orjson, because the file is written twice for each container that starts, and pydantic and
+    json take 20 ms for 150 containers.
     """
     fields = orjson.loads(orjson.dumps(state))
     body = {_ON_DISK[name]: value for name, value in fields.items()}
@@ -89,10 +89,10 @@ def encode(state: SlotState) -> bytes:
 
 
 def decode(path: Path, content: bytes) -> SlotState:
-    """The state in a file's content.
+    """Return the state in a file's content.
 
     Raises:
-        CheckpointDamaged: Cut, changed, or of a format that this agent does not read.
+        CheckpointDamaged: It is truncated, altered, or of a format that this agent does not read.
     """
     try:
         document = json.loads(content)
@@ -119,10 +119,10 @@ def decode(path: Path, content: bytes) -> SlotState:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file so that after a crash it is the old one or the new one, whole.
+    """Replace a file so that a crash leaves either the whole old file or the whole new one.
 
     Raises:
-        OSError: It could not be written; the old one is untouched.
+        OSError: The write failed; the old file is untouched.
     """
     temporary = path.with_name(f".{path.name}.new")
     with open(temporary, "wb") as file:
@@ -142,6 +142,6 @@ def _checksum(body: Mapping[str, Any] | None) -> str:
 
 
 def _former_checksum(body: Mapping[str, Any] | None) -> str:
-    """As agents wrote it before: it differs where a text is not ASCII."""
+    """Return the checksum of older agents, which differs where a text is not ASCII."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""What of this node's devices in MIG mode is cut for which claim: the agent's own record of it.
+"""The agent's record of which MIG instance was made for which claim.
 
-NVML lists the instances, never their owners. So the agent writes down that it is about to make
-one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
-and whatever is not recorded belongs to others. On a static device an administrator's instance is
-recorded while a claim has it, as adopted.
+NVML lists instances but not their owners. So the agent records an instance before it makes it, and
+drops the record after it has removed it: a recorded instance may exist, and an instance without a
+record belongs to somebody else. On a static device an administrator's instance is recorded as
+adopted while a claim has it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TypeAlias
 from vgpu_nodeagent.discovery.drivers.base import MigInstance
 
 InstancePlace: TypeAlias = tuple[str, int]
-"""A device's UUID, and the first memory slice."""
+"""A device's UUID and a first memory slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimInstance:
-    """An instance that is made for a claim, or about to be.
+    """A MIG instance that was made for a claim, or is about to be.
 
     Attributes:
         card: The device's UUID; the name that the checkpoint has on disk (docs/design/tests.md).
-        instance: Profile and place; with its UUID once it was made.
+        instance: Its profile and place, and its UUID once it was made.
         claim_uid: The claim.
-        allocation_id: Which allocation of the claim.
-        adopted: An administrator made it: it stays when the claim ends.
+        allocation_id: The allocation of the claim.
+        adopted: True if an administrator made it, so that it stays when the claim ends.
     """
 
     card: str
@@ -38,12 +38,12 @@ class ClaimInstance:
 
     @property
     def place(self) -> InstancePlace:
-        """Where it lies."""
+        """Return its device and first memory slice."""
         return self.card, self.instance.start
 
     @property
     def key(self) -> str:
-        """The same as a text."""
+        """Return the place as a text."""
         return f"{self.card}/{self.instance.start}"
 
 
@@ -51,20 +51,20 @@ ClaimInstances: TypeAlias = Mapping[str, ClaimInstance]
 
 
 def places(instances: ClaimInstances) -> frozenset[InstancePlace]:
-    """Where instances of ours may lie; those of administrators are not among them."""
+    """Return the places of instances that the agent made, not those of administrators."""
     return frozenset(instance.place for instance in instances.values() if not instance.adopted)
 
 
 def of_claim(instances: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:
-    """The instances of a claim."""
+    """Return the instances of a claim."""
     return [instance for instance in instances.values() if instance.claim_uid == claim_uid]
 
 
 def with_instance(instances: ClaimInstances, instance: ClaimInstance) -> ClaimInstances:
-    """With one more, or another in its place."""
+    """Return the record with an instance added or replaced."""
     return {**instances, instance.key: instance}
 
 
 def without(instances: ClaimInstances, key: str) -> ClaimInstances:
-    """With one less."""
+    """Return the record without an instance."""
     return {other: instance for other, instance in instances.items() if other != key}

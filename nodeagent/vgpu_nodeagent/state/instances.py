@@ -1,12 +1,12 @@
-"""MIG instances for claims: made before a container starts, removed when its pod has ended.
+"""Makes MIG instances for claims before a container starts, and removes them after its pod ends.
 
-Where they lie is the operator's decision; here they are made at that very place. Every step is
-recorded before or after it so that an agent that was killed at any moment finds what it had made:
-first that one is wanted, then its UUID, and when it is gone the record goes too. What is not in
-the record is an administrator's, and is never used or removed.
+The operator decides where an instance lies, and it is made at exactly that place. Every step is
+recorded, so that an agent that was killed at any moment finds what it had made: first that an
+instance is wanted, then its UUID; once it is gone, the record is dropped. An instance without a
+record belongs to an administrator and is never used or removed.
 
-Of a static device (docs/design/node-and-grants.md) nothing is made or removed: the instance at the
-place is the claim's as it is, recorded as adopted, and only struck off the record at the end.
+Of a static device (docs/design/node-and-grants.md) nothing is made or removed: the claim gets
+the instance at the place as it is. It is recorded as adopted, and only the record is dropped.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 
 
 class Instances:
-    """Makes and removes, one at a time.
+    """Makes and removes MIG instances, one at a time.
 
     Args:
-        driver: Who cuts the devices.
-        checkpoint: Where it is recorded.
-        inventory: The devices; looks at them again when something was made or removed.
+        driver: Makes and removes instances of its devices.
+        checkpoint: Records them.
+        inventory: The devices; they are read again after a change.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Instances:
 
     @property
     def made(self) -> Mapping[InstancePlace, ClaimInstance]:
-        """What programs can use by now."""
+        """Return the instances that programs can use, by place."""
         return {
             claim_instance.place: claim_instance
             for claim_instance in self._claim_instances.values()
@@ -64,10 +64,10 @@ class Instances:
         }
 
     async def make(self, claim: VGPUClaim, allocation: Allocation) -> None:
-        """Make all instances of an allocation that are not there yet.
+        """Make the instances of an allocation that do not exist yet.
 
         Raises:
-            Refused: One of them cannot be made; others may have been, and stay the claim's.
+            Refused: One of them cannot be made; others may exist by then, and stay the claim's.
         """
         async with self._one_at_a_time:
             for device in allocation.devices:
@@ -75,7 +75,7 @@ class Instances:
                     await self._make(claim, allocation, device)
 
     async def remove(self, claim_uid: str, allocation_id: str) -> bool:
-        """Remove all instances of one allocation; False if that has to be tried again."""
+        """Remove all instances of one allocation; return False to be tried again."""
         gone = True
         async with self._one_at_a_time:
             for claim_instance in claim_instances.of_claim(self._claim_instances, claim_uid):
@@ -84,7 +84,7 @@ class Instances:
         return gone
 
     async def remove_all(self, over: Iterable[ClaimInstance]) -> bool:
-        """Remove these and all others of their allocations; True if one is left."""
+        """Remove these and all others of their allocations; return True if one is left."""
         allocations = sorted({(each.claim_uid, each.allocation_id) for each in over})
         return not all([await self.remove(*allocation) for allocation in allocations])
 
@@ -114,7 +114,7 @@ class Instances:
         except PlaceTaken as error:
             if (
                 before is None and claim_instance.key in self._claim_instances
-            ):  # nothing of ours came to be there
+            ):  # nothing of ours was made there
                 self._write(claim_instances.without(self._claim_instances, claim_instance.key))
             self._inventory.look_soon()
             raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error
@@ -132,10 +132,10 @@ class Instances:
             self._inventory.look_soon()
 
     async def _adopt(self, claim_instance: ClaimInstance, before: ClaimInstance | None) -> None:
-        """Give a claim the administrator's instance at its place.
+        """Record the administrator's instance at the claim's place as the claim's.
 
         Raises:
-            Refused: There is none that programs can use, or the driver does not answer.
+            Refused: There is no usable instance, or the driver does not answer.
         """
         try:
             there = await self._driver.instance_at(claim_instance.card, claim_instance.instance)
@@ -160,21 +160,21 @@ class Instances:
     async def _there(
         self, claim_instance: ClaimInstance, before: ClaimInstance | None
     ) -> MigInstance:
-        """The instance, made now unless it was before."""
+        """Return the instance, made now unless it exists."""
         known = before.instance.uuid if before is not None else None
         try:
             return await self._driver.make_instance(
                 claim_instance.card, claim_instance.instance, known=known
             )
         except InstanceLost:
-            # The record must not have the old UUID while there may be a new one already.
+            # The record must not name the old UUID when a new instance may exist already.
             self._write(claim_instances.with_instance(self._claim_instances, claim_instance))
             return await self._driver.make_instance(
                 claim_instance.card, claim_instance.instance, known=""
             )
 
     def _refuse_if_taken(self, claim_instance: ClaimInstance) -> None:
-        """Another claim's instance that is not removed yet, or this one's of another shape."""
+        """Refuse if another instance is recorded at the place and not removed yet."""
         mine = claim_instance.instance
         for other in self._claim_instances.values():
             if other.card == claim_instance.card and other.instance.overlaps(mine.start, mine.size):
@@ -216,7 +216,7 @@ class Instances:
 
 
 def _is_alike(one: ClaimInstance, other: ClaimInstance) -> bool:
-    """The same part for the same allocation."""
+    """True if both are the same part of a device for the same allocation."""
     return (one.key, one.claim_uid, one.allocation_id) == (
         other.key,
         other.claim_uid,

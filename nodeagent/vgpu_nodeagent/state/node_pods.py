@@ -1,10 +1,10 @@
-"""Reads the pods of one node, and no others, in the node's own name.
+"""Reads the pods of one node, impersonating the node.
 
-RBAC grants `list pods` for all pods or none: it reads no field selector. The authorizer of nodes
-does, and lets a node read those that name it in `spec.nodeName`. From Kubernetes 1.36 on an agent
-may act as the node that its token is bound to, for these reads alone (constrained impersonation,
-KEP-5284), so its account needs no right to read pods. Where the API server refuses that, the agent
-asks in its own name; manifests/components/agents-read-all-pods gives it the right
+RBAC ignores field selectors, so it grants `list pods` for all pods or none. The node authorizer
+lets a node read the pods that name it in `spec.nodeName`. From Kubernetes 1.36 on an agent may
+impersonate the node that its token is bound to, for these reads alone (constrained impersonation,
+KEP-5284), so its account needs no right to read pods. If the API server refuses that, the agent
+reads in its own name; manifests/components/agents-read-all-pods grants it the right
 (docs/design/node-and-grants.md).
 """
 
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class NodePods:
-    """The pods of a node; a reflector's source.
+    """The pods of a node, as a source for a reflector.
 
     Args:
-        api: The agent's.
+        api: The agent's client.
         node: The node's name.
     """
 
@@ -47,10 +47,10 @@ class NodePods:
         not_older_than: str | None = None,
         each: Each = lambda item: item,
     ) -> Listing:
-        """List as the node, else as the agent; watches go on as the list that succeeded.
+        """List as the node, else as the agent; later watches use the identity that succeeded.
 
         Raises:
-            Forbidden: Neither may; with the server's message about the node.
+            Forbidden: Neither may list; with the server's message about the node.
         """
         refused: Forbidden | None = None
         for reader in (self._as_node, self._own):
@@ -93,7 +93,7 @@ class NodePods:
         timeout_s: float = 300.0,
         inactivity_s: float = 90.0,
     ) -> AsyncGenerator[Object, None]:
-        """Watch as whom the last list was read."""
+        """Watch with the identity of the last list."""
         return self._reader.watch(
             resource,
             resource_version=resource_version,
@@ -105,7 +105,7 @@ class NodePods:
         )
 
     async def is_bound(self, namespace: str, name: str, uid: str) -> bool:
-        """Whether a pod is bound to this node (a quorum read); a doubt counts as yes."""
+        """Return False if the pod is certainly not bound to this node (a quorum read)."""
         try:
             found = await self.bound(namespace, name)
         except ClientError as error:
@@ -114,7 +114,7 @@ class NodePods:
         return any(pod["metadata"]["uid"] == uid for pod in found)
 
     async def bound(self, namespace: str, name: str) -> builtins.list[Object]:
-        """The pod of that name, if it is bound to the node now (a quorum read).
+        """Return the pod of that name if it is bound to the node now (a quorum read).
 
         Raises:
             ClientError: It could not be read.

@@ -1,7 +1,7 @@
-"""The agent's own copy of the API server's objects of this node: pods, claims, devices.
+"""The agent's copy of the node's API objects: pods, claims and devices.
 
-PreStart decides on this copy, so that containers start while the API server is away. Each store is
-fed by a reflector and makes no request.
+PreStart decides on this copy, so that containers start even while the API server is away. Each
+store is fed by a reflector and makes no request itself.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class Store(ABC, Generic[T]):
 
     @property
     def objects(self) -> Mapping[Place, T]:
-        """What is known now."""
+        """Return the known objects."""
         return self._objects
 
     def added(self, obj: T) -> None:
-        """Take in a new object."""
+        """Store a new object."""
         self._put(obj)
 
     def modified(self, obj: T) -> None:
-        """Take in a newer version."""
+        """Store a newer version."""
         self._put(obj)
 
     def deleted(self, identity: ObjectIdentity) -> None:
-        """Drop an object: it is gone, or no longer this node's."""
+        """Drop an object that is gone, or no longer belongs to this node."""
         old = self._objects.pop((identity.namespace, identity.name), None)
         if old is not None:
             self._events.put(self._event(old, None))
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """Drop an object that can no longer be read: what cannot be read grants nothing."""
+        """Drop an object that cannot be decoded any more: it must not grant anything."""
         logger.warning("%s %s/%s: %s", self.kind, identity.namespace, identity.name, error)
         self.deleted(identity)
 
@@ -99,9 +99,9 @@ class _Devices(Store[GPUDevice]):
 
 
 def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
-    """The claim without what it has of other vendors' devices, which their own plugins serve.
+    """Return the claim without devices of other vendors, which their own plugins serve.
 
-    One that has nothing of NVIDIA's is to the agent as one without an allocation.
+    A claim without a device of NVIDIA counts as not allocated here.
     """
     requests, allocation = claim.spec.requests, claim.status.allocation
     others = {each.name for each in requests if kind_of(each.vendor) is not None}
@@ -140,7 +140,7 @@ class NodeView:
     def reflectors(
         self, api: Api, pods: NodePods
     ) -> list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]]:
-        """The reflectors that feed this view; the caller runs them."""
+        """Return the reflectors that feed this view; the caller runs them."""
         self._reflectors = [
             Reflector(
                 pods,
@@ -167,23 +167,23 @@ class NodeView:
         return self._reflectors
 
     def _scope(self, field: str) -> Scope:
-        """Objects that name this node in a field; from the server's cache: nodes are many."""
+        """Select objects that name this node, from the server's cache: there are many nodes."""
         return Scope(field_selector=f"{field}={self.node}", from_cache=True)
 
     @property
     def is_synced(self) -> bool:
-        """Whether every list has been read once since the agent started."""
+        """True once every list has been read since the agent started."""
         return bool(self._reflectors) and all(r.synced.is_set() for r in self._reflectors)
 
     async def wait_synced(self) -> None:
-        """Return once `is_synced`."""
+        """Wait until `is_synced`."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
 
     def pod_with_uid(self, uid: str) -> Pod | None:
-        """The pod of this identity, if it is bound here and not gone."""
+        """Return the pod with this UID if it is bound here and not gone."""
         return next((p for p in self.pods.objects.values() if p.metadata.uid == uid), None)
 
     def claim_with_uid(self, uid: str) -> VGPUClaim | None:
-        """The claim of this identity, while it is allocated here."""
+        """Return the claim with this UID if it is allocated here."""
         return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)

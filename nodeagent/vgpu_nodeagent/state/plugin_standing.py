@@ -1,18 +1,18 @@
-"""Where this agent stands with the kubelet: are its slots what the kubelet offers?
+"""Judges whether the kubelet still offers the slots of this agent.
 
-The kubelet does not notify a plugin that has lost its place. Two things can happen while its socket
-stays (pkg/kubelet/cm/devicemanager at v1.36.3):
+The kubelet does not notify a plugin that was replaced or disconnected. Two things can happen while
+its socket stays (pkg/kubelet/cm/devicemanager at v1.36.3):
 
-* Another plugin registers the same resource. From then on the kubelet calls that one, and its
-  devices replace our slots. Our ListAndWatch goes on, so an open stream proves nothing; only the
-  list of allocatable devices shows it.
+* Another plugin registers the same resource. From then on the kubelet calls that plugin, and its
+  devices replace our slots. Our ListAndWatch stays open, so only the list of allocatable devices
+  shows it.
 * ListAndWatch ends, ours or that of an earlier plugin of the name. The kubelet disconnects the
   plugin that is registered, marks every device unhealthy and does not dial again.
 
-Both are cured by another registration. It is repeated with back-off, because two plugins that each
-take the name back at once would keep the node's pods from ever being admitted.
+Another registration cures both. It is repeated with back-off, because two plugins that each take
+the name back at once would keep all pods of the node from being admitted.
 
-Pure bookkeeping: what was seen and the clock are handed in.
+Pure: observations and the time are arguments.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from enum import StrEnum
 FIRST_BACKOFF_S = 3.0
 LAST_BACKOFF_S = 300.0
 QUIET_S = 600.0
-"""After this long without a loss the back-off starts from the beginning."""
+"""Reset the back-off after this long without a loss."""
 
 _SLOT = re.compile(r"slot-\d+")
 _SHOWN = 40
 
 
 class PluginState(StrEnum):
-    """What the kubelet makes of this agent's registration."""
+    """The state of this agent's registration."""
 
     CONNECTED = "Connected"
     DISCONNECTED = "Disconnected"
@@ -40,13 +40,14 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the kubelet showed.
+    """One look at the kubelet.
 
     Attributes:
-        is_read: The kubelet reads the ListAndWatch that it opened after the last registration.
+        is_read: True if the kubelet reads the ListAndWatch that it opened after the last
+            registration.
         offered: The healthy slots that were sent last.
-        listed: The devices of our resource that the kubelet may hand out or has handed out; None
-            where it does not answer.
+        listed: The devices of our resource that the kubelet has, in use or not; None if it does
+            not answer.
     """
 
     is_read: bool
@@ -56,17 +57,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class PluginProblem:
-    """Why the kubelet does not offer this agent's slots, for conditions."""
+    """The reason why the kubelet does not offer this agent's slots, for conditions."""
 
     reason: str
     message: str
 
 
 class PluginStanding:
-    """The agent's standing with the kubelet.
+    """The agent's registration with the kubelet, judged from one look to the next.
 
     Args:
-        resource: The resource's name, for the messages.
+        resource: The resource name, for messages.
     """
 
     def __init__(self, resource: str) -> None:
@@ -80,14 +81,14 @@ class PluginStanding:
         self.problem: PluginProblem | None = None
 
     def registered_with_a_new_kubelet(self, *, now: float) -> None:
-        """Start afresh: the kubelet has restarted and knew no plugin."""
+        """Start over: the kubelet has restarted and knew no plugin."""
         self._connected(now)
 
     def see(self, look: Look, *, now: float) -> bool:
-        """Take in a look; return whether to register again now.
+        """Judge a look; return True if the plugin should register again now.
 
         Args:
-            look: What was seen.
+            look: The look.
             now: Seconds, monotonic.
         """
         state, problem = self._judge(look)
@@ -98,8 +99,8 @@ class PluginStanding:
                 self._backoff_s = FIRST_BACKOFF_S
             return False
         self.state = state
-        # A stream that ended is opened again within seconds; only where that does not help is it
-        # worth a word. A foreign plugin is named at once, because it will not go by itself.
+        # A stream that ended is usually opened again within seconds, so it is a problem only if
+        # another registration did not help. A foreign plugin is named at once, as it will not go.
         if state is PluginState.REPLACED or self._in_vain:
             self.problem = problem
         if self._again_at is None:
@@ -128,7 +129,7 @@ class PluginStanding:
             )
             return PluginState.REPLACED, PluginProblem("PluginReplaced", text)
         missing = look.offered - listed
-        # One look may fall between a registration and its stream, or between a list and its effect.
+        # A single look may fall between a registration and its stream, or a list and its effect.
         self._doubts = self._doubts + 1 if missing or not look.is_read else 0
         needed = 2 if self.state is PluginState.CONNECTED else 1
         if self._doubts < needed:

@@ -1,8 +1,8 @@
-"""The cluster's configuration, or the last one that this agent could use.
+"""Loads the cluster's configuration, or the last valid one if it is invalid.
 
-A mistake in the ConfigMap reaches every node with the next restart of its agent. An agent that
-ended over it would take the node out of service for a word; it goes on with the copy that it kept
-in its state folder, and reports that until the mistake is gone.
+A mistake in the ConfigMap reaches every node when its agent restarts. If the agent exited because
+of it, one typo would take all nodes out of service. Instead it continues with the copy that it
+kept in its state folder, and reports the mistake until it is corrected.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _COPY = "config-last-good.yaml"
 
 
 def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
-    """The configuration to use, and what is wrong with the one that was given; empty: nothing.
+    """Return the configuration to use, and what is wrong with the mounted one (empty if valid).
 
     Args:
-        path: The configuration that was given; None: every key has its default.
+        path: The mounted configuration; None: every key has its default.
         state: The agent's state folder.
 
     Raises:
-        BadInput: It is wrong, and none was ever right on this node.
+        BadInput: It is invalid, and no valid one was ever used on this node.
         OSError: It cannot be read, and there is no copy.
     """
     if path is None:

@@ -1,12 +1,11 @@
-"""Slots and slot allocations: which allocation belongs to which pod, as a pure state machine.
+"""The state machine of slots: which slot allocation belongs to which pod and claim. Pure.
 
-The kubelet hands out interchangeable slot ids and never names the pod. Each answer to Allocate is
-a *slot allocation* with a name used once; the first PreStart binds the slot allocation to a pod,
-and from then on to no other. What the slot allocation's claim uses of each device is its *claim
-allocation*: it counts against the devices until it is closed, whatever the API server has
-meanwhile.
+The kubelet allocates interchangeable slot ids and never names the pod. Each answer to Allocate is
+a *slot allocation* with a name that is used once; the first PreStart binds it to a pod for good.
+The amounts that a claim uses of each device are its *claim allocation*: they count against the
+devices until it is closed, whatever the API server shows meanwhile.
 
-States are values: every transition returns a new one, so a state is on disk before it is in use.
+States are values: every transition returns a new one, so a state can be on disk before it is used.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 @dataclass(frozen=True, slots=True)
 class SlotAllocation:
-    """One container's share of an Allocate answer.
+    """The part of an Allocate answer for one container.
 
     Attributes:
-        name: `slot-7-<nonce>`: the CDI device and the folder; never used twice.
+        name: The name of the CDI device and of the folder, as `slot-7-<nonce>`; never reused.
         slot_ids: The kubelet's device ids, sorted.
         allocated_at: Seconds since the epoch.
         pod_uid: The pod it is bound to; empty until the first PreStart.
         container: The container of that pod.
         claim_uid: The claim that granted it.
-        interposed: Whether its container was started with the library; None before the first
-        PreStart, and where it was not recorded.
+        interposed: True if the container was started with the library; None before the first
+            PreStart, or if it was not recorded.
     """
 
     name: str
@@ -46,24 +45,24 @@ class SlotAllocation:
 
     @property
     def is_bound(self) -> bool:
-        """A pod holds it."""
+        """True if a pod holds it."""
         return bool(self.pod_uid)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim, once granted here, holds of this node's devices.
+    """The amounts of this node's devices that a claim holds once it is granted.
 
     Attributes:
         claim_uid: The claim.
         namespace: Its namespace, and the pod's.
         claim_name: Its name.
-        allocation_id: Which allocation of the claim.
+        allocation_id: The id of the claim's allocation.
         pod_uid: The pod.
         pod_name: Its name.
         use: Effective use per device UUID.
-        closed: Its pages deny and its containers are gone; kept until the API server has recorded
-            it.
+        closed: True if its pages deny and its containers are gone; it is kept until the API server
+            has recorded the release.
         init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny
             permanently; `use` is then the app containers'.
         init_ids: The ids of the init containers that ran in the last round that ended.
@@ -83,7 +82,7 @@ class ClaimAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A slot allocation to be bound, to which container, and whether that has the library."""
+    """A slot allocation to bind, its container, and whether that is started with the library."""
 
     slot_allocation: str
     container: str
@@ -99,7 +98,7 @@ class SlotState:
     claim_instances: Mapping[str, ClaimInstance] = field(default_factory=dict)
 
     def on(self, slot_ids: Collection[str]) -> list[SlotAllocation]:
-        """The slot allocations on any of these slots, oldest first."""
+        """Return the slot allocations on any of these slots, oldest first."""
         requested = set(slot_ids)
         found = [
             slot_allocation
@@ -111,7 +110,7 @@ class SlotState:
         )
 
     def of_claim(self, claim_uid: str) -> list[SlotAllocation]:
-        """The slot allocations that a claim granted."""
+        """Return the slot allocations of a claim."""
         return [
             slot_allocation
             for slot_allocation in self.slot_allocations.values()
@@ -119,7 +118,7 @@ class SlotState:
         ]
 
     def slots_in_use(self) -> frozenset[str]:
-        """Slots with any slot allocation, bound or not."""
+        """Return the slots with a slot allocation, bound or not."""
         return frozenset(
             slot
             for slot_allocation in self.slot_allocations.values()
@@ -141,14 +140,14 @@ class SlotState:
         )
 
     def has_open_account(self, pod_uid: str) -> bool:
-        """Return True while devices are counted for a pod, on the account of whatever claim."""
+        """Return True while devices are counted for a pod, for any claim."""
         return any(
             account.pod_uid == pod_uid and not account.closed
             for account in self.claim_allocations.values()
         )
 
     def used(self, *, but: str = "") -> Mapping[str, Use]:
-        """Use per device of all claim allocations that are not closed, `but` one claim's."""
+        """Return the use per device of all open claim allocations, `but` one claim's."""
         total: dict[str, Use] = {}
         for claim_allocation in self.claim_allocations.values():
             if not claim_allocation.closed and claim_allocation.claim_uid != but:
@@ -158,15 +157,15 @@ class SlotState:
 
 
 class SlotRecord(Protocol):
-    """Where the newest state is found: the checkpoint, but for tests."""
+    """Holds the newest state; implemented by the checkpoint."""
 
     @property
     def state(self) -> SlotState:
-        """The current state; a new value after each transition."""
+        """Return the current state, a new value after each transition."""
 
 
 def slot_order(slot_id: str) -> tuple[int, str]:
-    """Sorts slots by their number."""
+    """Return a sort key that orders slots by their number."""
     digits = slot_id.rpartition("-")[2]
     return (int(digits) if digits.isdigit() else 0, slot_id)
 
@@ -176,11 +175,11 @@ def allocate(
 ) -> tuple[SlotState, SlotAllocation]:
     """Answer an Allocate with a slot allocation of a new name.
 
-    Slot allocations already on these slots stay: an ordinary init container's slot goes on to a
-    later container of its pod before anything has started, and both need theirs.
+    Earlier slot allocations on these slots stay: the kubelet gives the slot of an ordinary init
+    container to a later container of the pod before anything has started, and both need theirs.
 
     Raises:
-        Refused: No slots, or a nonce that was used.
+        Refused: There are no slots, or the nonce was used before.
     """
     ids = tuple(sorted(set(slot_ids), key=slot_order))
     if not ids:
@@ -200,17 +199,17 @@ def grant(
     bindings: Collection[Binding],
     allocatable: Mapping[str, Use],
 ) -> SlotState:
-    """Bind slot allocations to the containers of one pod, on the account of its claim.
+    """Bind slot allocations to the containers of one pod, and count its claim.
 
     Args:
-        state: As it is.
+        state: The current state.
         claim_allocation: What the claim as a whole uses.
         bindings: Every slot allocation to fill, with its container.
-        allocatable: What may be given away of each device, by UUID.
+        allocatable: The allocatable amounts of each device, by UUID.
 
     Raises:
-        Refused: A slot allocation or slot is another pod's, the claim's account is closed or
-            another's, a device is unknown, or the sum over a device would exceed what it has.
+        Refused: A slot belongs to another pod, the claim allocation is closed or belongs to another
+            pod, a device is unknown, or the sum on a device would exceed what is allocatable.
     """
     former = _former_accounts(state, claim_allocation)
     if former:
@@ -229,16 +228,16 @@ def grant(
 def resize(
     state: SlotState, claim_uid: str, *, use: Mapping[str, Use], allocatable: Mapping[str, Use]
 ) -> SlotState:
-    """Count a claim by other amounts of the devices that it has.
+    """Count other amounts for a claim on the devices that it has.
 
     Args:
-        state: As it is.
+        state: The current state.
         claim_uid: The claim; one that is closed or unknown stays so.
         use: Effective use per device UUID.
-        allocatable: What may be given away of each device, by UUID.
+        allocatable: The allocatable amounts of each device, by UUID.
 
     Raises:
-        Refused: The sum over a device would exceed what it has.
+        Refused: The sum on a device would exceed what is allocatable.
     """
     claim_allocation = state.claim_allocations.get(claim_uid)
     if claim_allocation is None or claim_allocation.closed or claim_allocation.use == use:
@@ -249,7 +248,7 @@ def resize(
 
 
 def close(state: SlotState, claim_uid: str) -> SlotState:
-    """End a claim's slot allocations; its slots are free and its use no longer counts."""
+    """End a claim's slot allocations: its slots are free and its use no longer counts."""
     claim_allocation = state.claim_allocations.get(claim_uid)
     if claim_allocation is None:
         return state
@@ -274,10 +273,10 @@ def end_init(
     init_ids: Iterable[str],
     use: Mapping[str, Use],
 ) -> SlotState:
-    """Count a claim by its app containers alone; the init containers' pages deny already.
+    """Count a claim by its app containers alone, after the init containers' pages were closed.
 
     Args:
-        state: As it is.
+        state: The current state.
         claim_uid: The claim; one that is closed or unknown stays so.
         init_round: The round that has ended.
         init_ids: The containers that ran in it.
@@ -292,7 +291,7 @@ def end_init(
 
 
 def forget(state: SlotState, claim_uid: str) -> SlotState:
-    """Drop a closed claim allocation once the API server has recorded it; an open one stays."""
+    """Drop a claim allocation if it is closed; the API server has recorded its release."""
     claim_allocation = state.claim_allocations.get(claim_uid)
     if claim_allocation is None or not claim_allocation.closed:
         return state
@@ -303,7 +302,7 @@ def forget(state: SlotState, claim_uid: str) -> SlotState:
 
 
 def drop(state: SlotState, name: str) -> SlotState:
-    """Forget a slot allocation that was never bound; a bound one stays."""
+    """Drop a slot allocation if it was never bound."""
     slot_allocation = state.slot_allocations.get(name)
     if slot_allocation is None or slot_allocation.is_bound:
         return state
@@ -312,15 +311,15 @@ def drop(state: SlotState, name: str) -> SlotState:
 
 
 def _former_accounts(state: SlotState, new: ClaimAllocation) -> list[ClaimAllocation]:
-    """Return the open accounts of the same pod that the new one takes the place of.
+    """Return the open claim allocations of the same pod that the new one replaces.
 
-    A pod that runs on keeps its devices when its claim was decided anew or made again, for instance
-    after its Node was deleted or the CRD was. It may leave no device on which a container of it
-    may still run.
+    A running pod keeps its devices when its claim was allocated again or recreated, for instance
+    after its Node or the CRD was deleted. The new claim must have every device on which a container
+    of the pod may still run.
 
     Raises:
-        Refused: The allocation has ended here, or there is an open account of the claim for another
-            pod, or of the pod with devices that the new one does not have.
+        Refused: The allocation has ended here, the claim still serves another pod, or the pod uses
+            devices that the new claim does not have.
     """
     claim = f"{new.namespace}/{new.claim_name}"
     old = state.claim_allocations.get(new.claim_uid)
@@ -352,10 +351,10 @@ def _former_accounts(state: SlotState, new: ClaimAllocation) -> list[ClaimAlloca
 def _taken_over(
     state: SlotState, former: Collection[ClaimAllocation], new: ClaimAllocation
 ) -> tuple[SlotState, ClaimAllocation]:
-    """Return the state without the former accounts, and the new one that counts for them too.
+    """Return the state without the former claim allocations, and one that counts for all.
 
-    Containers that run on keep their former limits until they are resized, so of each device the
-    greater use counts.
+    Running containers keep their former limits until they are resized, so the greater use of each
+    device counts.
     """
     uids = {account.claim_uid for account in former}
     before: dict[str, Use] = {}

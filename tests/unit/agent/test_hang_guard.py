@@ -68,4 +68,4 @@ def test_who_ends_is_not_waited_for_and_leaves_no_process() -> None:
 def test_without_the_one_that_waits_the_agent_goes_on_and_reports_it() -> None:
     done = run("os.kill(guard.pid, 9); os.waitpid(guard.pid, 0); await alive")
     assert done.returncode == 0
-    assert "the process that would end this one when it hangs is gone" in done.stderr
+    assert "the process that would kill this one if it hangs is gone" in done.stderr

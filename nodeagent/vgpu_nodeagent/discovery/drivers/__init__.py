@@ -1,1 +1,1 @@
-"""One module per vendor behind one protocol: which devices there are, and how they are."""
+"""One module per vendor behind one protocol: the devices, their use and their events."""

@@ -1,4 +1,4 @@
-"""What the agent reads from a vendor's driver, the same for each vendor."""
+"""The protocol between the agent and the driver of a vendor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXTRAS = frozenset("+-")
 
 @dataclass(frozen=True, slots=True)
 class DeviceLink:
-    """How a device reaches another one of its machine; a higher score is a better path."""
+    """The path from one device to another of the machine; a higher score is a better path."""
 
     peer: str
     type: str
@@ -22,13 +22,13 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class InstanceProfile:
-    """What a device in MIG mode can be cut into.
+    """A kind of instance that a device in MIG mode can have.
 
     Attributes:
-        name: As the driver spells it, such as 1g.5gb.
-        cores: Its part of the device's compute, in percent.
-        slices: Its compute slices.
-        places: Where it may lie: first memory slice, and how many.
+        name: The driver's name for it, such as 1g.5gb.
+        cores: The percentage of the device's compute.
+        slices: The number of compute slices.
+        places: Possible first memory slices, each with the number of memory slices.
     """
 
     name: str
@@ -39,24 +39,25 @@ class InstanceProfile:
 
     @property
     def has_extras(self) -> bool:
-        """Whether it has media engines or graphics, or lacks them.
+        """True for a variant with or without media engines or graphics.
 
-        A device has few of those, which places do not show: such instances are an administrator's.
+        A device has few of these and places do not show them, so only administrators make such
+        instances.
         """
         return bool(_EXTRAS & set(self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A part cut out of a device, or to be cut.
+    """A MIG instance that exists or is wanted.
 
     Attributes:
-        profile: Its profile's name.
-        start: Its first memory slice.
-        size: How many memory slices it takes.
-        uuid: How programs name it; empty as long as none can use it.
-        gpu_instance: Its number in the device.
-        compute_instance: The number of what computes in it.
+        profile: The name of its profile.
+        start: The first memory slice.
+        size: The number of memory slices.
+        uuid: The UUID by which programs use it; empty as long as none can.
+        gpu_instance: The id of the GPU instance in the device.
+        compute_instance: The id of the compute instance in the GPU instance.
     """
 
     profile: str
@@ -67,7 +68,7 @@ class MigInstance:
     compute_instance: int = 0
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Whether it lies on any of these memory slices."""
+        """True if it occupies any of these memory slices."""
         return self.start < start + size and start < self.start + self.size
 
     def __str__(self) -> str:
@@ -76,11 +77,11 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a device needs before it can be relied on again.
+    """A repair that a device needs before it is healthy again.
 
     Attributes:
-        reason: In CamelCase, for conditions; it names the action.
-        message: The same in a sentence.
+        reason: The repair in CamelCase, for conditions.
+        message: The repair in a sentence.
     """
 
     reason: str
@@ -92,14 +93,14 @@ class PhysicalDevice:
     """One physical device as the driver describes it.
 
     Attributes:
-        index: Its number on the machine.
-        memory_mib: 0 where the driver does not report it.
-        minor: The number of its device node.
-        numa_node: The host's NUMA node nearest to it. None: unknown, on a host with several.
-        repair: What it needs before it can be relied on; None: nothing, as the driver reports.
-        mig_enabled: It is in multi-instance mode.
-        mig_profiles: What it can then be cut into.
-        mig_instances: What it is cut into.
+        index: Its index on the machine.
+        memory_mib: Its memory; 0 if the driver does not report it.
+        minor: The minor number of its device node.
+        numa_node: The nearest NUMA node of the host; None if unknown on a host with several.
+        repair: The repair that it needs; None if the driver reports none.
+        mig_enabled: True if it is in MIG mode.
+        mig_profiles: The instances that it can have.
+        mig_instances: The instances that it has.
     """
 
     index: int
@@ -122,24 +123,24 @@ class PhysicalDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """What is really in use on a device: MiB and percent."""
+    """The memory (MiB) and compute (percent) in use on a device."""
 
     memory_mib: int
     cores: int
 
 
 class Severity(StrEnum):
-    """What an event means for the device's health."""
+    """The effect of an event on the health of a device."""
 
     APPLICATION = "Application"
-    """A program's own fault: the device is fine."""
+    """A fault of a program; the device is healthy."""
     FATAL = "Fatal"
-    """The device cannot be relied on."""
+    """The device is unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvent:
-    """Something that the driver reported about a device; `uuid` is empty when it names none."""
+    """An event that the driver reported; `uuid` is empty if it names no device."""
 
     uuid: str
     severity: Severity
@@ -148,85 +149,86 @@ class DeviceEvent:
 
 
 class Driver(Protocol):
-    """One vendor's devices. Every call may raise `DriverUnavailable`, and none hangs."""
+    """The driver of one vendor. Every call may raise `DriverUnavailable`, and none hangs."""
 
     @property
     def vendor(self) -> str:
         """The vendor's name, as in a request's `vendor`."""
 
     async def devices(self) -> tuple[PhysicalDevice, ...]:
-        """The devices of this machine, by index."""
+        """Return the devices of this machine, by index."""
 
     async def usage(self) -> Mapping[str, DeviceUsage]:
-        """What is in use, by UUID; devices without a reading are left out."""
+        """Return memory and compute in use, by UUID; devices without a reading are left out."""
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
-        """Bytes that each process holds, by UUID of the device and PID on the host."""
+        """Return the bytes that each process holds, by UUID of the device and PID on the host."""
 
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
-        """The most bytes that each running process has held, where the driver keeps accounts.
+        """Return the peak bytes of each running process, if the driver keeps accounts.
 
         By UUID of the device and PID on the host; devices that keep none are left out.
         """
 
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
-        """Percent of the compute that each process used, on average since the marks.
+        """Return the percentage of compute that each process used, on average since the marks.
 
         By UUID of the device and PID on the host; devices without a reading are left out, and one
         without compute has no processes.
 
         Args:
-            marks: By UUID of the device: the stamp of the last sample that was read. Each reader
-                has its own, empty at first, and moved by this call. (Stamps are the driver's: what
-                clock they are of differs.)
+            marks: The timestamp of the last sample that was read, by UUID of the device. Each
+                reader has its own dictionary, empty at first, and this call updates it. The driver
+                chooses the clock of the timestamps.
         """
 
     async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
-        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the device.
+        """Limit the bytes that the processes of a cgroup may hold, by UUID of the device.
 
         Raises:
-            LimitsUnsupported: This driver has no such limits.
+            LimitsUnsupported: This driver cannot limit memory by cgroup.
         """
 
     async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
-        """The instance of this profile at this place, ours or not; None without one."""
+        """Return the instance of this profile at this place, ours or not; None if none exists."""
 
     async def check_place(self, device: str, desired: MigInstance) -> None:
-        """Make sure that nothing lies where an instance shall be made.
+        """Check that the place of a wanted instance is free.
 
         Raises:
-            PlaceTaken: Something does.
+            PlaceTaken: Another instance overlaps it.
         """
 
     async def make_instance(
         self, device: str, desired: MigInstance, *, known: str | None
     ) -> MigInstance:
-        """An instance of a device in MIG mode, made where it is not there yet.
+        """Return an instance of a device in MIG mode, and make it if it does not exist.
 
         Args:
             device: The device's UUID.
-            desired: Profile and place.
-            known: None: one that is there already is not ours. Empty: it is, whichever it is, and
-                is finished. Else it must be there already, with this UUID.
+            desired: The profile and place.
+            known: None if an existing instance is not ours; empty if it is ours and may be
+                incomplete; else the UUID that the existing instance must have.
 
         Raises:
-            PlaceTaken: Something else lies there.
-            InstanceLost: It is not there any more; nothing was made, so that this can be recorded.
+            PlaceTaken: Another instance overlaps the place.
+            InstanceLost: The known instance is gone. Nothing was made, so that the loss can be
+                recorded first.
         """
 
     async def remove_instance(self, device: str, instance: MigInstance) -> None:
-        """Take an instance away; one that is gone, or another in its place, is left alone.
+        """Remove an instance; do nothing if it is gone or another one is at its place.
 
         Args:
             device: The device's UUID.
-            instance: Profile and place, and its UUID if that is known.
+            instance: The profile and place, and the UUID if it is known.
 
         Raises:
-            InstanceInUse: Something runs on it.
+            InstanceInUse: Something still runs on it.
         """
 
     async def next_event(self) -> DeviceEvent:
-        """Wait for the driver to report something."""
+        """Wait for an event of the driver."""
 
     def close(self) -> None:
-        """Let go of the driver. Does not wait for a call that hangs."""
+        """Release the driver, without waiting for a call that hangs."""

@@ -1,7 +1,7 @@
-"""Calls into a library that may hang: one thread, and a deadline for the caller.
+"""Calls into a library that may hang, in one thread and with a deadline for the caller.
 
-A hung driver cannot be interrupted. The thread is left to it, later calls fail at once until it
-comes back, and the process can still end because the thread is a daemon.
+A hung call cannot be interrupted. Its thread is left alone, later calls fail at once until it
+returns, and the process can still end because the thread is a daemon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CallThread:
     """Runs calls one after the other in a thread of its own.
 
     Args:
-        name: What is called, for the messages.
+        name: The name of the library, for messages.
         deadline_s: How long a caller waits.
     """
 
@@ -35,10 +35,10 @@ class CallThread:
         self._thread.start()
 
     async def call(self, function: Callable[[], T], *, deadline_s: float | None = None) -> T:
-        """The function's result.
+        """Call the function in the thread and return its result.
 
         Raises:
-            DriverUnavailable: It, or a call before it, did not come back in time.
+            DriverUnavailable: This call or an earlier one did not return in time.
         """
         if self._hanging:
             raise DriverUnavailable(f"{self._name} does not answer: an earlier call still hangs")
@@ -55,25 +55,25 @@ class CallThread:
             raise DriverUnavailable(f"{self._name} did not answer within {limit_s} s") from error
 
     def close(self) -> None:
-        """End the thread after the calls under way, without waiting for them."""
+        """End the thread after the calls in progress, without waiting for them."""
         self._jobs.put(None)
 
     def _came_back(self, future: asyncio.Future[Any]) -> None:
         self._hanging = False
         if not future.cancelled():
-            future.exception()  # no caller waits for it any more
+            future.exception()  # its caller has given up
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, future, loop = job
             try:
                 result, error = function(), None
-            except Exception as raised:  # handed to the caller, whatever it is
+            except Exception as raised:  # the caller gets any exception
                 result, error = None, raised
             try:
                 loop.call_soon_threadsafe(_resolve, future, result, error)
             except RuntimeError:
-                return  # the loop is closed: the process ends
+                return  # the loop is closed because the process ends
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -1,9 +1,9 @@
-"""Device nodes that a container needs to use a device or an instance, and that making one needs.
+"""The device nodes for using a device or MIG instance, and for making instances.
 
-An instance needs its device's node and two more that stand for the right to use it: one for the GPU
-instance, one for the compute instance in it. The right to cut devices has a node too;
-CAP_SYS_ADMIN gives every right. The numbers of all rights there could be are fixed, and the driver
-lists them in a file (source: NVIDIA's MIG user guide, "Device Nodes and Capabilities").
+An instance needs the node of its device and two nodes that grant the right to use it: one for the
+GPU instance and one for the compute instance in it. The right to make instances has a node too;
+CAP_SYS_ADMIN includes every right. The minor numbers of all possible rights are fixed, and the
+driver lists them in a file (source: NVIDIA's MIG user guide, "Device Nodes and Capabilities").
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SYS_ADMIN = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A node that a container gets.
+    """A device node for a container.
 
     Attributes:
-        name: Below /dev, or its path in the container.
-        major: Of what it leads to, where the host may have no such node and the runtime makes it;
-            0: it is the host's.
-        minor: The other number of that.
+        name: Its path below /dev, or in the container.
+        major: Its major number if the runtime must make the node, because the host may not have
+            it; 0 if the host's node is used.
+        minor: Its minor number in that case.
     """
 
     name: str
@@ -37,19 +37,19 @@ class DeviceNode:
 
 
 def nodes_of_device(minor: int) -> tuple[DeviceNode, ...]:
-    """What a device needs, by its number."""
+    """Return the nodes for a device with this minor number."""
     return (DeviceNode(f"nvidia{minor}"),)
 
 
 def nodes_of_instance(
     minor: int, instance: MigInstance, *, proc: Path = PROC
 ) -> tuple[DeviceNode, ...]:
-    """What an instance needs; rights that the driver does not have are left out.
+    """Return the nodes for an instance, without rights that the driver does not list.
 
     Args:
-        minor: The device's number.
-        instance: As the driver shows it.
-        proc: Where the driver's files are.
+        minor: The minor number of the device.
+        instance: The instance as the driver shows it.
+        proc: Where the driver lists rights.
     """
     capabilities, major = _capabilities(proc), _major(proc)
     gpu = f"gpu{minor}/gi{instance.gpu_instance}"
@@ -62,14 +62,14 @@ def nodes_of_instance(
 
 
 def may_partition(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
-    """Whether this process may make and remove instances.
+    """True if this process may make and remove instances.
 
     Args:
-        proc: Where the driver lists rights, and the kernel ours.
+        proc: Where the driver lists rights and the kernel our capabilities.
         dev: Where device nodes are.
     """
     number = _capabilities(proc).get("config")
-    if number is None:  # no such right: no driver that asks for it, or one that we cannot see
+    if number is None:  # no such right: the driver does not require it, or is not visible to us
         return not (proc / "driver" / "nvidia").exists()
     return _is_admin(proc) or _can_open(dev / _node(number, 0).name)
 
@@ -79,7 +79,7 @@ def _node(number: int, major: int) -> DeviceNode:
 
 
 def _capabilities(proc: Path) -> Mapping[str, int]:
-    """The number of each right, as in `gpu0/gi1/access 12`."""
+    """Return the minor number of each right, listed as `gpu0/gi1/access 12`."""
     lines = _lines(proc / _CAPABILITIES)
     pairs = [line.split() for line in lines]
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
@@ -101,7 +101,7 @@ def _is_admin(proc: Path) -> bool:
 
 
 def _can_open(node: Path) -> bool:
-    """Only opening it shows that: the device cgroup is checked nowhere else."""
+    """True if the node can be opened; only opening it checks the device cgroup."""
     try:
         os.close(os.open(node, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:

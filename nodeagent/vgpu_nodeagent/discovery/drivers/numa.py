@@ -1,9 +1,9 @@
-"""Which NUMA node of the host is nearest to a PCI device.
+"""Finds the NUMA node of the host that is nearest to a PCI device.
 
 The kernel's `numa_node` of the PCI device is the first source, the driver's memory affinity the
 second. `nvmlDeviceGetNumaNodeId` is neither: it names the node that the GPU's own memory *is*, and
-answers on Grace alone. A device of which neither source knows is on the host's only node, or its
-node is unknown: two unknown nodes of a host with several are never one and the same.
+answers only on Grace. A device that neither source knows is on the host's only node, or its node is
+unknown, and on a host with several nodes two unknown nodes are never considered equal.
 Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the kernel.
 """
 
@@ -36,11 +36,11 @@ class HostNuma:
     _reported: set[str] = field(default_factory=set, init=False)
 
     def node_of(self, bus_id: str, affinity: Sequence[int]) -> int | None:
-        """The NUMA node nearest to a device; None: unknown, and equal to no other.
+        """Return the NUMA node nearest to a device; None if unknown.
 
         Args:
-            bus_id: Where the device is, as NVML spells it (`00000000:07:00.0`).
-            affinity: The driver's memory affinity, a bit a node in words of 64 bits; empty where
+            bus_id: The PCI bus id as NVML writes it (`00000000:07:00.0`).
+            affinity: The driver's memory affinity, one bit per node in words of 64 bits; empty if
                 the driver does not support it.
         """
         nodes = self.nodes()
@@ -57,9 +57,9 @@ class HostNuma:
         return next(iter(nodes), 0)
 
     def nodes(self) -> frozenset[int]:
-        """The nodes that have CPUs; those of a GPU's memory (Grace) have none.
+        """Return the nodes with CPUs; nodes of a GPU's memory (Grace) have none.
 
-        Empty where the kernel has no NUMA, or its list cannot be read.
+        Empty if the kernel has no NUMA support, or its list cannot be read.
         """
         for name in ("has_cpu", "online"):
             path = self.sysfs / "devices" / "system" / "node" / name
@@ -72,7 +72,7 @@ class HostNuma:
         return frozenset()
 
     def nodes_of_cpus(self, cpus: Collection[int]) -> frozenset[int]:
-        """The nodes that have any of these CPUs; empty where no list of a node can be read."""
+        """Return the nodes of these CPUs; empty if no node's list can be read."""
         found = set()
         for node in self.nodes():
             path = self.sysfs / "devices" / "system" / "node" / f"node{node}" / "cpulist"
@@ -92,36 +92,36 @@ class HostNuma:
         try:
             node = int(path.read_text())
         except FileNotFoundError:
-            return None  # no such device: a container without sysfs, or another name space
+            return None  # no such device: a container without sysfs, or another namespace
         except (OSError, ValueError) as error:
             self._report(f"{path}: {error}")
             return None
         return node if node >= 0 else None
 
     def _report(self, sentence: str) -> None:
-        """Log a fault once, not every time that the devices are read."""
+        """Log a fault once, not each time the devices are read."""
         if sentence not in self._reported:
             self._reported.add(sentence)
             logger.warning("%s", sentence)
 
 
 def _address(bus_id: str) -> str:
-    """As sysfs spells it: lower case, and a domain of four digits unless it needs more."""
+    """Return the bus id as sysfs writes it: lower case, the domain with at least four digits."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
 
 
 def _only_bit(words: Sequence[int]) -> int | None:
-    """The number of the only bit that is set; None for none or several."""
+    """Return the number of the only bit that is set; None if none or several are."""
     mask = sum(word << (_WORD_BITS * at) for at, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
 def _numbers(text: str, *, most: int = _MOST_NODES) -> list[int]:
-    """A list as the kernel writes it, such as `0-1,4`.
+    """Parse a list as the kernel writes it, such as `0-1,4`.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is not such a list.
     """
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):

@@ -1,8 +1,8 @@
-"""NVIDIA devices through NVML; the modules beside it have links, MIG, NUMA nodes and recovery.
+"""NVIDIA devices through NVML; neighbouring modules handle links, MIG, NUMA nodes and recovery.
 
-NVML is loaded when it is first needed and again after it was lost, so that an agent may run on a
-node before its driver is installed. Every call runs in a thread with a deadline; events have a
-thread of their own, because waiting for them blocks.
+NVML is loaded when it is first needed and again after it was lost, so the agent may start before
+the driver is installed. Every call runs in a thread with a deadline; events have a thread of their
+own, because waiting for them blocks.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere"}
 _ARCHITECTURES |= {8: "Ada", 9: "Hopper", 10: "Blackwell"}
 _AFFINITY_WORDS = 16
-"""Of 64 bits: as many NUMA nodes as a kernel can have."""
+"""Words of 64 bits for as many NUMA nodes as a kernel can have."""
 
 
 class NvidiaDriver:
     """All NVIDIA devices of this machine.
 
     Args:
-        deadline_s: How long a call may take.
-        nvml: NVML's library; None: the loader finds it. May raise DriverUnavailable, which every
-            call then does: what no container can be given is not to be offered.
+        deadline_s: Seconds that a call may take.
+        nvml: Returns the path of NVML's library, or None if the loader finds it. It may raise
+            DriverUnavailable, and then every call does: devices that no container can use must not
+            be offered.
         sysfs: Where sysfs is mounted.
     """
 
@@ -84,11 +85,11 @@ class NvidiaDriver:
 
     @property
     def vendor(self) -> str:
-        """As in a request's `vendor`."""
+        """Return the value of a request's `vendor`."""
         return "nvidia"
 
     async def devices(self) -> tuple[PhysicalDevice, ...]:
-        """The devices, by index.
+        """Return the devices, by index.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -106,7 +107,7 @@ class NvidiaDriver:
         return devices
 
     async def usage(self) -> Mapping[str, DeviceUsage]:
-        """Memory and compute in use, by UUID.
+        """Return memory and compute in use, by UUID.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -114,7 +115,7 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(_read_usage))
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
-        """Bytes that each process holds, by UUID of the device and PID on the host.
+        """Return the bytes that each process holds, by UUID of the device and PID on the host.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -122,7 +123,7 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(_read_processes))
 
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
-        """The most bytes that each running process has held, by NVML's accounting.
+        """Return the peak bytes of each running process, by NVML's accounting.
 
         By UUID of the device and PID on the host; devices without accounting are left out.
 
@@ -132,15 +133,13 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(_read_peaks))
 
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
-        """Percent of the compute that each process used, on average since the marks.
+        """Return the percentage of compute that each process used, on average since the marks.
 
         By UUID of the device and PID on the host; devices without a reading are left out, and one
         without compute has no processes.
 
         Args:
-            marks: By UUID of the device: the stamp of the last sample that was read. Each reader
-                has its own, empty at first, and moved by this call. (Stamps are the driver's: what
-                clock they are of differs.)
+            marks: See `Driver.compute_since`.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -148,16 +147,16 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(partial(_read_compute, marks)))
 
     async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
-        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the device.
+        """Limit the bytes that the processes of a cgroup may hold, by UUID of the device.
 
         Raises:
-            LimitsUnsupported: The driver is older than r615, or the kernel not made for it.
+            LimitsUnsupported: The driver is older than r615, or the kernel does not support it.
             DriverUnavailable: NVML is missing, fails or hangs, or reports another limit afterwards.
         """
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
     async def instance_at(self, device: str, desired: MigInstance) -> MigInstance | None:
-        """The instance of this profile at this place, ours or not; None without one.
+        """Return the instance of this profile at this place, ours or not; None if none exists.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -167,10 +166,10 @@ class NvidiaDriver:
         )
 
     async def check_place(self, device: str, desired: MigInstance) -> None:
-        """Make sure that nothing lies where an instance shall be made.
+        """Check that the place of a wanted instance is free.
 
         Raises:
-            PlaceTaken: Something does.
+            PlaceTaken: Another instance overlaps it.
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         await self._calls.call(self._guarded(partial(nvidia_mig.check_place, device, desired)))
@@ -178,27 +177,27 @@ class NvidiaDriver:
     async def make_instance(
         self, device: str, desired: MigInstance, *, known: str | None
     ) -> MigInstance:
-        """An instance of a device in MIG mode, made where it is not there yet.
+        """Return an instance of a device in MIG mode, and make it if it does not exist.
 
         Raises:
-            PlaceTaken: Another lies there.
-            InstanceLost: It was made before and is not there any more.
+            PlaceTaken: Another instance overlaps the place.
+            InstanceLost: It was made before and is gone.
             DriverUnavailable: NVML is missing, fails or hangs, or cannot make it.
         """
         job = partial(nvidia_mig.make_instance, device, desired, known=known)
         return await self._calls.call(self._guarded(job))
 
     async def remove_instance(self, device: str, instance: MigInstance) -> None:
-        """Take an instance away, if it is there.
+        """Remove an instance if it exists.
 
         Raises:
-            InstanceInUse: Something runs on it.
+            InstanceInUse: Something still runs on it.
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, device, instance)))
 
     async def next_event(self) -> DeviceEvent:
-        """Wait for an XID or ECC event. A driver without an answer is read again later."""
+        """Wait for an XID or ECC event; retry later while the driver does not answer."""
         while True:
             try:
                 event = await self._events.call(self._guarded(self._wait_event))
@@ -210,12 +209,12 @@ class NvidiaDriver:
                 return event
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         self._calls.close()
         self._events.close()
 
     def _guarded(self, function: Callable[[], T]) -> Callable[[], T]:
-        """The function with NVML loaded before it, and its errors in our words."""
+        """Return the function with NVML loaded first and its errors as ours."""
 
         def guarded() -> T:
             library = self._nvml()
@@ -241,8 +240,8 @@ class NvidiaDriver:
             self._lost_in_a_row = 0
             return None
         except pynvml.NVMLError_GpuIsLost:
-            # One of the GPUs of the set has gone. A set of the others is made at once, because no
-            # event is kept for those that wait; a set that fails again is given time.
+            # A GPU of the set has gone. A set of the others is made at once, because NVML keeps no
+            # events while nobody waits; if that fails again, it waits before the next try.
             pynvml.nvmlEventSetFree(self._event_set)
             self._event_set = None
             self._lost_in_a_row += 1
@@ -257,7 +256,7 @@ class NvidiaDriver:
 
 
 def _load(library: Path | None) -> None:
-    """Load NVML from where it lies: pynvml opens it by a name that the loader then knows."""
+    """Load NVML from its path, so that pynvml finds it by its name."""
     if library is None:
         return
     try:
@@ -267,12 +266,12 @@ def _load(library: Path | None) -> None:
 
 
 def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
-    """What an NVML event means for its device.
+    """Return the effect of an NVML event on its device.
 
     Args:
-        uuid: The device; empty where the driver names none: then all devices are meant.
-        event_type: The NVML event's type.
-        data: The XID, for an XID event.
+        uuid: The device; empty if the driver names none, and the event applies to all devices.
+        event_type: The type of the NVML event.
+        data: The XID of an XID event.
     """
     if event_type == pynvml.nvmlEventTypeXidCriticalError:
         severity = Severity.APPLICATION if data in APPLICATION_XIDS else Severity.FATAL
@@ -281,12 +280,12 @@ def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
 
 
 def _address(handle: Any) -> int:
-    """Return what distinguishes a handle: NVML gives the same for a device each time."""
+    """Return the address of a handle, which is the same for a device each time."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _register_events() -> tuple[Any, dict[int, str]]:
-    """Return a set with the events of every device, and the UUIDs by the handles' addresses."""
+    """Return an event set for all devices, and their UUIDs by handle address."""
     desired = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     event_set = pynvml.nvmlEventSetCreate()
 
@@ -323,10 +322,9 @@ def _read_devices(may_partition: bool, host: HostNuma) -> tuple[PhysicalDevice, 
 
 
 def _answering() -> Iterator[tuple[int, Any, str]]:
-    """Index, handle and UUID of every device that answers.
+    """Yield index, handle and UUID of every device that answers.
 
-    One that has fallen off the bus, or has no UUID to be known by, is left out: it must not hide
-    the others of its machine.
+    A device that fell off the bus or has no UUID is left out, so that it does not hide the others.
     """
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -343,9 +341,9 @@ def _answering() -> Iterator[tuple[int, Any, str]]:
 def _device_or_fault(
     index: int, handle: Any, uuid: str, may_partition: bool, host: HostNuma
 ) -> PhysicalDevice | None:
-    """Return a device; one of which a call fails has the error as what must be repaired.
+    """Return a device, with the error as its repair if a call for it fails.
 
-    None for a device that is lost: it is as one that the driver does not show.
+    None for a lost device: it counts as one that the driver does not show.
     """
     try:
         return _device(index, handle, uuid, may_partition=may_partition, host=host)
@@ -363,7 +361,7 @@ def _device_or_fault(
 def _device(
     index: int, handle: Any, uuid: str, *, may_partition: bool, host: HostNuma
 ) -> PhysicalDevice:
-    """A device, apart from its links and the driver's version."""
+    """Return a device without its links and the driver's version."""
     major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
     architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
     bus = bus_id(handle)
@@ -386,7 +384,7 @@ def _device(
 
 
 def _affinity(handle: Any) -> tuple[int, ...]:
-    """The driver's memory affinity, a bit a NUMA node in words of 64; empty if it has none."""
+    """Return the memory affinity, one bit per NUMA node in words of 64; empty if unsupported."""
     query = partial(
         pynvml.nvmlDeviceGetMemoryAffinity,
         handle,
@@ -404,7 +402,7 @@ def _read_usage() -> Mapping[str, DeviceUsage]:
 def _usage_of(handle: Any, uuid: str) -> DeviceUsage:
     memory = optional(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), None)
     if memory is None:
-        # A GPU that shares the host's memory has no account of its own, but its processes have.
+        # A GPU that shares the host's memory reports no total, but its processes do.
         memory = sum(_processes_of(handle, uuid).values())
     rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
     return DeviceUsage(memory // MIB, int(rates.gpu) if rates is not None else 0)
@@ -422,7 +420,7 @@ def _processes_of(handle: Any, uuid: str) -> dict[int, int]:
     ):
         listed: list[Any] = optional(partial(query, handle), [])
         for process in listed:
-            # One that does both is in both lists, with the same figure.
+            # A process that does both is in both lists, with the same figure.
             held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
     return held
 
@@ -432,7 +430,7 @@ def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
 
 
 def _compute_of(marks: dict[str, int], handle: Any, uuid: str) -> Mapping[int, float]:
-    """Return what processes computed; a device without a reading, as one in MIG mode, fails."""
+    """Return the compute of processes; fails for a device without a reading, as in MIG mode."""
     since = marks.get(uuid, 0)
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -478,7 +476,7 @@ def _read_peaks() -> Mapping[str, Mapping[int, int]]:
 
 
 def _peaks_of(handle: Any, uuid: str) -> Mapping[int, int] | None:
-    """Return the most that each running process has held; None where no accounts are kept."""
+    """Return the peak bytes of each running process; None if accounting is off."""
     mode = optional(partial(pynvml.nvmlDeviceGetAccountingMode, handle), 0)
     if mode != pynvml.NVML_FEATURE_ENABLED:
         return None
@@ -488,7 +486,7 @@ def _peaks_of(handle: Any, uuid: str) -> Mapping[int, int] | None:
         try:
             stats = pynvml.nvmlDeviceGetAccountingStats(handle, process.pid)
         except pynvml.NVMLError:
-            continue  # it has ended, or its account was dropped for a newer one
+            continue  # it has ended, or a newer account has displaced its own
         if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
             peaks[int(process.pid)] = int(stats.maxMemoryUsage)
     return peaks

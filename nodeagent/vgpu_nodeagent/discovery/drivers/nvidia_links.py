@@ -1,4 +1,4 @@
-"""How NVIDIA devices reach each other: NVLink first, else the nearest common place on the PCI bus.
+"""Finds the paths between NVIDIA devices: NVLink, else the nearest common PCI ancestor.
 
 A link ends at another device or at an NVSwitch. Through switches every device reaches every other,
 and a pair has the bandwidth of the device with fewer links to them.
@@ -17,7 +17,7 @@ import pynvml
 from vgpu_nodeagent.discovery.drivers.base import DeviceLink
 from vgpu_nodeagent.discovery.drivers.nvml import DRIVER_LOST, bus_id, optional, text
 
-# NVML's topology levels, nearest first: word as nvidia-smi prints it, and score.
+# NVML's topology levels, nearest first: nvidia-smi's name for it, and our score.
 _LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: ("PIX", 60),
     pynvml.NVML_TOPOLOGY_SINGLE: ("PIX", 50),
@@ -34,8 +34,8 @@ class NvLinks:
     """The NVLinks of one device that are up.
 
     Attributes:
-        to_devices: How many lead to each other device, by its bus id in lower case.
-        to_switches: How many lead to NVSwitches.
+        to_devices: The number of links to each other device, by its bus id in lower case.
+        to_switches: The number of links to NVSwitches.
     """
 
     to_devices: Counter[str]
@@ -43,9 +43,9 @@ class NvLinks:
 
 
 def nvlinks_of(handle: Any) -> NvLinks:
-    """The NVLinks of a device; none where it has none or the driver cannot show them.
+    """Return the NVLinks of a device; none if the driver cannot show them.
 
-    A link is a preference: a call that fails costs that link, and never the device.
+    Links only rank devices, so a failing call loses that link and never the device.
     """
     devices: Counter[str] = Counter()
     switches = 0
@@ -60,7 +60,7 @@ def nvlinks_of(handle: Any) -> NvLinks:
         except pynvml.NVMLError as error:
             if error.value in DRIVER_LOST:
                 raise
-            continue  # this one; others of the device may be wired
+            continue  # this link is not wired; others may be
         devices[text(remote.busId).lower()] += 1
     return NvLinks(devices, switches)
 
@@ -68,13 +68,13 @@ def nvlinks_of(handle: Any) -> NvLinks:
 def links_of(
     index: int, uuids: Sequence[str], handles: Sequence[Any], nvlinks: Sequence[NvLinks]
 ) -> tuple[DeviceLink, ...]:
-    """How a device reaches each other one of its machine.
+    """Return the paths from a device to all others of the machine.
 
     Args:
-        index: Which device.
-        uuids: Of all devices, by index.
-        handles: NVML's.
-        nvlinks: Of all devices.
+        index: The index of the device.
+        uuids: The UUIDs of all devices, by index.
+        handles: The NVML handles of all devices.
+        nvlinks: The NVLinks of all devices.
     """
     return tuple(
         DeviceLink(uuids[other], *_path(handles, nvlinks, index, other))
@@ -86,7 +86,7 @@ def links_of(
 def _path(
     handles: Sequence[Any], nvlinks: Sequence[NvLinks], one: int, other: int
 ) -> tuple[str, int]:
-    """Word and score of the best path between two devices; the same from either end."""
+    """Return name and score of the best path between two devices, the same from either end."""
     direct = min(
         nvlinks[one].to_devices[_bus(handles[other])],
         nvlinks[other].to_devices[_bus(handles[one])],
@@ -103,7 +103,7 @@ def _path(
 
 
 def _bus(handle: Any) -> str:
-    """Return the device's address in lower case; empty where the call fails."""
+    """Return the device's bus id in lower case; empty if the call fails."""
     try:
         return bus_id(handle).lower()
     except pynvml.NVMLError as error:

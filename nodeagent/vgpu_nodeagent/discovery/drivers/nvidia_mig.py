@@ -1,8 +1,8 @@
-"""How NVIDIA devices in MIG mode are cut: what they offer, what there is, making it, removing it.
+"""Lists, makes and removes MIG instances of NVIDIA devices.
 
-Functions for the thread that speaks with NVML; `nvidia.py` runs them. An instance of ours is a GPU
-instance with one compute instance over the whole of it. Making and removing take two steps each,
-and finish what was left half done.
+These functions run in the NVML thread of `nvidia.py`. An instance that we make is a GPU instance
+with one compute instance that covers all of it. Making and removing take two steps each, and
+complete what an earlier attempt left half done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALL_CORES = 100
 
 
 def profiles_of(device: Any) -> tuple[InstanceProfile, ...]:
-    """What a device in MIG mode can be cut into."""
+    """Return the kinds of instances that a device in MIG mode can have."""
     infos = {_name(info): info for info in reversed(list(_infos(device)))}
     most = max((info.sliceCount for info in infos.values()), default=1)
     return tuple(
@@ -37,7 +37,7 @@ def profiles_of(device: Any) -> tuple[InstanceProfile, ...]:
 
 
 def instances_of(device: Any) -> tuple[MigInstance, ...]:
-    """All GPU instances, ours or not; without a UUID if nothing can use it."""
+    """Return all GPU instances, ours or not; an unusable one has no UUID."""
     named = _named(device)
     return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(device))
 
@@ -80,10 +80,10 @@ def remove_instance(uuid: str, instance: MigInstance) -> None:
     try:
         device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     except pynvml.NVMLError_NotFound:
-        return  # the device was taken out, and what was cut of it went with it
+        return  # the device is gone, and its instances with it
     handle = _at(device, instance)
     if handle is None or (instance.uuid and _seen(device, handle).uuid not in ("", instance.uuid)):
-        return  # it is gone already, and what lies there now is another's
+        return  # it is gone, and the instance there now belongs to somebody else
     try:
         for compute in _compute_instances(handle):
             pynvml.nvmlComputeInstanceDestroy(compute)
@@ -111,7 +111,7 @@ def _info(device: Any, kind: int) -> Any:
 
 
 def _name(info: Any) -> str:
-    """As in 1g.5gb; drivers that do not name profiles mean the same."""
+    """Return the profile's name, such as 1g.5gb; derived if the driver does not name it."""
     named = text(getattr(info, "name", ""))
     return named.removeprefix("MIG ") or f"{info.sliceCount}g.{-(-info.memorySizeMB // 1024)}gb"
 
@@ -126,7 +126,7 @@ def _places(device: Any, profile: int) -> tuple[tuple[int, int], ...]:
 
 
 def _gpu_instances(device: Any) -> Iterator[tuple[Any, Any]]:
-    """Every GPU instance, with its profile."""
+    """Yield every GPU instance with its profile."""
     for info in {info.id: info for info in _infos(device)}.values():
         count = ctypes.c_uint()
         found = (pynvml.c_nvmlGpuInstance_t * info.instanceCount)()
@@ -136,9 +136,9 @@ def _gpu_instances(device: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _named(device: Any) -> dict[int, tuple[str, int]]:
-    """UUID and compute instance by the number of the GPU instance.
+    """Return UUID and compute instance by the id of the GPU instance.
 
-    One with several compute instances has no UUID for all of it, and none here.
+    A GPU instance with several compute instances has no UUID of its own and is left out.
     """
     found: dict[int, tuple[str, int]] = {}
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device)):
@@ -161,18 +161,18 @@ def _instance(handle: Any, info: Any, named: dict[int, tuple[str, int]]) -> MigI
 
 
 def _info_of(device: Any, handle: Any) -> Any:
-    """The profile of a GPU instance."""
+    """Return the profile of a GPU instance."""
     profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
     return next(info for info in _infos(device) if info.id == profile)
 
 
 def _seen(device: Any, handle: Any) -> MigInstance:
-    """A GPU instance as it is now."""
+    """Return a GPU instance as it is now."""
     return _instance(handle, _info_of(device, handle), _named(device))
 
 
 def _at(device: Any, desired: MigInstance) -> Any:
-    """The GPU instance of this profile at this very place, if there is one."""
+    """Return the GPU instance of this profile at exactly this place, if it exists."""
     for handle, info in _gpu_instances(device):
         place = pynvml.nvmlGpuInstanceGetInfo(handle).placement
         if (_name(info), place.start, place.size) == (desired.profile, desired.start, desired.size):
@@ -199,7 +199,7 @@ def _no_room(uuid: str, desired: MigInstance, there: Sequence[MigInstance]) -> s
 
 
 def _make_compute(device: Any, handle: Any) -> None:
-    """The compute instance that has all of a GPU instance."""
+    """Make the compute instance that covers all of a GPU instance."""
     slices = _info_of(device, handle).sliceCount
     for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         info = optional(lambda kind=kind: _compute_info(handle, kind), None)  # type: ignore[misc]
@@ -211,7 +211,7 @@ def _make_compute(device: Any, handle: Any) -> None:
 
 def _compute_info(handle: Any, kind: int) -> Any:
     engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    # The first form: it has all that is needed here, and every driver with MIG has it.
+    # Version 1 of the struct has all fields that are needed, and every driver with MIG knows it.
     return pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, kind, engines, version=1)
 
 

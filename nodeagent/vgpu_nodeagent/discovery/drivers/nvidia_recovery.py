@@ -1,8 +1,8 @@
-"""What an NVIDIA device needs before it can be relied on again, by NVML's word.
+"""Reads the repair that an NVIDIA device needs from NVML.
 
 Sources: nvml.h, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION` and `nvmlDeviceGpuRecoveryAction_t`;
 NVIDIA's GPU memory error management (row remapping) and dynamic page retirement guides. Drivers
-before R570 report no action; remapped rows and retired pages they do.
+before R570 report no action, but they report remapped rows and retired pages.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from vgpu_nodeagent.discovery.drivers.base import Repair
 from vgpu_nodeagent.discovery.drivers.nvml import optional
 
 ACTIONS: Mapping[int, tuple[str, str]] = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: ("GPUResetRequired", "a GPU reset"),
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: ("NodeRebootRequired", "a reboot of the node"),
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: ("GPUResetRequired", "reset the GPU"),
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: ("NodeRebootRequired", "reboot the node"),
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: (
         "DrainP2PRequired",
-        "an end of all peer-to-peer traffic, then a GPU reset",
+        "stop all peer-to-peer traffic, then reset the GPU",
     ),
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: (
         "DrainAndResetRequired",
-        "to be drained, then a GPU reset",
+        "drain the GPU, then reset it",
     ),
     pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: (
         "IMEXDomainRecoveryRequired",
-        "a recovery of its IMEX domain",
+        "recover its IMEX domain",
     ),
-    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: ("BusResetRequired", "a reset of its bus"),
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: ("BusResetRequired", "reset its bus"),
     pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: (
         "SystemRebootRequired",
-        "a reboot of the system",
+        "reboot the system",
     ),
 }
 
 
 def repair_of(handle: Any) -> Repair | None:
-    """What a device needs; None if nothing, or if the driver reports none of it."""
+    """Return the repair that a device needs; None if none, or if the driver reports none."""
     return _by_action(handle) or _by_rows(handle) or _by_pages(handle)
 
 
@@ -49,7 +49,7 @@ def _by_action(handle: Any) -> Repair | None:
     if action in (None, pynvml.NVML_GPU_RECOVERY_ACTION_NONE):
         return None
     reason, need = ACTIONS.get(action, ("RecoveryRequired", f"recovery action {action}"))
-    return Repair(reason, f"NVML's recovery action for the GPU: it needs {need}")
+    return Repair(reason, f"NVML's recovery action for the GPU: {need}")
 
 
 def _by_rows(handle: Any) -> Repair | None:
@@ -67,7 +67,7 @@ def _by_rows(handle: Any) -> Repair | None:
 
 
 def _by_pages(handle: Any) -> Repair | None:
-    """Devices before Ampere retire pages instead of remapping rows."""
+    """Return the repair by retired pages: devices before Ampere do not remap rows."""
     if optional(partial(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle), 0):
         return Repair(
             "PageRetirementPending",

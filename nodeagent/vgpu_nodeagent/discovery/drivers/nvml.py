@@ -1,4 +1,4 @@
-"""How NVML's answers are taken: a value that a device or driver lacks is no error."""
+"""Wraps NVML's calls, so that a value that a device or driver lacks is no error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRIVER_LOST = frozenset(
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
     }
 )
-"""Errors that are the driver's as a whole. Every other is that of the device that was asked."""
+"""Errors of the whole driver. Every other error concerns the device in the call."""
 
 UNSUPPORTED = frozenset(
     {
@@ -29,13 +29,13 @@ UNSUPPORTED = frozenset(
         pynvml.NVML_ERROR_NO_PERMISSION,
     }
 )
-"""What a device, its driver or this process does not have; waiting does not change it."""
+"""Errors of missing support or rights; they do not go away by waiting."""
 
 
 def of_each(devices: Iterable[tuple[int, Any, str]], read: Callable[[Any, str], T]) -> dict[str, T]:
-    """Return what `read` returns of each device, by UUID; one that fails is left out.
+    """Return the result of `read` for each device, by UUID.
 
-    One device that fails must not end a loop over all of them.
+    A device that fails is left out, so that it does not hide the others.
     """
     found = {}
     for _, handle, uuid in devices:
@@ -49,7 +49,7 @@ def of_each(devices: Iterable[tuple[int, Any, str]], read: Callable[[Any, str], 
 
 
 def optional(call: Callable[[], T], default: T) -> T:
-    """The result of a call that not every device or driver supports."""
+    """Return the result of a call, or the default if the device or driver does not support it."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -59,10 +59,10 @@ def optional(call: Callable[[], T], default: T) -> T:
 
 
 def bus_id(handle: Any) -> str:
-    """Where the device is on the PCI bus; empty where it is unknown."""
+    """Return the PCI bus id of a device; empty if unknown."""
     return optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId), "")
 
 
 def text(value: str | bytes) -> str:
-    """A name; some versions of pynvml give bytes."""
+    """Return a name as text; some versions of pynvml return bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
