@@ -1,1 +1,1 @@
-"""How a grant takes effect: the limit page, the usage region and the CDI spec of an allocation."""
+"""Enforcement of grants: limit page, usage region and CDI spec of each allocation; watchdog."""

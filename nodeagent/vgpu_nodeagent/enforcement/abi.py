@@ -1,4 +1,4 @@
-"""The layout of the two files shared with the library: a mirror of `libvgpu/include/vgpu_abi.h`.
+"""The layout of the two files shared with the library, as in `libvgpu/include/vgpu_abi.h`.
 
 Little-endian, fixed offsets. A test compiles the header and compares every number here with it.
 """
@@ -55,7 +55,7 @@ PAGE_DEVICE_BYTES = 192
 REGION_HEADER = struct.Struct("<QIIIIII")
 REGION_COLUMNS_OFFSET = 256
 # struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes; of its bucket,
-# which is the library's own, how long launches waited.
+# which belongs to the library, only how long launches waited.
 REGION_COLUMN = struct.Struct("<Q64sQQQ")
 REGION_COLUMN_BYTES = 192
 COLUMN_WAITED_OFFSET = 168
@@ -65,7 +65,7 @@ REGION_SLOT_BYTES = 2048
 REGION_SLOT_USED_OFFSET = 128
 REGION_SLOT_USED = struct.Struct(f"<{MAX_DEVICES}Q")
 REGION_READY = 1
-# struct vgpu_region_slot: its first word has the owner, as bit fields.
+# struct vgpu_region_slot: its first word holds the owner in bit fields.
 OWNER = struct.Struct("<Q")
 OWNER_PID_BITS = 22
 OWNER_NS_BITS = 20

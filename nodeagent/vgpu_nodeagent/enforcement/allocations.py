@@ -1,11 +1,11 @@
-"""The files of each allocation: its folder with page and region, and its CDI spec.
+"""The files of each allocation: its folder with limit page and usage region, and its CDI spec.
 
     <state>/slots/NAME/limits          mounted read-only over the container's limit page
     <state>/slots/NAME/usage/region    in the folder mounted over the container's usage folder,
                                           a file system of its own (`usage_folders.py`)
 
-The two mounts are fixed in the Allocate answer; everything else comes with the CDI spec, which
-exists only while the page grants.
+The Allocate answer contains only these two mounts; everything else is in the CDI spec, which exists
+only while the page grants.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from vgpu_nodeagent.errors import PageDamaged
 logger = logging.getLogger(__name__)
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm")
-"""What compute needs beside the devices themselves.
+"""The device nodes that compute needs besides the devices.
 
-`nvidia-uvm-tools` shows a process the faults and migrations of others, `nvidia-modeset` sets
-displays: no program of a claim needs them, and each is one more way into the kernel.
+`nvidia-uvm-tools` shows a process the faults and migrations of others, and `nvidia-modeset` sets
+displays. Programs of claims need neither, and each is one more way into the kernel.
 """
 _NOTHING_FROM_THE_RUNTIME = "void"
 
@@ -55,10 +55,10 @@ class Allocations:
     Args:
         root: The folder of all allocations.
         specs: The runtime's CDI folder.
-        library: What an interposed container is given.
-        driver: Where the driver's files come from.
+        library: The library for interposed containers.
+        driver: Finds the driver's files.
         usage: Makes the folders of usage regions.
-        host: Where this process finds what the kernel has of the host.
+        host: Where this process finds the host's device nodes and processes.
 
     Attributes:
         proc: The host's processes.
@@ -83,7 +83,7 @@ class Allocations:
         self.proc = host.proc
 
     def create(self, allocation: str) -> tuple[Mount, Mount]:
-        """Make a denying page and an empty region; returns the mounts for the Allocate answer.
+        """Make a denying page and an empty region, and return the mounts for the Allocate answer.
 
         Raises:
             OSError: They cannot be written.
@@ -100,12 +100,12 @@ class Allocations:
         )
 
     def check(self, allocation: str) -> None:
-        """Make sure that page and region are whole; bring a damaged page back to denying.
+        """Check that page and region are whole; replace a damaged page by a denying one.
 
         Raises:
-            DriverFilesMissing: There is no driver to give to the container.
-            PageDamaged: One of them was not; the next attempt finds it remade.
-            OSError: It cannot be written.
+            DriverFilesMissing: There is no driver for the container.
+            PageDamaged: The page was damaged; the next attempt finds it replaced.
+            OSError: A file cannot be written.
         """
         self._driver.files()
         folder = self._root / allocation
@@ -121,7 +121,7 @@ class Allocations:
         self.reclaim(allocation)
 
     def reclaim(self, allocation: str) -> None:
-        """Take from the ledger what dead processes of earlier containers still hold in it."""
+        """Clear the slots of dead processes of earlier containers in the usage region."""
         try:
             count = reclaim.clear_dead(self._root / allocation / "usage" / "region")
         except PageDamaged as error:
@@ -133,17 +133,17 @@ class Allocations:
     def open(
         self, allocation: str, grant: ContainerGrant, *, nodes: Mapping[str, Sequence[DeviceNode]]
     ) -> None:
-        """Fill the page, then write the CDI spec: the lock first, the door after it.
+        """Fill the page, then write the CDI spec, so that no container starts before its limits.
 
         Args:
             allocation: The allocation.
-            grant: What its container may use.
-            nodes: Device nodes, by the UUID of each device or instance.
+            grant: The grant of its container.
+            nodes: The device nodes by UUID of the device or instance.
 
         Raises:
-            DriverFilesMissing: There is no driver to give to the container.
-            PageDamaged: The page is not this allocation's.
-            OSError: Something cannot be written.
+            DriverFilesMissing: There is no driver for the container.
+            PageDamaged: The page does not belong to this allocation.
+            OSError: A file cannot be written.
         """
         driver = self._driver.files()
         page.grant(self._root / allocation / "limits", grant.limits, name=allocation)
@@ -173,7 +173,7 @@ class Allocations:
         )
 
     def close(self, allocation: str) -> None:
-        """End the grant: the page is closed, then spec and folder go. May be repeated."""
+        """Close the page, then remove spec and folder. May be repeated."""
         folder = self._root / allocation
         try:
             page.close(folder / "limits", name=allocation)
@@ -191,51 +191,51 @@ class Allocations:
         shutil.rmtree(folder, ignore_errors=True)
 
     def shut(self, allocation: str) -> None:
-        """Close the page and take the spec away, but keep the folder: it may be opened again.
+        """Close the page and remove the spec, but keep the folder, so that it may be opened again.
 
-        For an init container that has ended: the kubelet starts it again with the same mounts.
+        For init containers that have ended: the kubelet may restart them with the same mounts.
 
         Raises:
-            PageDamaged: The page is not this allocation's.
+            PageDamaged: The page does not belong to this allocation.
         """
         page.close(self._root / allocation / "limits", name=allocation)
         self._specs.remove(allocation)
 
     def users(self, allocation: str, pod_uid: str) -> ProcessTable:
-        """Processes of the pod that still use the allocation, or may.
+        """Return the processes of the pod that use the allocation, or may.
 
-        The page shows it as well: its container cannot take that away, as it can the region.
+        A mapped page counts as well: a container can unmap the region, but not the page.
 
         Args:
             allocation: The allocation.
-            pod_uid: Whose it is; empty where it is unknown.
+            pod_uid: The pod; empty if unknown.
         """
         folder = self._root / allocation
         files = [folder / "limits", folder / "usage" / "region"]
         return processes_mapping(files, pod_uid=pod_uid, proc=self.proc)
 
     def pod_processes(self, pod_uid: str) -> frozenset[int]:
-        """Processes in the pod's cgroup, whether or not the library is in them."""
+        """Return the processes in the pod's cgroup, with or without the library."""
         return processes_of_pod(pod_uid, proc=self.proc)
 
     def region_path(self, allocation: str) -> Path:
-        """Where the usage region of an allocation lies."""
+        """Return the path of an allocation's usage region."""
         return self._root / allocation / "usage" / "region"
 
     def content(self, allocation: str) -> page.PageContent:
-        """The content of an allocation's page.
+        """Return the content of an allocation's page.
 
         Raises:
-            PageDamaged: It is missing or damaged.
+            PageDamaged: The page is missing or damaged.
         """
         return page.read_page(self._root / allocation / "limits")
 
     def throttle(self, allocation: str, ceilings: Mapping[str, int]) -> None:
-        """Let the container have no more than so many percent of some of its devices for now.
+        """Set temporary ceilings on the container's compute.
 
         Args:
             allocation: The allocation; one that is not open stays as it is.
-            ceilings: By UUID; a device that is not named has none.
+            ceilings: Percent of compute by UUID; other devices have no ceiling.
 
         Raises:
             PageDamaged: The page is missing or damaged.
@@ -248,7 +248,7 @@ class Allocations:
         page.grant(path, devices, name=allocation, host_bytes=content.host_bytes)
 
     def resize(self, allocation: str, limits: Sequence[page.DeviceLimit]) -> None:
-        """Change the limits of an open allocation in place: its processes see them at once.
+        """Change the limits of an open allocation; its processes see them at once.
 
         Raises:
             PageDamaged: The page is missing or damaged.
@@ -259,7 +259,7 @@ class Allocations:
             page.grant(path, limits, name=allocation, host_bytes=content.host_bytes)
 
     def usage(self, allocation: str) -> tuple[region.DeviceUse, ...]:
-        """The use that the processes of an allocation record.
+        """Return the usage that the processes of an allocation recorded.
 
         Raises:
             PageDamaged: The region is missing, or its container has damaged it.
@@ -267,14 +267,14 @@ class Allocations:
         return region.read_region(self._root / allocation / "usage" / "region")
 
     def on_disk(self) -> frozenset[str]:
-        """Every allocation that has a folder or a spec, leftovers included."""
+        """Return every allocation with a folder or a spec, leftovers included."""
         return self.folders() | self.specs()
 
     def folders(self) -> frozenset[str]:
-        """Every allocation that has a folder."""
+        """Return every allocation with a folder."""
         found = self._root.iterdir() if self._root.is_dir() else ()
         return frozenset(folder.name for folder in found)
 
     def specs(self) -> frozenset[str]:
-        """Every allocation that has a CDI spec."""
+        """Return every allocation with a CDI spec."""
         return self._specs.allocations()

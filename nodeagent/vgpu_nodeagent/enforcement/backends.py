@@ -1,4 +1,4 @@
-"""What keeps a claim within its memory: one interface, and three ways.
+"""The backends that enforce memory limits: three ways behind one interface.
 
 | backend | memory | compute | from |
 |---|---|---|---|
@@ -6,8 +6,8 @@
 | `Driver` | the driver, by the pod's cgroup | libvgpu, where a share is to be kept | r615 |
 | `Instance` | the device | the device | MIG |
 
-`Instance` follows from what a claim was given. Between the other two the node's administrator
-chooses (`--limit-backend`); a driver that lacks its part refuses containers instead of leaving them
+`Instance` is used for MIG instances. The node's administrator chooses between the other two
+(`--limit-backend`); with a driver that cannot limit memory, containers are refused rather than left
 without a limit.
 """
 
@@ -33,48 +33,48 @@ _CGROUPS = (
     "kubepods.slice/*/kubepods-*-pod{name}.slice",
 )
 _BELOW = ("", "kubelet/", "kubelet.slice/kubelet-")
-"""Where the kubelet's `cgroupRoot` is not the root: as nodes in containers have it (kind)."""
+"""Possible cgroup roots of the kubelet; nodes in containers (kind) do not use the root."""
 
 
 class LimitBackend(Protocol):
-    """One way to keep containers within their limits."""
+    """One way to enforce limits."""
 
     @property
     def resizes(self) -> bool:
-        """Whether the page alone changes the limit of a container that runs."""
+        """True if rewriting the page changes the limit of a running container."""
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """The grant with the library in it, or without, as this backend needs it."""
+        """Return the grant with or without the library, as this backend needs it."""
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """Put in force what must be before a container of the pod starts. May be repeated.
+        """Apply the limits that must exist before a container of the pod starts. May be repeated.
 
         Returns:
-            Whether it awaited anything: what was read before may have changed.
+            True if it awaited something, so that what was read before may have changed.
 
         Raises:
-            LimitsUnsupported: This node cannot keep them.
-            DriverUnavailable: The driver does not answer, or did not take them.
-            Refused: An instance cannot be made.
+            LimitsUnsupported: This node cannot enforce them.
+            DriverUnavailable: The driver does not answer, or did not accept them.
+            Refused: A MIG instance cannot be made.
         """
 
 
 class LibraryBackend:
-    """libvgpu keeps memory and compute, by the page."""
+    """libvgpu enforces memory and compute by the page."""
 
     resizes = True
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """Every container that has less than all gets the library already."""
+        """Return the grant as it is: limited containers have the library already."""
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """The page has every limit."""
+        """Do nothing: the page has every limit."""
         return False
 
 
 class InstanceBackend:
-    """The device keeps both: what was given of devices in MIG mode is made an instance."""
+    """The device enforces both: an allocation of a device in MIG mode becomes an instance."""
 
     resizes = False
 
@@ -82,14 +82,14 @@ class InstanceBackend:
         self._instances = instances
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """A grant of instances alone has no library in it already (`grants.py`)."""
+        """Return the grant as it is: a grant of instances has no library (`grants.py`)."""
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
         """Make the claim's instances.
 
         Raises:
-            Refused: One cannot be made.
+            Refused: An instance cannot be made.
         """
         if all(device.mig is None for device in allocation.devices):
             return False
@@ -98,11 +98,11 @@ class InstanceBackend:
 
 
 class DriverBackend:
-    """The driver keeps memory by cgroup; the library keeps what else there is to keep.
+    """The driver enforces memory per cgroup, and the library everything else.
 
     Args:
-        driver: Whose limits.
-        cgroups: Where this process has the host's unified hierarchy.
+        driver: The driver that limits memory.
+        cgroups: Where this process finds the host's unified cgroup hierarchy.
     """
 
     def __init__(self, driver: Driver, cgroups: Path) -> None:
@@ -111,27 +111,27 @@ class DriverBackend:
 
     @property
     def resizes(self) -> bool:
-        """The driver is asked before a start only."""
+        """False: the driver's limits are set when a container starts and cannot change."""
         return False
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """Without the library where it would keep memory alone: the driver shows the slice, too."""
+        """Drop the library if only memory is limited: the driver then shows the limit, too."""
         needed = any(
             limit.limits_compute
-            or limit.priority  # held back by ceilings while a more urgent one computes
-            or limit.physical_bytes  # what is beside the device's memory is the library's to place
+            or limit.priority  # throttled by ceilings while a more urgent one computes
+            or limit.physical_bytes  # only the library places memory beyond the device's own
             for limit in grant.limits
         )
         return replace(grant, interposed=grant.interposed and needed)
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """Have the driver limit the pod's cgroup, for all containers together.
+        """Limit the pod's cgroup, for all containers together.
 
         The limit ends with the cgroup.
 
         Raises:
-            LimitsUnsupported: The driver has no such limits, or the pod no cgroup of version 2.
-            DriverUnavailable: The driver does not answer, or did not take them.
+            LimitsUnsupported: The driver cannot limit memory, or the pod has no version 2 cgroup.
+            DriverUnavailable: The driver does not answer, or did not accept the limits.
         """
         claim_instance = {device.uuid for device in allocation.devices if device.mig is not None}
         use = effective_use(claim.spec, allocation.devices)
@@ -160,7 +160,7 @@ class DriverBackend:
 
 
 class Backends:
-    """All that is in force on a node, as one backend: instances, and what keeps the rest.
+    """The backends of a node as one: instances, and the configured backend for the rest.
 
     Args:
         shared: For devices that several claims share.
@@ -173,15 +173,15 @@ class Backends:
 
     @property
     def resizes(self) -> bool:
-        """Whether the page alone changes the limit of a container that runs."""
+        """True if rewriting the page changes the limit of a running container."""
         return self._shared.resizes
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
-        """The grant with the library in it, or without."""
+        """Return the grant with or without the library."""
         return self._shared.shape(self._instances.shape(grant))
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """Put both in force."""
+        """Apply the limits of both backends."""
         made = await self._instances.limit(pod_uid, claim, allocation)
         return await self._shared.limit(pod_uid, claim, allocation) or made
 
@@ -189,7 +189,7 @@ class Backends:
 def backends(
     name: LimitBackendName, driver: Driver, instances: Instances, host_root: Path
 ) -> Backends:
-    """The backends that the configuration asks for."""
+    """Return the backends that the configuration selects."""
     shared: LimitBackend = LibraryBackend()
     if name is LimitBackendName.DRIVER:
         shared = DriverBackend(driver, host_root / "sys" / "fs" / "cgroup")

@@ -1,10 +1,10 @@
-"""CDI spec files: the door through which a container runtime takes a grant.
+"""Writes the CDI spec files through which a container runtime applies a grant.
 
-One file for one allocation, with a device name that is never used twice: a runtime whose cache
-is behind finds nothing (and the kubelet tries again), never another pod's grant. The temporary
-file lies in the same folder and does not end in `.json`: a file renamed in from elsewhere is never
-noticed by the CDI library of containerd 2.2. Vendor and class have more than one letter because
-a one-letter one in any spec file kills that runtime.
+Each allocation has one file with a device name that is never reused. So a runtime with a stale
+cache finds nothing, and the kubelet retries, but it never finds another pod's grant. The temporary
+file lies in the same folder and does not end in `.json`, because the CDI library of containerd 2.2
+never notices a file renamed in from elsewhere. Vendor and class have more than one letter, because
+a single letter in any spec file crashes that runtime.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _VERSION = "0.6.0"
 _PREFIX = KIND.replace("/", "-") + "_"
 _SUFFIX = ".json"
 _UNFINISHED = ".new"
-"""The runtime reads what ends in .json."""
+"""The suffix of a file that is being written; the runtime reads only .json."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """All that a container gets beyond its image and pod."""
+    """Everything that a container gets beyond its image and pod spec."""
 
     env: Mapping[str, str]
     mounts: Sequence[Mount]
@@ -37,12 +37,12 @@ class Edits:
 
 
 def device_name(allocation: str) -> str:
-    """The fully qualified CDI device of an allocation."""
+    """Return the fully qualified CDI device name of an allocation."""
     return f"{KIND}={allocation}"
 
 
 def allocation_of(device: str) -> str | None:
-    """The allocation that a fully qualified CDI device stands for, if it is one of ours."""
+    """Return the allocation of a fully qualified CDI device name; None if it is not ours."""
     kind, _, name = device.partition("=")
     return name if kind == KIND and name else None
 
@@ -54,10 +54,10 @@ class SpecFolder:
         self._folder = folder
 
     def write(self, allocation: str, edits: Edits) -> None:
-        """Open the door of an allocation, or change what is behind it.
+        """Write or replace the spec of an allocation.
 
         Raises:
-            OSError: It cannot be written; there is no half-written file.
+            OSError: It cannot be written; no half-written file remains.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._unfinished(allocation)
@@ -72,14 +72,14 @@ class SpecFolder:
             raise
 
     def remove(self, allocation: str) -> None:
-        """Close the door."""
+        """Remove the spec of an allocation."""
         self._path(allocation).unlink(missing_ok=True)
         self._unfinished(allocation).unlink(missing_ok=True)
 
     def allocations(self) -> frozenset[str]:
-        """The allocations that have a file, leftovers of an earlier agent included.
+        """Return the allocations that have a file, leftovers of an earlier agent included.
 
-        Also those of which it was killed while it wrote the file.
+        These include files that it was writing when it was killed.
         """
         if not self._folder.is_dir():
             return frozenset()
@@ -98,7 +98,7 @@ class SpecFolder:
 def _node(node: DeviceNode) -> dict[str, Any]:
     if not node.major:
         return {"path": node.name}
-    # A runtime that gets the link's target does not search the host for it.
+    # Given the link's target, the runtime does not search the host for it.
     return {"path": node.name, "type": "c", "major": node.major, "minor": node.minor}
 
 

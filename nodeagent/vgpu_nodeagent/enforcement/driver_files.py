@@ -1,12 +1,12 @@
-"""The driver's files on the host, and where containers get them.
+"""Finds the driver's files on the host, and their paths in containers.
 
 Every limited container needs the shadow of `libcuda` in the driver's place
-(`enforcement/library.py`), so the agent mounts the driver itself: what a container runtime of the
-vendor lays over the container later would hide the shadow. The files are configured one by one, or
+(`enforcement/library.py`), so the agent mounts the driver itself: the vendor's container runtime
+would mount its files over the shadow later. The files are configured one by one, or
 found below the roots in which drivers are installed: the host's own, and a driver container's.
 
-A driver is often installed, upgraded or removed while the agent runs, so nothing found is kept
-without a look at whether it is still there.
+A driver may be installed, upgraded or removed while the agent runs, so a cached result is used only
+after checking that the files are still there.
 
 Sources: glibc's `sysdeps/generic/dl-cache.h` (layout of ld.so.cache), NVIDIA's driver README,
 "Installed Components" (names of the files).
@@ -48,7 +48,7 @@ _LIBRARIES = (
     "libnvidia-tileiras.so",
     "libnvcuvid.so",
 )
-"""What computes, observes or transcodes. Graphics and displays are not shared by this project."""
+"""Libraries for compute, monitoring and transcoding; this project does not share graphics."""
 
 _PROGRAMS = ("nvidia-smi",)
 _PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "opt/bin", "home/kubernetes/bin/nvidia/bin")
@@ -74,12 +74,12 @@ _LINKS_FOLLOWED = 40
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """What containers get of the driver.
+    """The driver's files for containers.
 
     Attributes:
-        mounts: Paths on the host and in the container.
-        nvml: The management library in this process's file system; None: leave it to the loader.
-        complete: These are all that a container needs, and the vendor's runtime must add nothing.
+        mounts: Their paths on the host and in the container.
+        nvml: The path of NVML in this process's file system; None if the loader finds it.
+        complete: True if a container needs nothing else, so the vendor's runtime must add nothing.
     """
 
     mounts: tuple[Mount, ...]
@@ -88,10 +88,10 @@ class DriverFiles:
 
 
 class DriverSource(Protocol):
-    """Where the driver's files come from."""
+    """Finds the driver's files."""
 
     def files(self) -> DriverFiles:
-        """The files as they are now.
+        """Return the files as they are now.
 
         Raises:
             DriverFilesMissing: There is no driver for containers.
@@ -100,19 +100,19 @@ class DriverSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredDriver:
-    """The files that the command line names; none of them: something else brings the driver."""
+    """The files of the command line; without any, something else provides the driver."""
 
     mounts: tuple[Mount, ...] = ()
 
     def files(self) -> DriverFiles:
-        """Just these."""
+        """Return the configured files."""
         return DriverFiles(self.mounts)
 
 
 def driver_source(
     roots: Sequence[PurePosixPath], host: Path, configured: Sequence[Mount]
 ) -> DriverSource:
-    """The driver below one of the roots, with the configured files; without roots, those alone."""
+    """Return a source for the configured files, and for the driver below the roots if any."""
     return (
         InstalledDriver(roots, host=host, also=configured)
         if roots
@@ -121,13 +121,13 @@ def driver_source(
 
 
 class InstalledDriver:
-    """The driver installed below one of several roots; the first that has one counts.
+    """The driver installed below the first of several roots that has one.
 
     Args:
         roots: Absolute paths on the host.
-        host: Where this process has the host's root.
-        also: Mounts beside what is found.
-        machine: The processor's name (`uname -m`): libraries for another one are passed over.
+        host: Where this process finds the host's root.
+        also: Further mounts.
+        machine: The processor (`uname -m`): libraries for another one are ignored.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class InstalledDriver:
         self._found: tuple[Path, tuple[int, int, int], DriverFiles] | None = None
 
     def files(self) -> DriverFiles:
-        """The driver's files; searched again when `libcuda` is not the one found before.
+        """Return the driver's files; search again if `libcuda` is not the one found before.
 
         Raises:
             DriverFilesMissing: No root has a `libcuda.so.1` for this machine.
@@ -170,7 +170,7 @@ class InstalledDriver:
         )
 
     def _folders(self, here: Path) -> Iterator[PurePosixPath]:
-        """Folders that may hold the driver, below a root; those in the loader's cache first."""
+        """Yield folders below a root that may hold the driver, first those in the loader cache."""
         cached = [PurePosixPath(path.lstrip("/")).parent for path in _cached(here, CUDA)]
         triple = _MULTIARCH.get(self._machine)
         usual = [f"usr/lib/{triple}", f"lib/{triple}"] if triple else []
@@ -190,7 +190,7 @@ class InstalledDriver:
     def _collect(
         self, root: PurePosixPath, here: Path, folder: PurePosixPath, cuda: Path
     ) -> DriverFiles:
-        """All files of the version of this `libcuda`, by every name that programs use."""
+        """Return all files of the version of this `libcuda`, under every name that programs use."""
         version = cuda.name.partition(".so.")[2]
         names: dict[Path, list[str]] = {}
         for name in sorted(os.listdir(_inside(here, folder) or cuda.parent)):
@@ -227,7 +227,7 @@ class InstalledDriver:
 
 
 def _mark(file: Path) -> tuple[int, int, int] | None:
-    """What changes with every other content of a regular file; None when it is none."""
+    """Return a value that changes with the content of a regular file; None if it is none."""
     try:
         status = file.stat(follow_symlinks=False)
     except OSError:
@@ -238,9 +238,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 def _inside(root: Path, path: PurePosixPath) -> Path | None:
-    """Resolve links as a process with that root would; None when there is no such file.
+    """Resolve links as a process with that root would; None if there is no such file.
 
-    `Path.resolve` takes an absolute link to lead to our own root, where another driver may lie.
+    `Path.resolve` follows an absolute link into our own root, where another driver may lie.
 
     Args:
         root: The root, in this process's file system.
@@ -257,7 +257,7 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
         try:
             target = os.readlink(root / done / part)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # "not a link" is the error of a plain file
+            if error.errno != errno.EINVAL:  # readlink fails for a plain file
                 return None
             done /= part
             continue
@@ -271,7 +271,7 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
 
 
 def _cached(root: Path, name: str) -> list[str]:
-    """Paths that the dynamic loader's cache of a root has for a library; none without a cache."""
+    """Return the paths of a library in the loader's cache of a root; none without a cache."""
     file = _inside(root, PurePosixPath("etc/ld.so.cache"))
     if file is None:
         return []
@@ -282,9 +282,9 @@ def _cached(root: Path, name: str) -> list[str]:
 
 
 def cached_libraries(cache: bytes) -> Mapping[str, Sequence[str]]:
-    """Paths by name of each library in an `ld.so.cache`, in the cache's order.
+    """Return the paths of each library in an `ld.so.cache` by name, in the cache's order.
 
-    An unknown or damaged file has none: the usual folders are searched all the same.
+    An unknown or damaged file has none; the usual folders are searched in any case.
     """
     start = cache.find(_CACHE_MAGIC)
     if start < 0 or len(cache) < start + _CACHE_HEADER.size:

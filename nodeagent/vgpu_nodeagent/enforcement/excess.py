@@ -1,18 +1,19 @@
-"""What a claim takes of a device beyond its limit, integrated over looks.
+"""Integrates over many looks how far a claim exceeds its limits on a device.
 
 A single look proves little: memory that was just freed may still be counted, and a kernel of two
-seconds fills a look under any share. Two readings in a row miss a program that pulses between
-them. So looks come at irregular times and are added up:
+seconds fills a whole look under any share. Two readings in a row miss a program that pulses between
+them. So looks come at irregular times and are integrated:
 
-* Memory. Two looks within a minute above the limit by more than 64 MiB and 2 % (pulses), or memory
-  that stands above the limit by more than 2 % for long: its byte-seconds are counted, those below
-  the tolerance pay them back. Where the driver's accounting is on, one new peak of one process is
-  enough, however short.
-* Compute. The average over the last two minutes, above the share by more than 10 points and twice
-  the average's standard error: a look shows a moment, which is all or nothing for long kernels. The
-  library keeps shares within some points on average, and lets a long kernel run and pay later.
+* Memory violates the limit after two looks within a minute that exceed it by more than 64 MiB and
+  2 % (pulses), or if it stays above the limit by more than 2 %: byte-seconds above the tolerance
+  add up, and those below it are subtracted. With the driver's accounting, one new peak of one
+  process is enough, however short.
+* Compute violates the share if the average of the last two minutes exceeds it by more than 10
+  points and by twice the average's standard error: a look is a sample, all or nothing for long
+  kernels. The library keeps shares within some points on average; a long kernel runs and pays
+  later.
 
-Pure: the readings and the clock are arguments. All times are seconds, monotonic.
+Pure: readings and time are arguments. All times are seconds, monotonic.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from vgpu_api.quantity import MIB
 
 WINDOW_S = 60.0
 QUIET_S = 30.0
-"""How long a claim must stay within its limit until it counts as obeying again."""
+"""A claim obeys again after it has stayed within its limit for this long."""
 
 PULSE_BYTES = 64 * MIB
 PULSE_PERCENT = 2
@@ -41,28 +42,28 @@ _ERRORS = 2.0
 _COMPUTE_OVER = 5.0
 _COVERED_S = 30.0
 _LONGEST_LOOK_S = 5.0
-"""A later reading does not cover the time between."""
+"""A reading that comes later than this does not cover the time before it."""
 
 
 def pulse_margin(limit: int) -> int:
-    """Bytes above the limit from which a look counts as one above it."""
+    """Return the bytes above the limit from which a look counts as a pulse."""
     return max(PULSE_BYTES, limit * PULSE_PERCENT // 100)
 
 
 def _tolerated(limit: int) -> int:
-    """Bytes above the limit that may stand: modules are found after they were loaded."""
+    """Return the bytes above the limit to tolerate: modules are counted only once loaded."""
     return max(TOLERATED_BYTES, limit * TOLERATED_PERCENT // 100)
 
 
 @dataclass(slots=True)
 class MemoryExcess:
-    """Memory of one device that the processes of one claim hold, over time.
+    """The memory of one claim on one device, over time.
 
     `within → violating` when it is proven, `violating → within` after `QUIET_S` without excess.
 
     Attributes:
-        violating: It holds more than it may, or did less than `QUIET_S` ago.
-        excess_byte_seconds: All that was ever seen above the limit, each byte times its seconds.
+        violating: True if it exceeds its limit, or did less than `QUIET_S` ago.
+        excess_byte_seconds: The memory ever seen above the limit, times how long it was held.
     """
 
     violating: bool = False
@@ -81,11 +82,10 @@ class MemoryExcess:
         """Add a reading.
 
         Args:
-            held: Bytes that its processes hold now.
-            limit: Bytes that it may hold; a new limit starts the account anew.
-            now: When.
-            peaks: The most that each process has held since it began, by host PID, where the
-                driver keeps accounts.
+            held: The bytes that its processes hold now.
+            limit: The bytes that it may hold; a new limit resets the account.
+            now: The time of the reading.
+            peaks: The peak bytes of each process by host PID, if the driver keeps accounts.
         """
         if limit != self._limit:
             self._limit, self._debt, self._last, self._peaks = limit, 0.0, None, None
@@ -94,7 +94,7 @@ class MemoryExcess:
         passed = min(now - self._last, _LONGEST_LOOK_S) if self._last is not None else 0.0
         self._last = now
         proof = _LASTING_S * pulse_margin(limit)
-        # At most half of the proof by one look: it may show what is just being freed.
+        # One look is at most half the proof: it may show memory that is just being freed.
         self._debt += min((held - limit - _tolerated(limit)) * passed, proof / 2)
         self._debt = min(max(self._debt, 0.0), 2 * proof)
         self.excess_byte_seconds += max(0, held - limit) * passed
@@ -114,13 +114,13 @@ class MemoryExcess:
             self._above.clear()
 
     def peak(self) -> int:
-        """The most bytes that were seen in the last minute."""
+        """Return the most bytes that were seen in the last minute."""
         return max((held for _, held in self._held), default=0)
 
     def _peaked(self, peaks: Mapping[int, int], limit: int, now: float) -> bool:
-        """Whether a process has newly held more than the limit, by the driver's accounts.
+        """True if a process has a new peak above the limit, by the driver's accounts.
 
-        Accounts of before the first look are of before this agent, or of another limit.
+        Peaks at the first look do not count: they may be from before this agent or this limit.
         """
         before, self._peaks = self._peaks, dict(peaks)
         if before is None:
@@ -134,10 +134,10 @@ class MemoryExcess:
 
 @dataclass(slots=True)
 class ComputeExcess:
-    """Compute of one device that the processes of one claim use, over time.
+    """The compute of one claim on one device, over time.
 
     Attributes:
-        violating: The average is above the share.
+        violating: True if the average exceeds the share.
     """
 
     violating: bool = False
@@ -150,10 +150,10 @@ class ComputeExcess:
         """Add a reading.
 
         Args:
-            percent: Of the device's compute, since the last look.
-            share: Percent that it may use; a new share starts the account anew.
-            now: When.
-            counts: Whether the share is in force: one of policy Default is only beside others.
+            percent: The percentage of the device's compute used since the last look.
+            share: The percentage that it may use; a new share resets the account.
+            now: The time of the reading.
+            counts: True if the share is enforced; policy Default enforces it only beside others.
         """
         if share != self._share:
             self._share, self._last = share, None
@@ -175,11 +175,11 @@ class ComputeExcess:
             self.violating = False
 
     def covered(self) -> float:
-        """Seconds of the last two minutes in which the share was in force and looked at."""
+        """Return the seconds of the last two minutes in which the share was enforced and read."""
         return sum(self._lengths)
 
     def average(self) -> float:
-        """Percent of the device's compute in those seconds."""
+        """Return the average percentage of the device's compute in those seconds."""
         covered = self.covered()
         if not covered:
             return 0.0
@@ -187,7 +187,7 @@ class ComputeExcess:
         return sum(percent * length for (_, percent), length in pairs) / covered
 
     def _error(self) -> float:
-        """The standard error of the average."""
+        """Return the standard error of the average."""
         count, average = len(self._looks), self.average()
         if count < 2:
             return 0.0

@@ -1,6 +1,6 @@
-"""From a claim to what one of its containers gets: limits, environment, device nodes.
+"""Computes the grant of a container from its claim: limits and environment.
 
-Pure: the same claim on the same devices gives the same grant. Sources of the variables: HAMi sets
+Pure: the same claim on the same devices gives the same grant. HAMi sets the variables
 `CUDA_DEVICE_MEMORY_LIMIT_<i>` and `CUDA_DEVICE_SM_LIMIT` in this form, and people read them.
 """
 
@@ -34,24 +34,24 @@ _POLICY_WORDS = {CorePolicy.FORCE: "force", CorePolicy.DISABLE: "disable"}
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant:
-    """What one container may use.
+    """The devices and limits of one container.
 
     Attributes:
-        limits: One per device, in the order of the allocation. None for a container that got a slot
-            before its pod's claim was there, and for which that has no request: it sees no device.
-        interposed: Whether the library enforces them; not for whole devices, where there is nothing
-            to enforce and so nothing to slow down or break, nor where the container is admitted
-            with CUDA_DISABLE_CONTROL, which only a labelled namespace allows. Without the mark of
-            admission the pod was held to no such label, so its variable means nothing.
+        limits: One per device, in the order of the allocation. Empty for a container that got a
+            slot before its pod's claim existed, and for which the claim has no request.
+        interposed: True if the library enforces the limits. False for whole devices, where there is
+            nothing to enforce, and for containers admitted with CUDA_DISABLE_CONTROL, which only a
+            labelled namespace allows. In a pod without the mark of admission, nobody has checked
+            that label, so the variable is ignored.
     """
 
     limits: tuple[DeviceLimit, ...]
     interposed: bool
     shown: Mapping[str, str] = field(default_factory=dict)
-    """More variables, for people and programs that read ACK's."""
+    """Further variables, for people and programs that read those of ACK."""
 
     def env(self) -> dict[str, str]:
-        """The variables that the container sees."""
+        """Return the environment variables of the container."""
         if not self.limits:
             return {names.ENV_VISIBLE_DEVICES: "void"}
         env = {
@@ -81,20 +81,20 @@ def container_grant(
     capacities: Mapping[str, DeviceCapacity],
     instances: Mapping[tuple[str, int], ClaimInstance] = MappingProxyType({}),
 ) -> ContainerGrant:
-    """What a container of the claim's pod gets.
+    """Return the grant of a container of the claim's pod.
 
     Args:
         claim: The claim reserved for the pod.
-        allocation: Its allocation, on this node.
+        allocation: Its allocation on this node.
         pod: The pod.
         container: The container's name.
-        slot_resource: The resource by which a container asks for a slot.
+        slot_resource: The resource by which a container requests a slot.
         capacities: The devices of this node.
-        instances: What is cut of those in MIG mode, by device and first memory slice.
+        instances: The MIG instances by device and first memory slice.
 
     Raises:
-        Refused: The claim has no request for the container, or no device, or an unknown one, or its
-            part of a device in MIG mode is not made.
+        Refused: The claim has no request or no device for the container, or an unknown device, or
+            its MIG instance does not exist.
     """
     request = _request_for(claim, pod, container, slot_resource)
     if request is None:
@@ -115,7 +115,7 @@ def container_grant(
         for device in devices
     )
     whole = request.mode == "Exclusive" or all(
-        device.mig is not None  # the device itself keeps it within its instance
+        device.mig is not None  # the device itself enforces the instance
         or (
             device.memory_mib >= _all_memory(capacities[device.uuid])
             and device.cores == DEVICE_CORES
@@ -135,7 +135,7 @@ def _control_is_off(pod: Pod, container: str) -> bool:
 
 
 def _in_acks_words(pod: Pod, devices: Sequence[AllocatedDevice]) -> dict[str, str]:
-    """ACK's variables of a container whose pod has ACK's records; they limit nothing.
+    """Return the variables of a container whose pod has records of ACK; they limit nothing.
 
     Source: AliyunContainerService/gpushare-device-plugin.
     """
@@ -149,16 +149,16 @@ def _in_acks_words(pod: Pod, devices: Sequence[AllocatedDevice]) -> dict[str, st
 
 
 def _all_memory(capacities: DeviceCapacity) -> int:
-    """MiB that make a whole device: of an oversubscribed one, what it has may be another's too."""
+    """Return the MiB of a whole device: an oversubscribed one has no memory for one claim alone."""
     return max(capacities.capacity.memory_mib, capacities.allocatable.memory_mib)
 
 
 def _request_for(
     claim: VGPUClaim, pod: Pod, container: str, slot_resource: str
 ) -> VGPURequest | None:
-    """The request that is this container's, checked against what kind of container it is.
+    """Return the container's request, after checking that it suits the kind of container.
 
-    None for one of several containers that admission gave slots, and that the claim leaves out.
+    None if admission gave several containers slots and the claim leaves this one out.
     """
     init = {c.name for c in pod.spec.init_containers if not c.is_sidecar}
     by_name = {request.name: request for request in claim.spec.requests}
@@ -182,13 +182,13 @@ def _request_for(
             f"request {request.name!r} of claim {_place(claim)} has phase {request.phase}, "
             f"but container {container} is of phase {phase}",
         )
-    if phase == "Init":  # the others start beside nothing that the order could leave out
+    if phase == "Init":  # for other containers the order makes no difference
         _refuse_another_order(claim, pod)
     return request
 
 
 def _refuse_another_order(claim: VGPUClaim, pod: Pod) -> None:
-    """Refuse an init container that runs beside a sidecar with which it was not added up."""
+    """Refuse an init container beside a sidecar if the claim was not summed in that order."""
     turned = out_of_order(claim.spec, [request.name for request in claim.spec.requests], pod)
     if turned is not None:
         raise Refused(
@@ -199,7 +199,7 @@ def _refuse_another_order(claim: VGPUClaim, pod: Pod) -> None:
 
 
 def _recorded(pod: Pod) -> list[str]:
-    """The containers to which admission added a slot."""
+    """Return the containers to which admission added a slot."""
     text = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
     return [name for part in text.split(",") if (name := part.strip())]
 
@@ -207,9 +207,9 @@ def _recorded(pod: Pod) -> list[str]:
 def _first_requesting(
     pod: Pod, slot_resource: str, init: Collection[str], *, phase: str
 ) -> str | None:
-    """The container that a request without a name means: the first of its phase with a slot.
+    """Return the container of an unnamed request: the first of its phase with a slot.
 
-    Admission records to which containers it added one; containers that run come before init
+    Admission records the containers to which it added a slot; app containers come before init
     containers.
     """
     recorded = _recorded(pod)
@@ -228,7 +228,7 @@ def _first_requesting(
 def _instance_limit(
     claim: VGPUClaim, device: AllocatedDevice, instances: Mapping[tuple[str, int], ClaimInstance]
 ) -> DeviceLimit:
-    """All of an instance, under the instance's own name."""
+    """Return a limit for all of an instance, under the UUID of the instance."""
     start = device.mig.start if device.mig is not None else 0
     claim_instance = instances.get((device.uuid, start))
     if claim_instance is None or claim_instance.claim_uid != claim.metadata.uid:
@@ -258,13 +258,13 @@ def _limit(
         cores=device.cores,
         policy=_POLICIES[policy],
         priority=request.compute_priority or 0,
-        # More is given away than there is: of everything, its part of what there is.
+        # The device is oversubscribed: the claim gets its proportion of what exists.
         physical_bytes=device.memory_mib * MIB * has // gives if gives > has else 0,
     )
 
 
 def _stricter(of_request: str, of_device: str) -> str:
-    """What holds: an administrator's Force, else the tenant's choice, else the device's."""
+    """Return the policy: an administrator's Force, else the tenant's, else the device's."""
     if "Force" in (of_request, of_device):
         return "Force"
     return of_request if of_request != "Default" else of_device

@@ -1,9 +1,9 @@
-"""The vendor's device nodes: on the host, in this process's own /dev, and as containers get them.
+"""The vendor's device nodes on the host, in this process's own /dev, and in containers.
 
-Only the driver's tools make these nodes, and not always on the host: a driver container has
-them in its own /dev, and without NVIDIA's container runtime the one of unified memory is not made
-before the first CUDA program does. The kernel knows their numbers all the same, and a node given
-by its numbers need not exist anywhere.
+Only the driver's tools make these nodes, and not always on the host: a driver container has them in
+its own /dev, and without NVIDIA's container runtime the node of unified memory is not made before
+the first CUDA program runs. But the kernel knows their numbers, and a node that is specified by its
+numbers need not exist on the host.
 
 Source: NVIDIA's driver README, "NVIDIA kernel modules and device nodes"; `nvidia-modprobe(1)`.
 """
@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 _DEVICE = re.compile(r"nvidia(\d+)")
 _CONTROL_MINOR = 255
 _FRONTENDS = ("nvidia-frontend", "nvidia")
-"""What the kernel calls the devices' numbers: the first up to R515."""
+"""The kernel's names for the major number of the devices; the first one up to R515."""
 _UVM = "nvidia-uvm"
 _MODPROBE = "usr/bin/nvidia-modprobe"
 _AGAIN_S = 60.0
 
 
 def numbered(nodes: Iterable[DeviceNode], *, proc: Path = PROC) -> list[DeviceNode]:
-    """The nodes with the kernel's numbers, as far as it has any for them.
+    """Return the nodes with the numbers that the kernel has for them, if any.
 
     Args:
-        nodes: By name below /dev; those with numbers keep them.
+        nodes: Nodes by name below /dev; nodes with numbers keep them.
         proc: Where the kernel lists its devices.
     """
     majors = _majors(proc)
@@ -57,14 +57,14 @@ def _with_number(node: DeviceNode, majors: Mapping[str, int]) -> DeviceNode:
 
 
 def copy_device_nodes(folders: Iterable[Path], dev: Path) -> None:
-    """Make device nodes of the host in this process's own /dev, where they are missing.
+    """Make missing device nodes of the host in this process's own /dev.
 
-    A container has the nodes that its host had when it was started; the driver makes them when it
-    is loaded. Without the right to make nodes, those that the runtime gave are all there are.
+    A container has the nodes that its host had when it started, and the driver makes them when it
+    is loaded. Without the right to make nodes, this process has only those of its runtime.
 
     Args:
-        folders: The host's /dev, and those of driver containers.
-        dev: This process's own.
+        folders: The /dev of the host and of driver containers.
+        dev: The /dev of this process.
     """
     for folder in folders:
         for node in [*folder.glob("nvidia[0-9c-]*"), *folder.glob("nvidia-caps/*")]:
@@ -79,16 +79,16 @@ def copy_device_nodes(folders: Iterable[Path], dev: Path) -> None:
 
 
 class UnifiedMemory:
-    """Has the kernel module of unified memory loaded, which every CUDA program needs.
+    """Loads the kernel module of unified memory, which every CUDA program needs.
 
-    NVIDIA's runtime does that for the containers that it starts; here it would wait for the first
-    CUDA program on the host.
+    NVIDIA's runtime does that for its containers; without it the module would be missing until the
+    first CUDA program runs on the host.
 
     Args:
-        roots: Roots of drivers on the host.
-        host: Where this process has the host's root.
+        roots: The roots of drivers on the host.
+        host: Where this process finds the host's root.
         proc: Where the kernel lists its devices.
-        run: Runs a command in a root; swapped in tests.
+        run: Runs a command in a root; tests replace it.
         clock: The time.
     """
 
@@ -108,7 +108,7 @@ class UnifiedMemory:
         self._again_at = float("-inf")
 
     def load(self) -> None:
-        """Load it if the driver is there without it; tried again after a minute."""
+        """Load it if the driver is loaded without it; retry after a minute at the earliest."""
         majors = _majors(self._proc)
         is_desired = any(name in majors for name in _FRONTENDS) and _UVM not in majors
         if not is_desired or self._clock.monotonic() < self._again_at:
@@ -137,7 +137,7 @@ def _run_in(root: Path, command: Sequence[str]) -> None:
 
 
 def _majors(proc: Path) -> Mapping[str, int]:
-    """Major numbers of character devices by name, as in `510 nvidia-uvm`."""
+    """Return the major numbers of character devices by name, listed as `510 nvidia-uvm`."""
     try:
         lines = (proc / "devices").read_text().partition("Block devices:")[0].splitlines()
     except OSError:

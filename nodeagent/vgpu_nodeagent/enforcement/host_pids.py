@@ -1,8 +1,8 @@
-"""Telling the processes of a container who they are on the host.
+"""Writes host PIDs into the usage region, for the library in the container.
 
-The driver counts memory by PIDs of the host; a process in a pid namespace does not know its own.
-The library compares what the driver counts for it with its ledger (contexts and modules take
-memory that no program asked for), so the agent writes each process's host PID into its slot.
+The driver counts memory by host PIDs, which a process in a PID namespace does not know. The library
+compares the driver's figure with its ledger (contexts and modules take memory that no program
+allocated), so the agent writes each process's host PID into its slot.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from vgpu_nodeagent.enforcement.region import opened
 
 
 def write_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/proc")) -> int:
-    """Write host PIDs into the slots of a region; returns how many were news.
+    """Write host PIDs into the slots of a region; return how many were new.
 
-    A slot that two of the processes may own is left alone: a wrong figure is worse than none.
+    A slot that two of the processes may own is skipped: a wrong figure is worse than none.
 
     Args:
         path: The region.
-        pids: PIDs on the host of processes that have it mapped.
+        pids: The host PIDs of the processes that map it.
         proc: The host's process list.
 
     Raises:
@@ -42,7 +42,9 @@ def write_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/pr
                 continue
             before = os.pread(descriptor, abi.OWNER.size, at)
             os.pwrite(descriptor, word, at + abi.SLOT_HOST_PID_OFFSET)
-            if os.pread(descriptor, abi.OWNER.size, at) != before:  # given on in between
+            if (
+                os.pread(descriptor, abi.OWNER.size, at) != before
+            ):  # the slot has a new owner meanwhile
                 os.pwrite(descriptor, bytes(len(word)), at + abi.SLOT_HOST_PID_OFFSET)
                 continue
             count += 1

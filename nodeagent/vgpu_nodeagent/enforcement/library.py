@@ -1,9 +1,8 @@
-"""The library on the host, under a name that belongs to this build alone, and its shadow.
+"""Copies the library and its shadow to the host, under names that are unique to the build.
 
-Running processes map the file, so it is never overwritten: another build gets another name, and
-its own preload file that names it. The shadow (`libvgpu/src/shadow.c`) takes the place of the
-driver's own `libcuda` in the container, so that a program which passes by what is preloaded finds
-the library all the same.
+Running processes map the file, so it is never overwritten: another build gets another name and its
+own preload file. The shadow (`libvgpu/src/shadow.c`) takes the place of the driver's `libcuda` in
+the container, so that a program that bypasses the preload still loads the library.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from vgpu_nodeagent.config import Mount
 
 _BUILD_LENGTH = 12
 _DRIVER = "libcuda.so"
-# Where the shadow lies beside a library, and what it calls the two that it needs.
+# The shadow's file beside the library, and the names by which it loads library and driver.
 _SHADOW = Path("shadow/libcuda.so.1")
 _REAL_LIBRARY = f"{names.CONTAINER_FOLDER}/libvgpu.so"
 _REAL_DRIVER = f"{names.CONTAINER_FOLDER}/libcuda-driver.so.1"
@@ -31,9 +30,9 @@ class Library:
     """One build of the library, ready to be mounted.
 
     Attributes:
-        build: Its name.
-        mounts: What a container that it limits gets.
-        shadow: The shadow on the host; None where the build has none.
+        build: The name of the build.
+        mounts: The mounts of a limited container.
+        shadow: The path of the shadow on the host; None if the build has none.
     """
 
     build: str
@@ -41,10 +40,10 @@ class Library:
     shadow: Path | None = None
 
     def before(self, driver: Sequence[Mount]) -> tuple[Mount, ...]:
-        """All mounts of a container that is limited, the driver's files among them.
+        """Return all mounts of a limited container, including the driver's files.
 
-        Where the driver's `libcuda` would be, under any of its names, there is the shadow; the
-        driver itself has the name by which the shadow calls it.
+        The shadow replaces the driver's `libcuda` under all its names; the driver itself gets the
+        name by which the shadow loads it.
         """
         real = [m for m in driver if PurePosixPath(m.container_path).name.startswith(_DRIVER)]
         if self.shadow is None or not real:
@@ -59,10 +58,10 @@ class Library:
 
 
 def stage_library(source: Path, folder: Path) -> Library:
-    """Copy the library, its shadow and its preload file into `folder`, unless they are there.
+    """Copy the library, its shadow and its preload file into `folder`, if they are missing.
 
     Raises:
-        OSError: The source cannot be read or the folder not be written.
+        OSError: The source cannot be read, or the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     build, library = _staged(source, folder, "libvgpu")
@@ -80,7 +79,7 @@ def stage_library(source: Path, folder: Path) -> Library:
 
 
 def _staged(source: Path, folder: Path, name: str) -> tuple[str, Path]:
-    """A file's build and its copy."""
+    """Copy a file under the name of its build; return the build and the copy's path."""
     build = hashlib.sha256(source.read_bytes()).hexdigest()[:_BUILD_LENGTH]
     copy = folder / f"{name}-{build}.so"
     if not copy.exists():

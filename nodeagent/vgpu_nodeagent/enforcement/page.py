@@ -1,9 +1,9 @@
-"""The limit page: the file that decides what the processes of one allocation may do.
+"""The limit page, a file with the limits of the processes of one allocation.
 
-Created at its full size, denying, before the kubelet gets the answer, and from then on
+It is created at its full size and denies before the kubelet gets the answer. From then on it is
 only changed in place: it is bind-mounted, so a rename would never reach the container. A writer
-makes the sequence number odd, changes the fields and makes it even again; a reader that sees it
-odd or changed reads again.
+makes the sequence number odd, changes the fields and makes it even again; a reader that sees an odd
+or changed number reads again.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
 from vgpu_nodeagent.errors import PageDamaged
 
 ALL_CORES = 100
-"""Percent: all of a device's compute."""
+"""All of a device's compute, in percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimit:
-    """What an allocation may use of one device.
+    """The limits of an allocation on one device.
 
     Attributes:
-        uuid: The device, as the driver spells it.
-        memory_bytes: The limit; `abi.UNLIMITED` for the device's own memory.
-        cores: Percent of the device's compute; 0 is no limit.
-        policy: When `cores` is enforced.
-        priority: Against neighbours on the device; 0 is the highest.
-        physical_bytes: Its share of the device's own memory, where the limit is more than that:
-            what is beyond it becomes managed memory. 0 where the device is not oversubscribed.
-        context_bytes: What a context is known to cost on this kind of device; 0 when it is not.
-        ceiling: For now no more than this percent of the device's compute, whatever the policy; 0
-            is none.
+        uuid: The UUID of the device as the driver writes it.
+        memory_bytes: The memory limit; `abi.UNLIMITED` for all memory of the device.
+        cores: The compute limit in percent; 0 for no limit.
+        policy: When to enforce `cores`.
+        priority: The priority on the device; 0 is the highest.
+        physical_bytes: The part of the limit that may be device memory; the rest becomes managed
+            memory. 0 if the device is not oversubscribed.
+        context_bytes: The memory of a context on this kind of device; 0 if unknown.
+        ceiling: A temporary limit of compute in percent, whatever the policy; 0 for none.
     """
 
     uuid: str
@@ -51,13 +50,13 @@ class DeviceLimit:
 
     @property
     def limits_compute(self) -> bool:
-        """Whether `cores` is a share that is enforced, always or beside neighbours."""
+        """True if `cores` is enforced, always or only beside neighbours."""
         return 0 < self.cores < ALL_CORES and self.policy is not CorePolicy.DISABLE
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """The content of a page; `host_bytes` limits page-locked host memory where it is not 0."""
+    """The content of a page; `host_bytes` limits page-locked host memory, unless it is 0."""
 
     state: PageState
     epoch: int
@@ -67,11 +66,11 @@ class PageContent:
 
 
 def create_page(path: Path, *, name: str) -> None:
-    """Make a denying page for the allocation called `name`; on disk when this returns.
+    """Make a denying page for the allocation called `name`, durably.
 
     Raises:
-        FileExistsError: There is one already.
-        OSError: It cannot be written; nothing is left of it.
+        FileExistsError: The page exists already.
+        OSError: It cannot be written; nothing of it remains.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
@@ -86,12 +85,14 @@ def create_page(path: Path, *, name: str) -> None:
 
 
 def remake_page(path: Path, *, name: str) -> None:
-    """Bring a damaged page back to a denying one of full size, in place."""
+    """Replace the content of a damaged page by a denying one of full size, in place."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(descriptor, 0o644)
         os.ftruncate(descriptor, abi.PAGE_BYTES)
-        os.pwrite(descriptor, bytes(8), 0)  # no magic, no grant, while the rest is rewritten
+        os.pwrite(
+            descriptor, bytes(8), 0
+        )  # without the magic number nothing is granted while the rest is rewritten
         os.pwrite(descriptor, bytes(abi.PAGE_BYTES), 0)
         _fill(descriptor, name)
     finally:
@@ -99,17 +100,17 @@ def remake_page(path: Path, *, name: str) -> None:
 
 
 def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: int = 0) -> None:
-    """Let the allocation use exactly these devices within these limits.
+    """Grant exactly these devices with these limits.
 
     Args:
         path: The page.
-        devices: The devices, a limit each.
+        devices: The limits, one per device.
         name: The allocation.
-        host_bytes: Limit of page-locked memory of the host; 0 for none.
+        host_bytes: The limit of page-locked host memory; 0 for none.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.
-        ValueError: More devices than a page holds.
+        ValueError: There are more devices than a page holds.
     """
     if len(devices) > abi.MAX_DEVICES:
         raise ValueError(f"{len(devices)} GPUs: a page holds {abi.MAX_DEVICES}")
@@ -117,7 +118,7 @@ def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: 
 
 
 def close(path: Path, *, name: str) -> None:
-    """End the grant permanently.
+    """Deny for good.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.
@@ -126,10 +127,10 @@ def close(path: Path, *, name: str) -> None:
 
 
 def read_page(path: Path) -> PageContent:
-    """The page's content, read as the library reads it.
+    """Read the page's content as the library does.
 
     Raises:
-        PageDamaged: It is missing, cut, or not a page.
+        PageDamaged: It is missing, truncated, or not a page.
     """
     with _opened(path, os.O_RDONLY) as descriptor:
         return _content(path, os.pread(descriptor, abi.PAGE_BYTES, 0))
@@ -141,7 +142,7 @@ def _fill(descriptor: int, name: str) -> None:
         abi.PAGE_MAGIC,
         abi.ABI_VERSION,
         abi.PAGE_BYTES,
-        2,  # even: stable
+        2,  # even means stable
         PageState.DENY,
         1,
         0,
@@ -165,15 +166,15 @@ def _change(
         is_stable = seq % 2 == 0
         if is_stable and (old.state, old.devices, old.host_bytes) == (state, devices, host_bytes):
             return
-        # Touching a hole through the mapping while the disk is full would end the agent (SIGBUS).
+        # Touching a hole through the mapping while the disk is full would kill the agent (SIGBUS).
         os.posix_fallocate(descriptor, 0, abi.PAGE_BYTES)
         with mmap.mmap(descriptor, abi.PAGE_BYTES) as page:
             _rewrite(page, seq, PageContent(state, old.epoch + 1, name, devices, host_bytes))
 
 
 def _rewrite(page: mmap.mmap, seq: int, new: PageContent) -> None:
-    """Write all but the header's constants, between an odd sequence number and an even one."""
-    seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
+    """Write everything but the header's constants under the sequence lock."""
+    seq |= 1  # an odd number was left by a writer that died halfway: this write completes it
     abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, seq if seq > 1 else 3)
     for number in range(abi.MAX_DEVICES):
         start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES

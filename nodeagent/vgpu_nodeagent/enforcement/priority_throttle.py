@@ -1,9 +1,9 @@
-"""Who goes before whom on a device: priorities, put in force through the pages.
+"""Enforces priorities on a device, by ceilings in the pages.
 
-While an allocation of a higher priority computes, the less urgent ones on its device get what it
-leaves, and a little at least: a program that is stopped altogether takes its own watchdogs and its
-clients with it. The driver reports which process computes. Where it cannot, no process is held
-back.
+While an allocation with a higher priority computes, the less urgent ones on its device get what it
+leaves, but at least a little: if a program were stopped altogether, its heartbeats would fail and
+its clients time out. The driver reports which processes compute. If it cannot, nothing is
+throttled.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 ACTIVE_S = 5.0
-"""How long a process counts as active after it last computed, so that pages do not flap."""
+"""A process counts as active for this long after it computed, so that pages do not flap."""
 LEAST_PERCENT = 5
 
 _On = dict[str, dict[str, DeviceLimit]]
-"""By UUID of a device: what each slot allocation may use of it."""
+"""The limit of each slot allocation on a device, by UUID of the device."""
 
 
 def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapping[str, int]:
-    """What allocations may use of one device for now, in percent; only those that are held back.
+    """Return the ceilings of throttled allocations on one device, in percent.
 
-    Those of a level share what the active ones above it leave: who has a share keeps it as far as
-    it goes, and the rest is divided evenly between the others that are active.
+    Allocations of one level share what the active ones above them leave. An allocation with a share
+    keeps it if there is enough, and the rest is divided evenly between the others that are active.
 
     Args:
-        limits: What each allocation may use of the device.
+        limits: The limit of each allocation on the device.
         active: The allocations that compute there.
     """
     found = {}
@@ -59,7 +59,7 @@ def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapp
 
 
 def _share(limit: DeviceLimit) -> int:
-    """Percent that an allocation is limited to; 0 for none."""
+    """Return the enforced share of an allocation in percent; 0 for none."""
     return limit.cores if limit.limits_compute else 0
 
 
@@ -72,11 +72,11 @@ def _part(allocation: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
 
 
 class PriorityThrottle:
-    """Looks every second, where allocations of several priorities share a device.
+    """Throttles less urgent allocations where several priorities share a device.
 
     Args:
         driver: Reports which processes compute.
-        record: Who was given what.
+        record: The slot allocations and claim allocations.
         allocations: Their files.
         clock: The time.
     """
@@ -94,21 +94,23 @@ class PriorityThrottle:
         self._allocations = allocations
         self._clock = clock or Clock()
         self._marks: dict[str, int] = {}  # see `Driver.compute_since`
-        self._seen: dict[tuple[str, str], float] = {}  # (device, allocation): last seen computing
+        self._seen: dict[
+            tuple[str, str], float
+        ] = {}  # when last seen computing, by (device, allocation)
         self._held: dict[str, dict[str, int]] = {}  # by slot allocation
         self._calm: SlotState | None = None
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look every second, for ever."""
         while True:
             await self.look()
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """See who is active, and hold back or let go whom that concerns.
+        """Find the active allocations, and set or lift the ceilings of others.
 
-        Where all were of one priority and none was held back, pages are read again only when
-        something was granted or has ended since: 150 of them take 4.5 ms of CPU.
+        If all had one priority and none was throttled, pages are read again only after something
+        was granted or has ended: reading 150 of them takes 4.5 ms of CPU.
         """
         if self._calm is self._record.state:
             return
@@ -118,12 +120,12 @@ class PriorityThrottle:
             try:
                 computing = await self._driver.compute_since(self._marks)
             except DriverUnavailable as error:
-                logger.debug("nobody is held back: %s", error)
+                logger.debug("nothing is throttled: %s", error)
         elif not any(limit.ceiling for on in limits.values() for limit in on.values()):
             self._held = {}
             self._calm = self._record.state
             return
-        # Nothing is awaited from here on: what is read of the pages holds until they are written.
+        # No await from here: what is read from the pages holds until they are written.
         limits = self._limits()
         self._note(computing, limits)
         held: dict[str, dict[str, int]] = {
@@ -142,7 +144,7 @@ class PriorityThrottle:
         return any(len({limit.priority for limit in on.values()}) > 1 for on in limits.values())
 
     def _limits(self) -> _On:
-        """The pages that grant something."""
+        """Return the limits in pages that grant, by device and slot allocation."""
         found: _On = {}
         for allocation in self._record.state.slot_allocations.values():
             if not allocation.is_bound:
@@ -150,7 +152,7 @@ class PriorityThrottle:
             try:
                 content = self._allocations.content(allocation.name)
             except PageDamaged as error:
-                logger.debug("no priority: %s", error)  # reported where it is opened or read
+                logger.debug("no priority: %s", error)  # logged where the page is opened or read
                 continue
             if content.state is PageState.GRANT:
                 for limit in content.devices:
@@ -158,7 +160,7 @@ class PriorityThrottle:
         return found
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
-        """Remember who computes; without a region, a process counts for all that its pod has."""
+        """Note who computes; a process without a region counts for all allocations of its pod."""
         now, state = self._clock.monotonic(), self._record.state
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
         pids = frozenset().union(*busy.values())
@@ -188,4 +190,4 @@ class PriorityThrottle:
             logger.warning("no priority: %s", error)
             return
         if percents != self._held.get(allocation, {}):
-            logger.info("allocation %s makes way: %s", allocation, percents or "no longer")
+            logger.info("allocation %s is throttled: %s", allocation, percents or "no longer")

@@ -1,9 +1,9 @@
-"""Which processes of the host still have something of an allocation, as far as can be known.
+"""Finds the processes of the host that still use an allocation.
 
-Proof that something still runs, whatever kubelet and API server report: a force-deleted pod
-vanishes from both while its containers are still being stopped. What a process maps can be read
-only with the right to look into it (`CAP_SYS_PTRACE`); its cgroup, which names its pod, can be
-read by every process. Where neither shows it, it may be using the devices, and they stay taken.
+They prove that something still runs, whatever kubelet and API server report: a force-deleted pod
+vanishes from both while its containers are still being stopped. Reading what a process maps needs
+`CAP_SYS_PTRACE`; every process may read its cgroup, which names its pod. If neither can be read,
+the process may be using the devices, and they stay allocated.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import TypeAlias
 
 _POD = re.compile(r"pod([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", re.IGNORECASE)
 _PODS = "kubepods"
-_FIRST = "1"  # of the machine; no container runtime started it
+_FIRST = "1"  # the machine's init; no container runtime started it
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTable:
-    """Processes by host PID.
+    """Processes that use a file, by host PID.
 
     Attributes:
-        certain: They use it.
-        unknown: They cannot be read, and nothing else shows that they do not use it.
+        certain: Processes that use it.
+        unknown: Processes that may use it, because they cannot be inspected.
     """
 
     certain: frozenset[int] = frozenset()
     unknown: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        """Whether any process uses it, or may."""
+        """Return True if any process uses it, or may."""
         return bool(self.certain or self.unknown)
 
 
@@ -42,8 +42,8 @@ class MappedFile:
     """A file that processes may have mapped.
 
     Attributes:
-        path: Where it lies.
-        device: As maps show it, where only that distinguishes it from others of its inode; else
+        path: Its path.
+        device: Its device as /proc/PID/maps shows it, if only that tells it from others; else
         empty.
     """
 
@@ -52,17 +52,17 @@ class MappedFile:
 
 
 FileIndex: TypeAlias = Mapping[str, Sequence[MappedFile]]
-"""Files by inode."""
+"""Files by inode number."""
 
 
 def processes_mapping(
     paths: Collection[Path], *, pod_uid: str = "", proc: Path = Path("/proc")
 ) -> ProcessTable:
-    """The processes that have one of these files mapped, or may have.
+    """Return the processes that map one of these files, or may.
 
     Args:
-        paths: Files; one that is not there has no process that could be named.
-        pod_uid: The pod whose processes alone can have them mapped, if that is known.
+        paths: The files; a missing one has no processes.
+        pod_uid: The only pod whose processes can map them; empty if unknown.
         proc: The host's process list.
     """
     files = index_of(paths)
@@ -78,17 +78,20 @@ def processes_mapping(
 
 
 def processes_of_pod(pod_uid: str, *, proc: Path = Path("/proc")) -> frozenset[int]:
-    """The processes in a pod's cgroup; none on a machine whose pods have no cgroups."""
+    """Return the processes in a pod's cgroup; none on a machine whose pods have no cgroups."""
     return _pids({folder for folder in _processes(proc) if pod_uid in _pod_uids(folder)})
 
 
 def pods_of_process(pid: int, *, proc: Path = Path("/proc")) -> frozenset[str]:
-    """The UIDs of the pods in whose cgroups a process is, one but for pods in pods."""
+    """Return the UIDs of the pods of a process: several only for pods inside pods."""
     return _pod_uids(proc / str(pid))
 
 
 def start_time(pid: int, *, proc: Path = Path("/proc")) -> int:
-    """When a process began, in clock ticks since boot: its identity beside its PID. 0: gone."""
+    """Return the start time of a process in clock ticks since boot; 0 if it is gone.
+
+    PID and start time identify a process.
+    """
     try:
         text = (proc / str(pid) / "stat").read_text(errors="replace")
         return int(text.rpartition(")")[2].split()[19])
@@ -97,7 +100,7 @@ def start_time(pid: int, *, proc: Path = Path("/proc")) -> int:
 
 
 def name_of(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """What the kernel calls a process; empty once it has ended."""
+    """Return the name of a process; empty once it has ended."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
@@ -105,11 +108,11 @@ def name_of(pid: int, *, proc: Path = Path("/proc")) -> str:
 
 
 def index_of(paths: Iterable[Path]) -> FileIndex:
-    """Files by what a process's maps show of them; those that are not there are left out.
+    """Return the existing files by the inode number that /proc/PID/maps shows.
 
-    A container sees another path, and overlay file systems report another device: inode and file
-    name distinguish most files, and a chance match only delays a release. Files that lie in a file
-    system of their own, as usage regions do, all have the same inode: there the device decides.
+    A container sees another path, and overlay file systems report another device, so inode and file
+    name identify a file; a chance match only delays a release. Usage regions lie in file systems of
+    their own and all have the same inode number, so their device decides.
     """
     index: dict[str, list[MappedFile]] = {}
     for path in paths:
@@ -125,16 +128,16 @@ def index_of(paths: Iterable[Path]) -> FileIndex:
 
 
 def mapped_by(pid: int, files: FileIndex, *, proc: Path = Path("/proc")) -> frozenset[Path]:
-    """Which of these files a process has mapped, as far as we may look."""
+    """Return those of the files that a process maps, as far as it can be read."""
     return _mapped(_maps(proc / str(pid)) or [], files) if files else frozenset()
 
 
 def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
-    """Those that may belong to the pod, by their cgroups.
+    """Return the processes that may belong to the pod, by their cgroups.
 
-    One that is surely another pod's does not, nor one from which this very process descends.
-    Outside every pod it does not either, where pods have cgroups at all; and where they have
-    none, an agent that is not root runs everything under its own user, and could have looked.
+    A process of another pod does not, nor does an ancestor of this process. If pods have cgroups, a
+    process outside all of them does not either. If pods have none, an agent without root runs
+    everything as its own user, and could have inspected the process.
     """
     if not folders:
         return set()
@@ -165,7 +168,7 @@ def _pids(folders: Collection[Path]) -> frozenset[int]:
 
 
 def _maps(process: Path) -> list[str] | None:
-    """Lines of what it maps, none once it has ended; None when we may not look."""
+    """Return the lines of /proc/PID/maps, none once it has ended; None if not permitted."""
     try:
         return (process / "maps").read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -175,7 +178,7 @@ def _maps(process: Path) -> list[str] | None:
 
 
 def _mapped(maps: Iterable[str], files: FileIndex) -> frozenset[Path]:
-    """The files that these lines are of."""
+    """Return the files that these lines belong to."""
     found = set()
     for line in maps:
         fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
@@ -189,7 +192,7 @@ def _mapped(maps: Iterable[str], files: FileIndex) -> frozenset[Path]:
 
 
 def _cgroup(process: Path) -> str:
-    """Where it is in the tree of cgroups; anybody may read that. Empty once it has ended."""
+    """Return the cgroups of a process, which anybody may read; empty once it has ended."""
     try:
         return (process / "cgroup").read_text(errors="replace")
     except OSError:
@@ -202,7 +205,7 @@ def _is_in_a_pod(process: Path) -> bool:
 
 
 def _ancestors(proc: Path) -> frozenset[int]:
-    """The processes that this one descends from; anybody may read that."""
+    """Return the ancestors of this process, which anybody may read."""
     found: set[int] = set()
     process = proc / "self"
     while True:
@@ -218,6 +221,6 @@ def _ancestors(proc: Path) -> frozenset[int]:
 
 
 def _pod_uids(process: Path) -> frozenset[str]:
-    """The pods that its cgroup names, one but for pods in pods; systemd writes `_` for `-`."""
+    """Return the pod UIDs in a cgroup's path; systemd writes `_` for `-`."""
     found = _POD.finditer(_cgroup(process))
     return frozenset(match[1].replace("_", "-").lower() for match in found)

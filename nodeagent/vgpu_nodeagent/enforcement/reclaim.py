@@ -1,9 +1,9 @@
-"""Taking back what dead processes of an earlier container still hold in a usage region.
+"""Clears the slots of dead processes of earlier containers in a usage region.
 
-A process that dies leaves its slot charged, and the next process of its container empties it. But
-a restarted container lives in a pid namespace of its own, where the pids of its predecessor mean
-nothing: to it those slots stay charged for ever. The agent sees all processes of the host, so it
-can. Everything here reads and writes the file, never maps it: the container may cut it any time.
+A process that dies leaves its slot charged, and the next process of its container clears it. But a
+restarted container has a new PID namespace, in which the PIDs of its predecessor mean nothing, so
+it cannot clear them. The agent sees all processes of the host, so it can. It reads and writes the
+file and never maps it, because the container may truncate it at any time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Owner:
     """The owner of a slot, as far as one word can hold it.
 
     Attributes:
-        pid: In its own namespace.
-        space: Low bits of the inode of its pid namespace; 0 when it was unreadable.
-        start: Low bits of its start time; 0 when it was unreadable.
+        pid: The PID in its own namespace.
+        space: Low bits of the inode number of its PID namespace; 0 if it was unreadable.
+        start: Low bits of its start time; 0 if it was unreadable.
     """
 
     pid: int
@@ -38,29 +38,29 @@ class Owner:
 
     @classmethod
     def of(cls, word: int) -> Owner:
-        """Read an owner word, whether its owner empties a slot or has it."""
+        """Decode an owner word, of a slot that is held or being cleared."""
         start = word >> (abi.OWNER_PID_BITS + abi.OWNER_NS_BITS)
         return cls(word & _PID_MASK, word >> abi.OWNER_PID_BITS & _SPACE_MASK, start & _START_MASK)
 
 
-# The first pid namespace of a kernel has this inode, always.
+# The initial PID namespace of a kernel always has this inode number.
 _FIRST_SPACE = 0xEFFFFFFC
-# In place of the namespace of a process that we may not look into.
+# Stands for the namespace of a process that cannot be inspected.
 _ANY_SPACE = -1
 
 
 def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
-    """Empty the slots of a region whose processes run no more; returns how many.
+    """Clear the slots of processes that have ended; return how many.
 
-    A process of the host that might be the owner keeps a slot as it is: only what surely ended
-    is cleared. Where a process of the owner's namespace has the region mapped, its library does
-    this itself, and two must not do it at once: such slots are left to it.
+    A slot is kept if any process of the host might be its owner. If a process of the owner's
+    namespace maps the region, its library clears slots itself; two must not do it at once, so such
+    slots are left to it.
 
     Raises:
-        PageDamaged: The region cannot be opened, or is no file.
+        PageDamaged: The region cannot be opened, or is no regular file.
     """
     with opened(path, os.O_RDWR) as descriptor:
-        # Owners first, processes after: who has a slot by now is seen while it lives.
+        # Owners first, then processes, so that every living owner of a slot is among them.
         owners = owners_in(descriptor)
         if not owners or not _sees_the_host(proc):
             return 0
@@ -81,7 +81,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
 
 
 def owners_in(descriptor: int) -> dict[int, Owner]:
-    """The process of each slot of an open region; none for what is no region."""
+    """Return the owner of each slot of an open region; none if it is not a region."""
     header = os.pread(descriptor, abi.REGION_HEADER.size, 0)
     if len(header) < abi.REGION_HEADER.size:
         return {}
@@ -102,12 +102,12 @@ def owners_in(descriptor: int) -> dict[int, Owner]:
 
 
 def slot_start(slot: int) -> int:
-    """Where a slot begins."""
+    """Return the offset of a slot."""
     return abi.REGION_SLOTS_OFFSET + slot * abi.REGION_SLOT_BYTES
 
 
 def _empty(descriptor: int, slot: int) -> None:
-    """Counts to zero first, then the owner: a free slot holds nothing."""
+    """Zero the counts, then the owner, because a free slot must hold nothing."""
     start = slot_start(slot)
     counts = bytes(abi.SLOT_COUNTS_END - abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, counts, start + abi.REGION_SLOT_USED_OFFSET)
@@ -118,9 +118,9 @@ def _empty(descriptor: int, slot: int) -> None:
 
 
 def _sees_the_host(proc: Path) -> bool:
-    """Whether the containers' processes are among those we see.
+    """True if this process sees the processes of containers.
 
-    In a pid namespace of our own, process 1 is of our container and all others would look dead.
+    In a PID namespace of its own it would not, and all owners would look dead.
     """
     mounts = _link(proc / "self" / "ns" / "mnt")
     return (
@@ -130,7 +130,7 @@ def _sees_the_host(proc: Path) -> bool:
 
 
 def may_be(owner: Owner, process: Owner) -> bool:
-    """Whether a slot may be a process's: start times that a side does not know prove nothing."""
+    """True if a slot may belong to a process; an unknown start time matches any."""
     if owner.pid != process.pid or process.space not in (owner.space, _ANY_SPACE):
         return False
     return not owner.start or not process.start or owner.start == process.start
@@ -139,12 +139,12 @@ def may_be(owner: Owner, process: Owner) -> bool:
 def living_in(
     proc: Path, spaces: Iterable[int], *, pids: Collection[int] | None = None
 ) -> dict[int, Owner]:
-    """The processes of some pid namespaces, as they would own a slot, by host PID.
+    """Return the processes of some PID namespaces as owners of slots, by host PID.
 
     Args:
         proc: The host's process list.
-        spaces: Low bits of the namespaces' inodes.
-        pids: The only processes to look at; None for all.
+        spaces: Low bits of the inode numbers of the namespaces.
+        pids: The host PIDs to look at; None for all.
     """
     desired = frozenset(spaces) | {_ANY_SPACE}
     own_space = _space(proc / "self")
@@ -158,14 +158,14 @@ def living_in(
             status = (folder / "status").read_text(errors="replace")
             line = (folder / "stat").read_text(errors="replace")
         except OSError:
-            continue  # it ended meanwhile: these two anybody may read
+            continue  # it has ended: anybody may read these two files
         pids = _pids(status)
         space = _space(folder)
         if space == _ANY_SPACE and len(pids) == 1:
-            space = own_space  # known on one level only: on ours
+            space = own_space  # known only in our own namespace
         if space is None or space not in desired:
             continue
-        # Under a clock of its own it recorded another start time than we read.
+        # In a time namespace it recorded another start time than we read.
         same_clock = space != _ANY_SPACE and _link(folder / "ns" / "time") in (own_clock, "")
         start = int(line.rpartition(")")[2].split()[19]) if same_clock else 0
         found[int(folder.name)] = Owner(pids[-1] & _PID_MASK, space, start & _START_MASK)
@@ -173,15 +173,15 @@ def living_in(
 
 
 def _pids(status: str) -> list[int]:
-    """PID of a process on each level of namespaces, ours first."""
+    """Return the PIDs of a process in each nested namespace, ours first."""
     for line in status.splitlines():
         if line.startswith("NSpid:"):
             return [int(pid) for pid in line.split()[1:]]
-    return [0]  # a thread of the kernel that is just ending
+    return [0]  # a process that is just ending
 
 
 def _link(path: Path) -> str | None:
-    """Target of a link; None when there is none, empty when we may not look."""
+    """Return the target of a link; None if there is none, empty if not permitted."""
     try:
         return os.readlink(path)
     except (FileNotFoundError, ProcessLookupError):
@@ -191,7 +191,7 @@ def _link(path: Path) -> str | None:
 
 
 def _space(process: Path) -> int | None:
-    """Low bits of the inode of its pid namespace, `pid:[4026531836]`; None when it ended."""
+    """Return low bits of the PID namespace's inode, `pid:[4026531836]`; None if it ended."""
     link = _link(process / "ns" / "pid")
     if link is None:
         return None

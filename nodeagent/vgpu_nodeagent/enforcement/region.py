@@ -1,7 +1,7 @@
-"""The usage region: the ledger in which the processes of a container write what they hold.
+"""The usage region, in which the processes of a container record what they use.
 
-The agent makes it (zero-filled, full size, writable by any user of the container) and reads it;
-its content is the container's word, so it is only ever reported, never believed.
+The agent makes it (zero-filled, full size, writable by any user of the container) and reads it. The
+container can write anything to it, so its content is reported and never relied on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vgpu_nodeagent.errors import PageDamaged
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What the processes of an allocation report of one device, managed memory included."""
+    """The recorded usage of one device by an allocation, including managed memory."""
 
     uuid: str
     used_bytes: int
@@ -31,15 +31,15 @@ class DeviceUse:
 def create_region(path: Path, *, extend: Callable[[int, int], None] = os.ftruncate) -> None:
     """Make an empty region of full size, 0666: any user of the container may write it.
 
-    Its folder is what keeps it from growing (`usage_folders.py`).
+    Its folder keeps it from growing (`usage_folders.py`).
 
     Args:
-        path: Where.
+        path: Its path.
         extend: Gives an open, empty file its length in bytes.
 
     Raises:
-        FileExistsError: There is one already.
-        OSError: It cannot be written; nothing is left of it.
+        FileExistsError: The region exists already.
+        OSError: It cannot be written; nothing of it remains.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
@@ -55,16 +55,16 @@ def create_region(path: Path, *, extend: Callable[[int, int], None] = os.ftrunca
 
 
 def read_region(path: Path) -> tuple[DeviceUse, ...]:
-    """What each device is used for, by column; nothing while no process has begun.
+    """Return the usage of each device, by column; nothing before the first process.
 
     Raises:
-        PageDamaged: It is missing, cut, or not a region.
+        PageDamaged: It is missing, truncated, or not a region.
     """
     with opened(path, os.O_RDONLY) as descriptor:
         length = os.fstat(descriptor).st_size
         if length != abi.REGION_BYTES:
             raise PageDamaged(path, f"has {length} bytes instead of {abi.REGION_BYTES}")
-        # Most slots were never used: a node reads 150 regions of 2 MiB every few seconds.
+        # Read only slots that were used: a node reads 150 regions of 2 MiB every few seconds.
         content = os.pread(descriptor, abi.REGION_SLOTS_OFFSET, 0)
         magic, version, size, slots, _, state, high = abi.REGION_HEADER.unpack_from(content, 0)
         if state != abi.REGION_READY:
@@ -102,10 +102,10 @@ def read_region(path: Path) -> tuple[DeviceUse, ...]:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a region. Its folder is the container's to write: what lies there may be anything.
+    """Open a region; the container can write its folder, so the path may be anything.
 
     Raises:
-        PageDamaged: It cannot be opened, is a link to elsewhere or no plain file.
+        PageDamaged: It cannot be opened, is a link, or is no regular file.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,9 +1,9 @@
-"""Whether NVIDIA's container runtime hands devices to containers that no claim stands for.
+"""Checks if NVIDIA's container runtime gives devices to containers without a claim.
 
-It gives an unprivileged container what its variable `NVIDIA_VISIBLE_DEVICES` names, unless
-`accept-nvidia-visible-devices-envvar-when-unprivileged` is false. Where it is the node's default
-runtime that is every container, without any request, and every `nvidia/cuda` image sets the
-variable to `all`. Admission cannot see an image's variables, so the toolkit has to refuse them.
+It gives an unprivileged container the devices in its variable `NVIDIA_VISIBLE_DEVICES`, unless
+`accept-nvidia-visible-devices-envvar-when-unprivileged` is false. If it is the node's default
+runtime, this applies to every container, and every `nvidia/cuda` image sets the variable to `all`.
+Admission cannot see an image's variables, so the toolkit has to refuse them.
 
 Source: NVIDIA Container Toolkit, `config.toml` (the key's default is true); containerd,
 `docs/cri/config.md` (`default_runtime_name`, `imports`); CRI-O, `crio.conf(5)`.
@@ -22,7 +22,7 @@ TOOLKIT_CONFIGS = (
     "etc/nvidia-container-runtime/config.toml",
     "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
 )
-"""Of a package, and of the GPU Operator's toolkit container."""
+"""Paths of the package's and of the GPU Operator's configuration."""
 _CONTAINERD = (
     "etc/containerd/config.toml",
     "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -34,11 +34,11 @@ _PROGRAM = "nvidia-container-runtime"
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Why devices are open to containers of no claim, or may be.
+    """The reason why containers without a claim get devices, or may.
 
     Attributes:
         reason: `EnvVarAcceptedByDefault`, `EnvVarAccepted` or `ToolkitUnreadable`.
-        message: What is wrong, and what would be right.
+        message: What is wrong and how to correct it.
     """
 
     reason: str
@@ -46,7 +46,7 @@ class Exposure:
 
     @property
     def is_certain(self) -> bool:
-        """False where a configuration could not be read."""
+        """False if a configuration could not be read."""
         return self.reason != "ToolkitUnreadable"
 
 
@@ -58,15 +58,15 @@ class _Runtimes:
     programs: dict[str, str] = field(default_factory=dict)
 
     def default_is_nvidias(self) -> bool:
-        """Whether containers that choose no runtime get NVIDIA's."""
+        """True if containers without a runtime class get NVIDIA's runtime."""
         return _PROGRAM in self.programs.get(self.default, "") or self.default == "nvidia"
 
 
 def exposure(host: Path) -> Exposure | None:
-    """What is open on this host; None where the toolkit refuses the variable, or is not there.
+    """Return how devices are exposed; None if the toolkit refuses the variable or is missing.
 
     Args:
-        host: Where the host's root is.
+        host: Where this process finds the host's root.
     """
     accepting = []
     try:
@@ -77,7 +77,7 @@ def exposure(host: Path) -> Exposure | None:
         if not accepting:
             return None
         by_default = _runtimes(host).default_is_nvidias()
-    except (OSError, ValueError) as error:  # of TOML, and of its characters, too
+    except (OSError, ValueError) as error:  # TOML and decoding errors are ValueErrors, too
         return Exposure("ToolkitUnreadable", f"whether NVIDIA's container toolkit refuses "
                         f"NVIDIA_VISIBLE_DEVICES is not known: {error}")  # fmt: skip
     cure = f"set {KEY} = false in {', '.join(accepting)} and restart the container runtime"
@@ -110,7 +110,7 @@ def _runtimes(host: Path) -> _Runtimes:
 
 
 def _add_containerd(plugin: object, found: _Runtimes) -> None:
-    """The CRI plugin has another name in each version of the configuration, and one table."""
+    """Add containerd's runtimes; the CRI plugin has another name in each config version."""
     table = plugin.get("containerd") if isinstance(plugin, dict) else None
     if not isinstance(table, dict):
         return
@@ -122,7 +122,7 @@ def _add_containerd(plugin: object, found: _Runtimes) -> None:
 
 
 def _with_imports(host: Path, path: Path) -> Iterator[Mapping[str, Any]]:
-    """A configuration, then those that it imports: the later one wins."""
+    """Yield a configuration, then its imports, which override it."""
     config = _read(path)
     if config is None:
         return
@@ -135,11 +135,11 @@ def _with_imports(host: Path, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """A TOML file; None where there is none.
+    """Read a TOML file; return None if it does not exist.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is no TOML.
+        ValueError: It is not valid TOML.
     """
     try:
         return tomllib.loads(path.read_text())

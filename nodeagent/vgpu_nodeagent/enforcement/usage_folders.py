@@ -1,12 +1,12 @@
-"""The folder of a usage region: a file system of its own that is exactly full.
+"""The folder of a usage region: a file system that the region fills exactly.
 
-A container writes its region, and any file that it may write it may also make grow. On the host's
-disk that was 1 TiB for any user of a container. In a tmpfs of the region's size, with inodes for
-the region alone, every further byte and file is refused by the kernel
+A container can write its region, and so it can also make the file grow: on the host's disk, any
+user of a container could make it 1 TiB. In a tmpfs of the region's size, with inodes for the region
+alone, the kernel refuses every further byte and file
 (docs/design/memory-accounting.md).
 
-The mount must reach the host, where container runtimes take it from: the agent's state folder is
-mounted with `mountPropagation: Bidirectional`, which Kubernetes allows to privileged containers.
+The mount must reach the host, from where container runtimes bind it: the agent's state folder is
+mounted with `mountPropagation: Bidirectional`, which Kubernetes allows for privileged containers.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from vgpu_nodeagent.enforcement import abi
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _INODES = 2
-"""The root's and the region's."""
+"""One for the root, and one for the region."""
 _PROBE = "mount-probe"
 
 
 class UsageFolders(Protocol):
-    """Makes and removes the folders in which regions lie."""
+    """Makes and removes the folders of usage regions."""
 
     def verify(self, state: Path) -> None:
-        """Make sure that folders can be made below this one.
+        """Check that folders can be made below this one.
 
         Raises:
-            OSError: They cannot; the message has what is missing.
+            OSError: They cannot; the message says what is missing.
         """
 
     def make(self, folder: Path) -> None:
-        """Make a folder, unless it is there as it should be.
+        """Make a folder, unless it exists as it should be.
 
         Raises:
             OSError: It cannot be made.
@@ -52,26 +52,26 @@ class UsageFolders(Protocol):
         """
 
     def remove(self, folder: Path) -> None:
-        """Take away what `make` did beyond a plain folder. May be repeated.
+        """Undo what `make` did beyond making a plain folder. May be repeated.
 
         Raises:
-            OSError: It cannot be taken away.
+            OSError: It cannot be undone.
         """
 
 
 class PlainFolders:
-    """Folders of the disk that has the state, for machines where all users may fill it anyway."""
+    """Plain folders on the disk of the state, for machines whose users may fill it anyway."""
 
     def verify(self, state: Path) -> None:
-        """A plain folder can be made wherever the state can."""
+        """Do nothing: a plain folder can be made wherever the state can."""
 
     def make(self, folder: Path) -> None:
-        """Make it, readable by all and root's to change."""
+        """Make it readable for all and writable for root."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
 
     def extend(self, region: int, length: int) -> None:
-        """Take all its blocks now: on a full disk a write to a hole ends the container (SIGBUS).
+        """Allocate all blocks: on a full disk, writing to a hole kills the process (SIGBUS).
 
         Raises:
             OSError: The disk is full.
@@ -79,30 +79,30 @@ class PlainFolders:
         os.posix_fallocate(region, 0, length)
 
     def remove(self, folder: Path) -> None:
-        """Unmount what an agent with bounded folders mounted there; else there is nothing.
+        """Unmount what an agent with bounded folders mounted there, if anything.
 
         Raises:
-            OSError: There is, and unmounting is not allowed.
+            OSError: Unmounting is not permitted.
         """
         if folder.is_mount():
             _unmount(folder)
 
 
 class BoundedFolders:
-    """One tmpfs a folder, with room for one region and no other file.
+    """One tmpfs per folder, with room for one region and no other file.
 
     Args:
-        proc: The kernel's word on this process's mounts.
+        proc: Where the kernel lists this process's mounts.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = proc
 
     def verify(self, state: Path) -> None:
-        """Mount and unmount one, where the host can see it.
+        """Mount and unmount one, and check that the host sees it.
 
         Raises:
-            OSError: Mounting is not allowed, or a mount would stay this process's own.
+            OSError: Mounting is not permitted, or the host would not see the mount.
         """
         probe = state / _PROBE
         self.make(probe)
@@ -119,10 +119,10 @@ class BoundedFolders:
             probe.rmdir()
 
     def make(self, folder: Path) -> None:
-        """Mount it, unless it is mounted: a reboot takes mounts away and leaves folders.
+        """Mount it unless it is mounted: after a reboot the folder exists without its mount.
 
         Raises:
-            OSError: Mounting is not allowed, or failed.
+            OSError: Mounting is not permitted, or failed.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if folder.is_mount():
@@ -135,8 +135,8 @@ class BoundedFolders:
     def extend(self, region: int, length: int) -> None:
         """Leave it sparse: the mount has room for it and for nothing else.
 
-        Memory is charged to the container that touches a page, which uses few of them; blocks that
-        are taken here would all be charged to the agent.
+        The kernel charges memory to the container that touches a page, and few pages are used.
+        Blocks that are allocated here would all be charged to the agent.
         """
         os.ftruncate(region, length)
 
@@ -144,14 +144,14 @@ class BoundedFolders:
         """Unmount it.
 
         Raises:
-            OSError: Unmounting is not allowed.
+            OSError: Unmounting is not permitted.
         """
         _unmount(folder)
 
     def _is_seen_by_the_host(self, mounted: Path) -> bool:
-        """Whether the mount has peers, as in `36 35 0:31 / /state rw shared:7 - tmpfs …`.
+        """True if the mount has peers, as in `36 35 0:31 / /state rw shared:7 - tmpfs …`.
 
-        A process in the namespace of process 1 needs none.
+        A process in the mount namespace of process 1 needs none.
         """
         if self._namespace("self") == self._namespace("1"):
             return True
@@ -165,7 +165,7 @@ class BoundedFolders:
         try:
             return os.readlink(self._proc / process / "ns" / "mnt")
         except OSError:
-            return process  # another user's: not ours, then
+            return process  # process 1 belongs to another user, so its namespace is not ours
 
 
 def _unmount(folder: Path) -> None:
@@ -174,7 +174,7 @@ def _unmount(folder: Path) -> None:
     A container that still has it mounted keeps it until it ends.
 
     Raises:
-        OSError: Unmounting is not allowed.
+        OSError: Unmounting is not permitted.
     """
     libc = _libc()
     while not libc.umount2(os.fsencode(folder), _MNT_DETACH | _UMOUNT_NOFOLLOW):
@@ -193,5 +193,5 @@ def _error(what: str, folder: Path) -> OSError:
 
 
 def folders_on(desired: UsageRegions) -> UsageFolders:
-    """The folders that the configuration asks for."""
+    """Return the folders that the configuration selects."""
     return BoundedFolders() if desired is UsageRegions.TMPFS else PlainFolders()

@@ -1,13 +1,13 @@
-"""What claims take of the devices, as the driver reports it, against what they may take.
+"""Compares the driver's figures of memory and compute with the limits of claims.
 
-The library limits programs from the inside, and what runs without it (a static program, another
-loader, calls straight to the device) is not limited; the ledger is its container's to write. The
-driver has the facts: which process holds how much memory, and uses how much compute. Processes are
-found by the cgroup of their pod, and by the usage region that they have mapped where pods have no
-cgroups. What is too much is added up over looks (`excess.py`), which come at irregular times: a
-program that pulses in step with a clock is met all the same.
+The library limits programs from the inside. A program without it (static, with another loader, or
+with raw ioctls) is not limited, and a container can write anything to its usage region. The driver
+knows which process holds how much memory and uses how much compute. Processes are attributed to
+claims by the cgroup of their pod, or by the usage region that they map if pods have no cgroups.
+Excess is integrated over looks (`excess.py`) at irregular times, so that a program that pulses in
+step with a clock does not escape.
 
-A process of no claim has no business on a device that is shared by claims; it is reported.
+A process without a claim must not use a device that claims share; it is reported.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 _SHORTEST, _LONGEST = 0.5, 1.5
-"""Parts of the period between two looks, drawn anew each time."""
+"""The bounds of the random pause between two looks, in periods."""
 _HOMES_KEPT_S = 3.0
-"""How long it is believed where a process lives: its maps are long to read."""
+"""How long a process's residence is cached, because reading its maps takes long."""
 _STRANGER_LOOKS = 3
 
 
 class Violation(StrEnum):
-    """Which limit is violated; the reason of the condition and of the event."""
+    """The violated limit; the reason of the condition and the event."""
 
     MEMORY = "MemoryLimitViolated"
     COMPUTE = "ComputeLimitViolated"
@@ -54,12 +54,12 @@ class Violation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """Where a process of the host lives.
+    """The claim and pod of a process on the host.
 
     Attributes:
-        claim_allocation: On whose claim; None for a process of no claim.
-        slot_allocations: The slot allocations whose usage region it has mapped.
-        pods: UIDs of the pods in whose cgroup it is.
+        claim_allocation: The claim allocation; None for a process without a claim.
+        slot_allocations: The slot allocations whose usage region it maps.
+        pods: The UIDs of the pods in whose cgroup it is.
     """
 
     claim_allocation: ClaimAllocation | None
@@ -69,17 +69,17 @@ class Residence:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the processes of one claim take of one device now.
+    """The usage of one device by the processes of one claim.
 
     Attributes:
         uuid: The device.
-        limit: Bytes that the claim may hold.
-        held: Bytes that the driver counts for its processes.
-        pids: Its processes there, on the host.
-        percent: Of the device's compute, used since the last look; None: the driver has no reading.
-        share: Percent of the compute that it may use; None: all.
-        contested: Others used the device's compute, too.
-        forced: The share is in force without others, too.
+        limit: The bytes that the claim may hold.
+        held: The bytes that the driver counts for its processes.
+        pids: The host PIDs of its processes on the device.
+        percent: The percentage of compute used since the last look; None without a reading.
+        share: The percentage of compute that it may use; None for all.
+        contested: True if others used the device's compute, too.
+        forced: True if the share is enforced even without others.
     """
 
     uuid: str
@@ -94,7 +94,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a claim has taken of a device so far, for the metrics."""
+    """The usage of a device by a claim so far, for metrics."""
 
     excess_byte_seconds: float
     peak_bytes: int
@@ -103,13 +103,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A process on a device that belongs to no claim.
+    """A process that uses a device without a claim.
 
     Attributes:
-        pid: On the host.
-        name: What the kernel calls it.
-        pod_uid: The pod in whose cgroup it is; empty outside every pod.
-        held: Bytes that it holds there.
+        pid: The host PID.
+        name: The name of the process.
+        pod_uid: The pod in whose cgroup it is; empty if it is in none.
+        held: The bytes that it holds on the device.
     """
 
     pid: int
@@ -125,9 +125,9 @@ class Stranger:
 def residences(
     pids: Collection[int], state: SlotState, allocations: Allocations
 ) -> Mapping[int, Residence]:
-    """Where each of these processes lives.
+    """Return the residence of each of these processes.
 
-    The cgroup decides: what a process maps is its own to choose.
+    The cgroup decides if there is one, because a process can map what it likes.
     """
     proc = allocations.proc
     regions = {allocations.region_path(name): name for name in state.slot_allocations}
@@ -158,17 +158,17 @@ def taken_by_claims(
     computing: Mapping[str, Mapping[int, float]],
     homes: Mapping[int, Residence],
 ) -> Mapping[str, tuple[Taken, ...]]:
-    """What each claim takes of each device that it has or uses, by claim UID.
+    """Return the usage of each device that a claim has or uses, by claim UID.
 
-    A device that a claim has no share of has limits of 0: nothing of it is its to use.
+    A device that a claim does not have counts with limits of 0.
 
     Args:
-        state: Who was given what.
+        state: The slot allocations and claim allocations.
         allocations: Their files.
-        processes: The driver's word: bytes by device and host PID.
-        computing: The driver's word: percent of the compute by device and host PID; devices
+        processes: The bytes by device and host PID, from the driver.
+        computing: The percentage of compute by device and host PID, from the driver; devices
             without a reading are left out.
-        homes: Where those processes live.
+        homes: The residence of each process.
     """
     found: dict[str, tuple[Taken, ...]] = {}
     for claim_allocation in state.claim_allocations.values():
@@ -210,7 +210,7 @@ def _is_of(home: Residence | None, claim_allocation: ClaimAllocation) -> bool:
 def _ledger(
     state: SlotState, allocations: Allocations, claim_allocation: ClaimAllocation
 ) -> Mapping[str, int]:
-    """Bytes that a claim's processes have written down, by device: 2 MiB a slot allocation."""
+    """Return the bytes that a claim's processes recorded, by device; reads 2 MiB per region."""
     total: dict[str, int] = {}
     for slot_allocation in state.of_claim(claim_allocation.claim_uid):
         try:
@@ -224,10 +224,10 @@ def _ledger(
 def _shares(
     state: SlotState, allocations: Allocations, claim_allocation: ClaimAllocation
 ) -> Mapping[str, tuple[int | None, bool]]:
-    """What all containers of a claim may use of the compute of each device, by their pages.
+    """Return the compute shares of a claim by the pages of all its containers.
 
     Returns:
-        By UUID: percent, None for all of it; and whether it is in force without neighbours.
+        By UUID: the percentage (None for all), and True if it is enforced without neighbours.
     """
     limits: dict[str, list[DeviceLimit]] = {}
     for slot_allocation in state.of_claim(claim_allocation.claim_uid):
@@ -235,7 +235,7 @@ def _shares(
             for limit in allocations.content(slot_allocation.name).devices:
                 limits.setdefault(limit.uuid, []).append(limit)
         except PageDamaged as error:
-            logger.debug("no share: %s", error)  # reported where it is opened
+            logger.debug("no share: %s", error)  # logged where the page is opened
     found: dict[str, tuple[int | None, bool]] = {}
     for uuid, of_device in limits.items():
         limited = all(limit.limits_compute for limit in of_device)
@@ -246,32 +246,32 @@ def _shares(
 
 
 class Consequences(Protocol):
-    """What follows from what the watchdog sees."""
+    """Receives what the watchdog finds."""
 
     def violated(
         self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
     ) -> None:
-        """A claim violates a limit; called once until it obeys again."""
+        """Report a violation; called once until the claim obeys again."""
 
     def obeys(self, claim_allocation: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
-        """It violates one limit less; those that remain, each with its sentence."""
+        """Report that a claim violates one limit less; `remaining` has sentences of the others."""
 
     def confirmed(self, claim_allocation: ClaimAllocation) -> None:
-        """It has violated nothing since it was first looked at, `QUIET_S` ago; called once."""
+        """Note that a claim violated nothing in its first `QUIET_S` seconds; called once."""
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
-        """What claims have taken, by (namespace, claim, device); once a look."""
+        """Take the accounts by (namespace, claim, device); called once per look."""
 
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
-        """The processes of no claim on each device; called when they are others than before."""
+        """Take the processes without a claim by device; called when they have changed."""
 
 
 class Signals:
-    """Ends processes that take more than they may, where the administrator wants that.
+    """Ends processes that exceed limits or have no claim, if the administrator wants that.
 
     Args:
-        on_violation: What to do to a claim beyond a limit, besides reporting it.
-        on_unclaimed: What to do to processes of pods without a claim, besides reporting them.
+        on_violation: What to do to a claim that exceeds a limit, besides reporting it.
+        on_unclaimed: What to do to pod processes without a claim, besides reporting them.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class Signals:
 
         Args:
             pids: The processes.
-            terminated: Those that have had a SIGTERM; the others are added.
+            terminated: The processes that have had a SIGTERM; the others are added.
         """
         for pid in pids:
             number = signal.SIGKILL if pid in terminated else signal.SIGTERM
@@ -304,7 +304,7 @@ class Signals:
 
         Raises:
             ProcessLookupError: The process is gone.
-            PermissionError: It may not be signalled.
+            PermissionError: It must not be signalled.
         """
         os.kill(pid, number)
 
@@ -313,14 +313,14 @@ def pause_s(draw: float) -> float:
     """Return the seconds until the next look.
 
     Args:
-        draw: From 0 to 1, at random: a program in step with a regular look would never be met.
+        draw: A random number from 0 to 1: a program in step with regular looks would escape them.
     """
     return PERIOD_S * (_SHORTEST + (_LONGEST - _SHORTEST) * draw)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One claim under watch, since its first look."""
+    """A claim under watch since its first look."""
 
     since: float
     is_confirmed: bool = False
@@ -331,14 +331,14 @@ class _Watched:
 
 
 class Watchdog:
-    """Looks about once a second.
+    """Compares usage with limits about once a second.
 
     Args:
-        driver: Whose word counts.
-        record: Who was given what.
+        driver: Reports memory and compute of processes.
+        record: The slot allocations and claim allocations.
         allocations: Their files.
-        consequences: What follows.
-        signals: What is done to processes besides.
+        consequences: Receives the findings.
+        signals: Ends processes, if configured.
         clock: The time.
     """
 
@@ -367,19 +367,19 @@ class Watchdog:
         self._strangers_terminated: set[int] = set()
 
     async def run(self) -> None:
-        """Look for ever; a driver that does not answer is asked again later."""
+        """Look for ever; retry later if the driver does not answer."""
         while True:
             await asyncio.sleep(pause_s(random.random()))
             try:
                 await self.look()
             except DriverUnavailable as error:
-                logger.debug("nothing to compare with: %s", error)
+                logger.debug("no usage to compare: %s", error)
 
     async def look(self) -> None:
-        """Compare once, and act.
+        """Compare once and act.
 
         Raises:
-            DriverUnavailable: The driver does not report which process holds what.
+            DriverUnavailable: The driver does not report its processes.
         """
         processes = await self._driver.process_memory()
         computing = await self._driver.compute_since(self._samples)
@@ -406,7 +406,7 @@ class Watchdog:
         state: SlotState,
         now: float,
     ) -> Mapping[int, Residence]:
-        """Where all processes live; those known are not looked for at every look."""
+        """Return the residence of all processes, cached for a while."""
         pids = {pid for found in (processes, computing) for on in found.values() for pid in on}
         if not pids <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
             self._homes = residences(pids, state, self._allocations)
@@ -469,7 +469,7 @@ class Watchdog:
             )
             if account is not None and account.violating
         }
-        # Of a device without a reading nothing has ended: the verdict of the last one stands.
+        # A device without a reading proves nothing, so its last verdict stands.
         before = watched.reported
         watched.reported = {*violating, *(found for found in before if found[1] in unread)}
         if watched.reported != before:
@@ -492,7 +492,7 @@ class Watchdog:
         violating: Mapping[tuple[Violation, str], Taken],
         before: Collection[tuple[Violation, str]],
     ) -> None:
-        """Report what began and what ended since the last look."""
+        """Report violations that began or ended since the last look."""
         ledger = _ledger(self._record.state, self._allocations, claim_allocation)
         sentences = {
             found: _sentence(found[0], taken, watched, ledger) for found, taken in violating.items()
@@ -521,9 +521,9 @@ class Watchdog:
     def _signal(
         self, claim_allocation: ClaimAllocation, watched: _Watched, pids: Collection[int]
     ) -> None:
-        """Ask each process to end; one that is still there at the next look is killed.
+        """Terminate each process, and kill it at the next look if it is still there.
 
-        Where they live is read anew: a PID may be another process's by now.
+        Residences are read again: a PID may belong to another process by now.
         """
         homes = residences(pids, self._record.state, self._allocations)
         self._signals.end(
@@ -532,7 +532,7 @@ class Watchdog:
         )
 
     def _end_strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
-        """Those of pods alone: what runs on the node itself is its administrator's."""
+        """End processes of pods only: the node's own processes belong to its administrator."""
         pods = {s.pid: s.pod_uid for there in found.values() for s in there if s.pod_uid}
         self._strangers_terminated &= pods.keys()
         homes = residences(pods, self._record.state, self._allocations)
@@ -543,7 +543,7 @@ class Watchdog:
     def _find_strangers(
         self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
     ) -> None:
-        """Report who belongs to no claim, and stays: a process that ends is not read any more."""
+        """Report processes without a claim once they were there at several looks."""
         proc = self._allocations.proc
         looks: dict[tuple[str, int], int] = {}
         found: dict[str, tuple[Stranger, ...]] = {}
