@@ -1,8 +1,8 @@
-"""The decision: the best node for a claim, and the devices of its requests there.
+"""Choose the best node for a claim, and the devices of its requests there.
 
-`place` plans on the live fleet and undoes that before it returns: copying the state of thousands
-of devices would cost more than the decision. Nodes come from the request class's ranking, best
-first; the exact fit on the node at hand is the judge, so most decisions look at one node only.
+`place` plans on the live columns and undoes its changes before it returns: copying the state of
+thousands of devices would cost more than the decision. It takes nodes from the ranking of the
+request's class, best first, until the exact plan succeeds on one; mostly that is the first.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from vgpu_operator.placement.ranking_cache import BEST, Entry, Ranking
 from vgpu_operator.placement.refusal_counts import why_none_serve
 
 _FEW = 16
-"""So few candidates are checked one by one."""
+"""Up to this many candidates are checked one by one, without a ranking."""
 _FAR = 256
-"""After so many better nodes that are no candidates, the candidates are looked for instead."""
+"""After this many better nodes that are no candidates, the candidates are searched instead."""
 
 Found: TypeAlias = tuple[int, tuple[Grant, ...]]
-"""A node that serves the claim, and with what."""
+"""A node that serves the claim, and what the claim gets there."""
 
 
 def place(
@@ -63,17 +63,17 @@ def place(
     """Find the best node for all requests of `demand`, and their devices.
 
     Args:
-        fleet: The state of all devices. Left as it was found, but for what rankings remember.
-        demand: What is asked for.
+        fleet: The state of all devices. It is left unchanged, except for the rankings.
+        demand: The claim's requests.
         candidates: Names of the nodes to choose from, known or not; None for every node with
             devices. Nodes that are not ready or not schedulable are refused here.
-        nodes: Rules out nodes for the pod's own rules.
-        budget: What the claim's namespace may still take.
-        kept: What is kept for others.
+        nodes: The nodes that the pod's own rules allow.
+        budget: The amounts that the claim's namespace may still take.
+        kept: The capacity that is kept for others.
 
     Returns:
-        The plan. A refusal has a reason for every candidate once it is read, of the fleet as
-        they are then; a grant has none.
+        The plan. If it is a refusal, its reasons are computed when they are first read, from the
+        columns as they are then.
     """
     space = _Space(fleet, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
@@ -93,9 +93,9 @@ def best_of(
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> Plan | None:
-    """The best of a few nodes, by their numbers; None if none serves, and no reasons.
+    """Return a plan for the best of a few nodes, or None, without reasons.
 
-    For a request that waits and fits nowhere else: it costs as much as there are nodes.
+    It is for a waiting request that fits on no other node. Its cost grows with the number of nodes.
     """
     space = _Space(fleet, demand, None, nodes, budget, kept)
     fleet.search_steps = DECISION_STEPS
@@ -113,7 +113,7 @@ def refusals_on(
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> dict[str, Tally]:
-    """Why the candidates that do not serve the claim do not, each looked at alone.
+    """Return the reasons of each candidate that does not serve the claim.
 
     The arguments are those of `place`.
     """
@@ -129,7 +129,7 @@ def refusals_on(
 
 @dataclass(slots=True)
 class _Space:
-    """A claim, and the nodes to choose from. Most decisions look at one or two of them."""
+    """A claim and the nodes to choose from."""
 
     fleet: Final[Fleet]
     demand: Final[Demand]
@@ -146,7 +146,7 @@ class _Space:
         return node in self.nodes and (self.candidates is None or name in self.candidates)
 
     def is_willing(self, node: int) -> bool:
-        """Whether the node takes pods, and this one."""
+        """Return True if the node takes this pod."""
         fleet = self.fleet
         is_open = fleet.node_ready[node] and fleet.node_schedulable[node]
         return bool(
@@ -156,7 +156,7 @@ class _Space:
         )
 
     def few(self) -> list[int] | None:
-        """The nodes to choose from, where they are so few that each is checked on its own."""
+        """Return the nodes to choose from if they are few enough to be checked one by one."""
         if self.candidates is not None and len(self.candidates) <= _FEW:
             found = self.fleet.node_ids(self.candidates)
             return [node for node in found if node is not None]
@@ -166,7 +166,7 @@ class _Space:
         return None
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
-        """The candidates that take the pod, and why the others do not."""
+        """Return the candidates that take the pod, and the reasons of the others."""
         fleet, names = self.fleet, self.fleet.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:
@@ -192,13 +192,13 @@ class _Space:
         return willing, refused
 
     def why_unwilling(self, node: int) -> Reason | None:
-        """Why a node does not take the pod, whatever its devices; None if it does."""
+        """Return why a node does not take the pod whatever its devices, or None if it does."""
         if node not in self.nodes:
             return self.nodes.refusal(node)
         return self.fleet.closed(node, self.nodes)
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
-        """What the claim gets on a node; None if it does not serve."""
+        """Return what the claim gets on a node, or None if the node does not serve it."""
         shares = self.kept.on(node)
         if not shares:
             return self._grants(node, numa)
@@ -216,14 +216,14 @@ class _Space:
         return None if isinstance(outcome, Tally) else outcome
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
-        """As `grants`, with the reasons."""
+        """Do the same as `grants`, with the reasons of a refusal."""
         laid = lay(self.fleet, self.kept.on(node))
         outcome = plan_on(self.fleet, node, self.demand, numa, self.budget)
         give_back(self.fleet, laid)
         return outcome
 
     def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
-        """The best of some nodes that take the pod, each looked at on its own."""
+        """Return the best node that serves, of nodes that take the pod, without a ranking."""
         for numa in _passes(self.demand):
             for node in nodes if len(nodes) == 1 else self.in_order(nodes, numa):
                 grants = self.grants(node, numa)
@@ -232,7 +232,7 @@ class _Space:
         return None
 
     def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
-        """Some nodes, the best first; without those that are known not to serve."""
+        """Sort nodes, the best first, and leave out those known not to serve."""
         key_of = keys_for(self.fleet, self.demand, numa, self.budget)
         ranked: list[tuple[float, str, int]] = []
         for node in nodes:
@@ -242,12 +242,12 @@ class _Space:
         return [node for _, _, node in sorted(ranked)]
 
     def tally(self, node: int) -> Tally:
-        """Why a node that takes the pod does not serve; empty if it would by now."""
+        """Return why a node that takes the pod does not serve; empty if by now it would."""
         outcome = self.plan(node, self.demand.numa)
         return outcome if isinstance(outcome, Tally) else Tally({}, 0)
 
     def refusals(self) -> list[Refused]:
-        """Why no candidate serves."""
+        """Return the reasons of all candidates."""
         fleet, kept = self.fleet, frozenset(self.kept.nodes)
         fleet.search_steps = DECISION_STEPS
         willing, refused = self.split()
@@ -261,12 +261,15 @@ class _Space:
         return found
 
     def is_kept(self, node: int) -> bool:
-        """Whether anything of the node is kept from this claim."""
+        """Return True if capacity of the node is kept from this claim."""
         return bool(self.kept.on(node))
 
 
 def _passes(demand: Demand) -> tuple[NumaPolicy, ...]:
-    """Nodes that serve every request inside one NUMA node go first, where that is wanted."""
+    """Return the NUMA policies to try in turn.
+
+    With NUMAFirst, nodes that serve every request within one NUMA node come first.
+    """
     if demand.node_policy == "NUMAFirst" and demand.numa != "Require":
         return ("Require", demand.numa)
     return (demand.numa,)
@@ -283,12 +286,12 @@ def _place(space: _Space) -> Found | None:
     unlimited = replace(space, budget=UNLIMITED)
     found = _by_rankings(unlimited)
     if found is None or not exceeds(space.fleet, space.demand, Plan(None, found[1]), space.budget):
-        return found  # the quota only takes away other choices
+        return found  # a quota only removes choices, and this one is left
     return _by_search(space)
 
 
 def _by_search(space: _Space) -> Found | None:
-    """Without the rankings: every candidate that may serve, in order."""
+    """Find a node without the rankings, from all candidates that may serve."""
     for numa in _passes(space.demand):
         found = _among(numa, space)
         if found is not None:
@@ -297,9 +300,9 @@ def _by_search(space: _Space) -> Found | None:
 
 
 def _by_rankings(space: _Space) -> Found | None:
-    """By what the ask's classes remember, without a quota."""
+    """Find a node with the ranking of the demand's class, without a quota."""
     fleet, demand = space.fleet, space.demand
-    if space.nodes.tolerated:  # the classes know nothing of nodes that take no other pods
+    if space.nodes.tolerated:  # rankings leave out nodes that are cordoned or not ready
         return _by_search(space)
     for numa in _passes(demand):
         ranking = fleet.rankings.of((demand, numa))
@@ -313,13 +316,13 @@ def _by_rankings(space: _Space) -> Found | None:
 
 
 def _best(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
-    """The best node of the ranking that serves the claim."""
+    """Update the ranking and return its best node that serves the claim."""
     _refresh(space.fleet, ranking, space.demand, numa)
     return _first(ranking, numa, space)
 
 
 def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
-    """Bring the class's ranking up to date with what has changed since it was asked last."""
+    """Update the class's ranking with the nodes that have changed since it was last read."""
     follows_mix = demand.node_policy == "Fragmentation"
     news = fleet.rankings.news_for(ranking, mix=fleet.mix.version if follows_mix else 0)
     if news is None:
@@ -343,7 +346,7 @@ def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -
 
 
 def _rank_anew(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
-    """Fill the heap of a class that knows nothing, with every node that may serve it."""
+    """Fill the empty heap of a class with all nodes that may serve it."""
     names, versions, heap = fleet.node_name, fleet.rankings.version, ranking.heap
     nodes = fleet.may_serve(demand)
     keys = _keys(fleet, nodes, demand, numa)
@@ -351,7 +354,7 @@ def _rank_anew(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy)
         for position in fleet.best_positions(nodes, keys, BEST + 1):
             node = int(nodes[position])
             heap.append((float(keys[position]), names[node], node, versions[node]))
-        if len(heap) > BEST:  # in order, which is a heap
+        if len(heap) > BEST:  # entries were added in order, so this is a heap already
             ranking.beyond = heap.pop()
         return
     heap += _entries(fleet, nodes.tolist(), keys_for(fleet, demand, numa, UNLIMITED))
@@ -367,7 +370,7 @@ def _entries(fleet: Fleet, nodes: Iterable[int], key_of: KeyOf) -> Iterator[Entr
 
 
 def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
-    """The best node that serves the claim."""
+    """Return the best node in the heap that serves the claim."""
     heap, version = ranking.heap, space.fleet.rankings.version
     aside: list[Entry] = []
     found, everything = None, space.is_everything
@@ -383,20 +386,20 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
                 found = node, grants
                 break
             entry = heappop(heap)
-            if space.is_kept(node):  # it may serve others of the class
+            if space.is_kept(node):  # it may still serve other claims of the class
                 aside.append(entry)
     more = bool(heap) or (ranking.beyond is not None and not everything)
     for entry in aside:
         heappush(heap, entry)
     if found is not None:
         ranking.keep_best(version)
-    elif more:  # the candidates are far down
+    elif more:  # the candidates are far down the ranking, or cut off it
         found = _among(numa, space)
     return found
 
 
 def _among(numa: NumaPolicy, space: _Space) -> Found | None:
-    """The best of the candidates that serves, without the ranking, which stays as it is."""
+    """Return the best candidate that serves the claim, without reading or changing the ranking."""
     fleet, demand, budget = space.fleet, space.demand, space.budget
     names = fleet.node_name
     nodes = [
@@ -425,7 +428,7 @@ def _keys(
     numa: NumaPolicy,
     budget: Budget = UNLIMITED,
 ) -> Scores | None:
-    """The keys of many nodes; None where each node has to be looked at for its own."""
+    """Return the sort keys of many nodes, or None if each must be computed on its own."""
     sign = follows_score(demand)
     if not sign:
         return None

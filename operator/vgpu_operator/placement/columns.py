@@ -1,9 +1,8 @@
-"""The state of every device and node as columns: one list per property, one number per row.
+"""The state of all devices and nodes as columns: a list per property, indexed by number.
 
-A decision reads a few properties of many devices; lists indexed by small integers are the cheapest
-shape for that, and the one from which score vectors can be kept later. The ledger is the only
-writer, but for `best_node.place`, which takes devices for the length of a decision and gives them
-back.
+A decision reads a few properties of many devices, and lists indexed by small integers are the
+cheapest shape for that. Only the ledger writes them; `best_node.place` takes devices for the
+duration of a decision and gives them back.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from vgpu_operator.placement.target_workload import Mix
 __all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
-"""Free milli-CPU of a node without any report: enough for every request."""
+"""Free milli-CPU of a node that nothing is known of: enough for every request."""
 
 
 class Changes:
-    """What has changed since the scan last read the columns; it clears what it has read.
+    """What has changed since a fleet last updated its arrays.
 
     Attributes:
         devices: Devices that were added, changed or removed.
@@ -55,17 +54,17 @@ class Changes:
 
 
 class Columns:
-    """Devices and nodes by number. Numbers of what was removed are used again.
+    """Devices and nodes by number. The numbers of removed ones are reused.
 
     Per device: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a device in MIG mode the `slices_used` (of one with numbered cores those cores, of one whose
-    pods must go together their marks, `vendors.neighbours`), `node_of` (the node's number), and the
-    numbers of its `facts`, `kind` and `condition` (`device_conditions.Conditions`).
+    `slices_used` (one bit each: MIG slices, numbered cores or the marks of `vendors.neighbours`),
+    `node_of` (the node's number), and the numbers of its `facts`, `kind` and `condition`
+    (`device_conditions.Conditions`).
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
-    node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
-    `node_cpu_free` (milli-CPU) `node_in_mig_mode` (devices in MIG mode), and sums over its devices
-    `node_slots node_slots_used` and its kin.
+    node_policies node_labelled` (for its devices) `node_policy` (its own rank among nodes)
+    `node_cpu_free` (milli-CPU) `node_in_mig_mode` (number of devices in MIG mode), and the sums
+    over its devices `node_slots node_cores node_memory` and `node_slots_used`, etc.
 
     `rankings` is what request classes remember of nodes, `changes` what a scan of all devices has
     not read yet, `mix` the requests that are typical, `conditions` gives kinds and conditions their
@@ -126,7 +125,7 @@ class Columns:
     # Reading.
 
     def closed(self, node: int, nodes: NodeFilter) -> Reason | None:
-        """Why a node takes no pod at all, or none but who tolerates that; None if it takes one."""
+        """Return why a node takes no new pods, or None if it does or the pod tolerates it."""
         if nodes.tolerated >> node & 1:
             return None
         if not self.node_ready[node]:
@@ -134,46 +133,46 @@ class Columns:
         return None if self.node_schedulable[node] else Reason.NODE_UNSCHEDULABLE
 
     def node_id(self, name: str) -> int | None:
-        """The node's number, if it is known."""
+        """Return the node's number, or None if it is unknown."""
         return self._node_ids.get(name)
 
     def node_ids(self, names: Iterable[str]) -> list[int | None]:
-        """The nodes' numbers, in the order of the names; None for one that is not known."""
+        """Return the nodes' numbers in the order of the names, None for unknown ones."""
         return list(map(self._node_ids.get, names))
 
     def number_of(self, name: str) -> int:
-        """The number of a device that is known, by its object's name."""
+        """Return the number of a known device by its object's name."""
         return self._device_ids[name]
 
     def used(self, device: int) -> tuple[int, int, int]:
-        """(slots, cores, MiB) in use of a device."""
+        """Return a device's (slots, cores, MiB) in use."""
         return self.slots_used[device], self.cores_used[device], self.memory_used[device]
 
     def in_use(self, device: int) -> tuple[int, int, int, int]:
-        """(slots, cores, MiB, slices or numbered cores) in use: what `lend` takes."""
+        """Return (slots, cores, MiB, slices or numbered cores) in use, the arguments of `lend`."""
         return (*self.used(device), self.slices_used[device])
 
     def nodes_with_devices(self) -> Iterator[int]:
-        """The nodes that have at least one device."""
+        """Return the nodes that have at least one device."""
         return (node for node in self._node_ids.values() if self.node_devices[node])
 
     def nodes_of(self, uuids: Iterable[str]) -> frozenset[int]:
-        """The nodes that have a device with one of the UUIDs."""
+        """Return the nodes that have a device with one of the UUIDs."""
         of = self._devices_of
         return frozenset(self.node_of[device] for uuid in uuids for device in of.get(uuid, ()))
 
     def is_there(self, device: int) -> bool:
-        """Whether a device has this number now."""
+        """Return True if this number belongs to a device at present."""
         return self._device_ids.get(self.name[device]) == device
 
     def state(self) -> dict[str, tuple[int, int, int]]:
-        """(slots, cores, MiB) in use by device: what a plan must leave as it found it."""
+        """Return (slots, cores, MiB) in use by device, which no plan may change."""
         return {name: self.used(device) for name, device in self._device_ids.items()}
 
     # Writing.
 
     def put_device(self, device: DeviceFacts) -> int:
-        """Add a device, or replace what is known of it (it may have changed its node)."""
+        """Add or replace a device, which may have moved to another node."""
         number = self._device_ids.get(device.name)
         if number is not None and self.node_name[self.node_of[number]] != device.node:
             self.remove_device(device.name)
@@ -206,7 +205,7 @@ class Columns:
         return number
 
     def remove_device(self, name: str) -> None:
-        """Forget a device; nothing happens if it is not known."""
+        """Remove a device, if it is known."""
         number = self._device_ids.pop(name, None)
         if number is None:
             return
@@ -219,7 +218,7 @@ class Columns:
         self._free_devices.append(number)
 
     def put_node(self, name: str, state: NodeState) -> int:
-        """Add a node, or replace what is known of it."""
+        """Add or replace a node."""
         node = self._node(name)
         self.node_ready[node] = state.ready
         self.node_schedulable[node] = state.schedulable
@@ -230,7 +229,7 @@ class Columns:
         return node
 
     def remove_node(self, name: str) -> None:
-        """Forget a node that has no devices any more; one that has some is only not ready."""
+        """Remove a node, or only mark it not ready while it still has devices."""
         node = self._node_ids.get(name)
         if node is None:
             return
@@ -241,7 +240,7 @@ class Columns:
             self._free_nodes.append(node)
 
     def set_cpu_free(self, node: int, milli: int) -> None:
-        """Set what is free of a node's CPU; only Fragmentation looks at it."""
+        """Set the free CPU of a node. Only the policy Fragmentation reads it."""
         if self.node_cpu_free[node] != milli:
             self.node_cpu_free[node] = milli
             if self.mix.knows_cpu:
@@ -250,14 +249,14 @@ class Columns:
     def set_used(
         self, device: int, *, slots: int, cores: int, memory: int, slices: int = 0
     ) -> None:
-        """Set what of a device is in use: requests, percent of compute, MiB, slices of MIG."""
+        """Set the requests, percent of compute, MiB and MIG slices of a device that are in use."""
         self.lend(device, slots, cores, memory, slices)
         if self.conditions.are_too_many:
             self._number_conditions_anew()
         self._touch(self.node_of[device], device)
 
     def lend(self, device: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
-        """As `set_used`, for a plan that undoes it before it ends: no change is reported."""
+        """Do the same as `set_used` without noting a change, for a plan that undoes it."""
         node = self.node_of[device]
         self.node_slots_used[node] += slots - self.slots_used[device]
         self.node_cores_used[node] += cores - self.cores_used[device]
@@ -325,7 +324,7 @@ class Columns:
         return node
 
     def _touch(self, node: int, device: int | None = None) -> None:
-        """Invalidates what is computed of a node, or of a device."""
+        """Invalidate the results computed for a node, or for one of its devices."""
         self.rankings.touch(node)
         self.changes.note(node, device)
 

@@ -1,4 +1,4 @@
-"""What narrows a decision besides use: the pod's nodes, its quota, and what is kept for others.
+"""The constraints of a decision: the pod's nodes, its quota, and capacity kept for others.
 
 A node filter has one bit per node number: a selector, an affinity and a set of tolerations are a
 few bitwise operations on integers, so ten thousand different filters cost no more each than ten.
@@ -7,9 +7,9 @@ Quota (check 9): a claim is charged what it holds of each device at its worst mo
 counts it (`vgpu_api.effective`). The number of its devices is counted for the claim as a whole, as
 Kubernetes counts it for a pod. Requests come in the order in which the pod starts its containers.
 
-Tentative places and earmarks are no allocations: they stand in no column, no status and no quota.
-They count only against the claims that they are kept from, so they are laid over the columns of the
-one node at hand for the length of its plan.
+Reservations for pods that are not bound yet and earmarks are no allocations: they are in no column,
+status or quota. They count only against the claims that they are kept from, so their shares are
+added to the columns of one node for the duration of its plan.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from vgpu_api.v1alpha1.vgpuclaim import Phase
 from vgpu_operator.demand import Demand, RequestDemand
 
 ALL = -1
-"""Every bit is set: the rule rules nothing out."""
+"""Every bit is set: the rule excludes no node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """Bits of the nodes that pass each rule; a node has the number that `Columns` gave it.
+    """The nodes that pass each rule, as bit masks indexed by the numbers of `Columns`.
+
+    `room`, `peers`, `volumes` and `attachable` are set only where kube-scheduler does not check
+    them afterwards, as in mode Gate.
 
     Attributes:
-        selector: Pass the pod's node selector, and wear no label that rules the pod out.
-        affinity: Pass its required node affinity.
+        selector: Match the pod's node selector, and have no label that excludes the pod.
+        affinity: Match its required node affinity.
         taints: Have no taint that it does not tolerate.
-        room: Have room for what it asks besides devices, where that is checked here.
-        peers: Are where its rules about other pods allow, and theirs about it; checked likewise.
-        volumes: Are where its volumes are, or can be; checked likewise.
-        attachable: May attach as many volumes as it brings; checked likewise.
-        welcoming: Turned away no pod of its controller lately.
-        tolerated: Take no other pods, being cordoned or not ready, and may take this one.
-        allowed: Pass all of them.
+        room: Have enough of all resources besides devices.
+        peers: Satisfy pod affinity, anti-affinity and topology spread.
+        volumes: Can reach its volumes.
+        attachable: Can attach its volumes without exceeding their limit.
+        welcoming: Have not rejected a pod of its controller lately.
+        tolerated: Are cordoned or not ready, but the pod tolerates that.
+        allowed: Pass all rules.
     """
 
     selector: int = ALL
@@ -63,7 +66,7 @@ class NodeFilter:
         return bool(self.allowed >> node & 1)
 
     def refusal(self, node: int) -> Reason:
-        """The first rule that rules a node out."""
+        """Return the reason of the first rule that excludes a node."""
         if not self.selector >> node & 1:
             return Reason.NODE_SELECTOR_MISMATCH
         if not self.affinity >> node & 1:
@@ -85,12 +88,12 @@ EVERY_NODE = NodeFilter()
 
 
 def only(node: int) -> int:
-    """The bits of one node."""
+    """Return the mask of one node."""
     return 1 << node
 
 
 def any_of(sets: Iterable[int]) -> int:
-    """The bits of the nodes that are in one of several sets."""
+    """Return the union of several masks."""
     nodes = 0
     for each in sets:
         nodes |= each
@@ -98,7 +101,7 @@ def any_of(sets: Iterable[int]) -> int:
 
 
 def numbers_of(nodes: int) -> Iterator[int]:
-    """The numbers of some nodes by their bits, the lowest first."""
+    """Yield the numbers of the nodes in a mask, the lowest first."""
     while nodes:
         lowest = nodes & -nodes
         yield lowest.bit_length() - 1
@@ -107,9 +110,9 @@ def numbers_of(nodes: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may still be taken: MiB and percent of compute over all devices, and how many devices.
+    """The MiB, percent of compute and number of devices that a namespace may still take.
 
-    None is no limit; `is_limited` is True if there is any.
+    None means no limit; `is_limited` is True if there is any limit.
     """
 
     memory_mib: int | None = None
@@ -126,12 +129,12 @@ UNLIMITED = Budget()
 
 
 def together(demand: Demand, each: Callable[[RequestDemand], int]) -> int:
-    """Return what a claim counts for, given what one device counts for."""
+    """Return the amount that a claim is charged, given the amount for one device of a request."""
     return most_at_once((r.phase, r.count * each(r)) for r in demand.requests)
 
 
 def most_at_once(amounts: Iterable[tuple[Phase, int]]) -> int:
-    """Return the most that requests have at the same time, from each one's phase and amount.
+    """Return the most that requests hold at the same time, given the phase and amount of each.
 
     An ordinary init container runs beside the App requests before it, which are sidecars'.
     """
@@ -144,7 +147,7 @@ def most_at_once(amounts: Iterable[tuple[Phase, int]]) -> int:
 
 
 class DeviceCount:
-    """How many devices a claim counts for, while its requests are given theirs one by one.
+    """The number of devices that a claim is charged for, as its requests are planned one by one.
 
     A device counts once for each container that it serves.
     """
@@ -154,22 +157,22 @@ class DeviceCount:
         self._init: dict[str, int] = {}  # by request, with those of the sidecars before it
 
     def copy(self) -> DeviceCount:
-        """A count of its own that begins with the same devices."""
+        """Return an independent copy."""
         copy = DeviceCount()
         copy._app, copy._init = self._app, dict(self._init)
         return copy
 
     @property
     def total(self) -> int:
-        """So many, so far."""
+        """The number of devices so far."""
         return max(self._app, *self._init.values(), 0)
 
     def rise(self, count: int) -> int:
-        """By how much the total would grow with a further request."""
+        """Return how much the total would grow with a further request for so many devices."""
         return max(0, self._app + count - self.total)
 
     def add(self, request: str, phase: Phase) -> None:
-        """One more device for a request, by its name."""
+        """Count one more device for a request, given by its name."""
         if phase == "Init":
             self._init[request] = self._init.get(request, self._app) + 1
         else:
@@ -178,7 +181,7 @@ class DeviceCount:
 
 @dataclass(slots=True)
 class ClaimUse:
-    """(MiB, percent of compute) that a claim holds of one device: at most, and at the end."""
+    """The (MiB, percent of compute) that a claim holds of a device, at its peak and afterwards."""
 
     peak: tuple[int, int] = (0, 0)
     running: tuple[int, int] = (0, 0)
@@ -192,7 +195,7 @@ class ClaimUse:
 
 
 class Charge:
-    """What a claim is charged so far, against its namespace's budget."""
+    """The amounts that a claim is charged so far, compared with its namespace's budget."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -202,7 +205,7 @@ class Charge:
         self._devices = DeviceCount()
 
     def copy(self) -> Charge:
-        """A charge of its own that begins with all that the claim is charged so far."""
+        """Return an independent copy."""
         copy = Charge(self._budget)
         copy._held = dict(self._held)
         copy._memory_mib, copy._cores = self._memory_mib, self._cores
@@ -211,30 +214,30 @@ class Charge:
 
     @property
     def is_over(self) -> bool:
-        """Whether that is more than the namespace may take."""
+        """True if the charge exceeds the budget."""
         budget = self._budget
         limits = (budget.memory_mib, budget.cores, budget.devices)
         charged = (self._memory_mib, self._cores, self._devices.total)
-        # What takes nothing exceeds nothing, also of a quota that is more than used up.
+        # A claim that takes nothing exceeds nothing, even of a quota that is overdrawn.
         return any(
             limit is not None and amount > max(limit, 0)
             for limit, amount in zip(limits, charged, strict=True)
         )
 
     def holds(self, device: int) -> bool:
-        """Whether the claim was given this device."""
+        """Return True if the claim has been given this device."""
         return device in self._held
 
     def exceeds(
         self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None
     ) -> bool:
-        """Whether `request.count` devices like this one are more than the namespace may take.
+        """Return True if `request.count` devices like this one would exceed the budget.
 
         Args:
-            device: Which.
-            request: For whom.
-            memory_mib: MiB that the device would be charged.
-            cores: Percent of compute that it would be charged, if not what is asked for.
+            device: The device's number.
+            request: The request it is for.
+            memory_mib: The MiB to charge for the device.
+            cores: The percent of compute to charge; None for the requested amount.
         """
         memory, share = self._rise(device, request, memory_mib, cores)
         budget, devices = self._budget, self._devices
@@ -247,7 +250,7 @@ class Charge:
     def add(
         self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None
     ) -> None:
-        """The request was given this device."""
+        """Charge the claim for a device that the request was given."""
         memory, share = self._rise(device, request, memory_mib, cores)
         self._memory_mib += memory
         self._cores += share
@@ -267,7 +270,7 @@ def _is_over(limit: int | None, charged: int, rise: int) -> bool:
 
 
 class Share(NamedTuple):
-    """An amount of one device: requests, percent of compute, MiB, slices of MIG or cores."""
+    """An amount of one device: requests, percent of compute, MiB, and MIG slices or cores."""
 
     device: int
     slots: int
@@ -277,14 +280,14 @@ class Share(NamedTuple):
 
 
 class Kept(Protocol):
-    """What is kept from the claim that is planned."""
+    """The capacity that is kept from the claim being planned."""
 
     @property
     def nodes(self) -> Collection[int]:
-        """Nodes with anything that is kept from anybody; `on` may still be empty for this claim."""
+        """The nodes with kept capacity; `on` may still be empty for this claim."""
 
     def on(self, node: int) -> Sequence[Share]:
-        """What is kept from this claim on a node."""
+        """Return the shares of a node that are kept from this claim."""
 
 
 class _Nothing:

@@ -1,7 +1,7 @@
-"""A device and a node as placement knows them, and numbers for devices that are alike.
+"""The properties of devices and nodes, and numbers for devices that are alike.
 
-What is found out about one device holds for all that are alike: a fleet has many devices, of few
-kinds and in few conditions. Equal devices have equal numbers.
+A fleet has many devices, but few kinds of them in few conditions. Devices that are alike get the
+same number, so a result for one of them is remembered for all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from vgpu_operator.placement.mig_geometry import Profile
 from vgpu_operator.vendors.parts import Part
 
 NUMA_UNKNOWN_FROM = 1 << 20
-"""Unknown NUMA nodes are numbered from minus this, by the index of their device."""
+"""An unknown NUMA node is numbered from minus this, by the index of its device."""
 
 
 class Facts(NamedTuple):
-    """All that a device is apart from links, place and use: equal for devices that are alike."""
+    """The properties of a device without links, node and use: equal for devices that are alike."""
 
     vendor: str
     model: str
@@ -39,26 +39,26 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of a device apart from its use.
+    """A device without its use.
 
     Attributes:
-        name: The GPUDevice object.
-        node: The node that holds it.
-        uuid: The device, as the driver spells it.
+        name: The name of its GPUDevice object.
+        node: The node that it is in.
+        uuid: Its UUID as the driver spells it.
         index: Its number on the node.
         vendor: In lower case.
         model: Its type as published, with the maker, in lower case.
-        mode: How it is divided.
-        numa: Its NUMA node; below 0, and another for each device of a node, where it is unknown.
-        slots: Requests it serves at most.
-        cores: Percent of compute that may be given away.
-        memory_mib: MiB that may be given away.
-        healthy: It works and may be given.
-        duplicate: Another object claims its UUID, so its place is unknown.
-        cordoned: Nothing new on it.
+        mode: Shared, Exclusive or MIG.
+        numa: Its NUMA node. If unknown, a negative number of its own.
+        slots: The most requests that it serves at once.
+        cores: Allocatable compute in percent.
+        memory_mib: Allocatable memory in MiB.
+        healthy: False if it must not be allocated.
+        duplicate: Another object has the same UUID, so the device's node is unknown.
+        cordoned: It gets no new requests.
         links: How well it is connected to other devices of the node, by their UUIDs, sorted.
-        profiles: What it may be cut into if it is in MIG mode (`mig_geometry`).
-        parts: What it is given in, where its node registers that, from the smallest on.
+        profiles: The MIG profiles it offers, if it is in MIG mode (`mig_geometry`).
+        parts: The parts it is allocated in, smallest first, if its node registers any.
     """
 
     name: str
@@ -81,7 +81,7 @@ class DeviceFacts:
 
     @property
     def facts(self) -> Facts:
-        """What it is, apart from links and place."""
+        """Its properties without links and node."""
         return Facts(
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
@@ -91,8 +91,8 @@ class DeviceFacts:
 
 
 def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
-    """Checks 1 to 3: whether a device is in order and of the kind asked for."""
-    if facts.duplicate:  # ours, before HAMi's first: the device's place is unknown
+    """Run checks 1 to 3: is a device usable, and of the requested kind?"""
+    if facts.duplicate:  # our own check, before HAMi's first: the device's node is unknown
         return Reason.CARD_UUID_DUPLICATE
     if not facts.healthy:
         return Reason.CARD_NOT_HEALTHY
@@ -111,10 +111,11 @@ def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of a node: whether it takes pods, and its own policies, if it has any.
+    """Whether a node takes pods, and its own policies.
 
-    `device_policies` are for its devices, `node_policy` for its place among nodes; a claim's come
-    before both. `labelled_policies` are of ACK's labels, for pods in ACK's words.
+    `device_policies` order its devices and `node_policy` ranks it among nodes; a claim's policies
+    take precedence over both. `labelled_policies` come from ACK's labels and apply to pods with
+    ACK's resource names.
     """
 
     ready: bool = False
@@ -133,12 +134,12 @@ Answer = TypeVar("Answer")
 
 
 class Findings(Generic[State, Answer]):
-    """What was found out of devices by their state alone, for each of many questions.
+    """A cache of results that depend on a device's state alone, for each of many questions.
 
     Args:
-        questions: When there are more of them, the one that was asked first is forgotten. (Not the
-            one that was asked least lately, which would cost every look.)
-        answers: When there are more to one, those to it are.
+        questions: The most questions kept; the oldest is evicted. (Least recently used would cost
+            a write at each lookup.)
+        answers: The most answers kept for a question; more than that, and all of them are dropped.
     """
 
     def __init__(self, *, questions: int = _QUESTIONS_KEPT, answers: int = _ANSWERS_KEPT) -> None:
@@ -147,7 +148,7 @@ class Findings(Generic[State, Answer]):
         self._known: dict[Hashable, dict[State, Answer]] = {}
 
     def of(self, question: Hashable) -> dict[State, Answer]:
-        """What is known, by state; to be filled."""
+        """Return the known answers by state; the caller adds new ones."""
         known = self._known.setdefault(question, {})
         if len(self._known) > self._questions:
             del self._known[next(iter(self._known))]
@@ -156,24 +157,23 @@ class Findings(Generic[State, Answer]):
         return known
 
     def forget(self) -> None:
-        """States have other names from now on."""
+        """Drop everything: states are renumbered."""
         self._known.clear()
 
 
 class Conditions:
-    """Gives out the numbers.
+    """The numbers of facts, kinds and conditions, and results remembered by them.
 
-    A device's *facts* are all that it is apart from links, place and use; a *kind* is facts and, in
-    MIG mode, the slices in use; a *condition* is a kind and the amounts in use.
+    A device's *facts* are its properties without links, node and use; a *kind* is facts and, in MIG
+    mode, the slices in use; a *condition* is a kind and the amounts in use.
 
     Attributes:
         facts: All facts, by number.
-        right_kinds: By request: whether devices of a kind pass the checks of what a device is.
-        in_parts: By request for a part: what it means on devices with the same facts.
-        fitting: By request: whether devices in a condition pass the checks that hold for all of
-            them.
-        scores: By request and weights: the scores of devices in a condition.
-        are_too_many: Most of the conditions are those of long ago: `forget` them.
+        right_kinds: By request, True for each kind that passes the checks of a device's properties.
+        in_parts: By request for a part, the resolved request for devices with the same facts.
+        fitting: By request, True for each condition that passes the checks that depend on it alone.
+        scores: By request and weights, the score of a device in each condition.
+        are_too_many: True if most conditions are outdated and `forget` should be called.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Conditions:
         self.scores: Findings[int, float] = Findings()
 
     def number(self, facts: Facts) -> int:
-        """The number of what a device is."""
+        """Return the number of a device's facts."""
         number = self._facts.get(facts)
         if number is None:
             number = self._facts[facts] = len(self.facts)
@@ -196,18 +196,18 @@ class Conditions:
         return number
 
     def kind(self, facts: int, slices: int) -> int:
-        """The number of a kind.
+        """Return the number of a kind.
 
         Args:
-            facts: The number of what the device is.
-            slices: Those in use, if it is in MIG mode: what is left of it is another kind of
-            device.
+            facts: The number of the device's facts.
+            slices: The slices in use, if it is in MIG mode: the rest of it is another kind of
+                device.
         """
         key = (facts, slices)
         return self._kinds.setdefault(key, len(self._kinds))
 
     def condition(self, kind: int, slots: int, cores: int, memory: int) -> int:
-        """The number of a condition."""
+        """Return the number of a condition."""
         key = (kind, slots, cores, memory)
         number = self._conditions.get(key)
         if number is None:
@@ -216,7 +216,7 @@ class Conditions:
         return number
 
     def forget(self) -> None:
-        """Begin to number conditions anew; all that are kept somewhere are void."""
+        """Restart the numbering of conditions; numbers issued before become invalid."""
         self._conditions.clear()
         self.are_too_many = False
         self.fitting.forget()

@@ -1,8 +1,7 @@
-"""In which order a node's devices are tried: a table from policy to sort key.
+"""Order a node's devices by policy, with a table from policies to sort keys.
 
-Lists run from first to last and devices are taken **from the end**, as in HAMi v2.10, so the best
-device has the greatest key. Sorting is stable on the node's own order (index, then UUID), so every
-tie is decided.
+Devices are taken from the end of a sorted list, as in HAMi v2.10, so the best device has the
+greatest key. Sorting is stable on the node's own order (index, then UUID), which decides ties.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from vgpu_operator.placement.usage_scores import device_scores
 
 Weights: TypeAlias = tuple[int, int, int]
 Keys: TypeAlias = Sequence[Any]
-"""A key for each of some devices: numbers, or tuples of keys."""
+"""A key for each device: a number, or a tuple of keys."""
 Token: TypeAlias = Callable[[Columns, Sequence[int], RequestDemand, Weights], Keys]
 
 
@@ -81,7 +80,7 @@ def _lower_index(
 def _idle(
     columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
-    """Unused devices first, then as Spread."""
+    """Prefer unused devices, then order as Spread."""
     used, emptier = columns.slots_used, _emptier(columns, devices, request, weights)
     return [(not used[device], key) for device, key in zip(devices, emptier, strict=True)]
 
@@ -89,7 +88,7 @@ def _idle(
 def _less_fragmenting(
     columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
-    """Where fragmentation rises least. Where it does not fit is last."""
+    """Prefer devices where fragmentation rises least. Devices that do not fit come last."""
     return [score_of_rise(rise) for rise in rises_on(columns, devices, request)]
 
 
@@ -103,8 +102,8 @@ _KEYS: Mapping[DevicePolicy, tuple[Token, ...]] = MappingProxyType(
         "Fragmentation": (_less_fragmenting, _lower_index),
     }
 )
-"""Policies that order devices. The others filter (Mutex) or choose among sets (NUMAFirst,
-Topology): a chain of such alone orders like Spread."""
+"""The policies that order devices. The others filter (Mutex) or choose among sets of devices
+(NUMAFirst, Topology); a chain of only such policies orders like Spread."""
 
 _SOLE: Mapping[DevicePolicy, tuple[Token, ...]] = MappingProxyType(
     {
@@ -132,7 +131,7 @@ def in_order(
     one_numa_node: bool,
     weights: Weights,
 ) -> list[int]:
-    """`devices` (in their node's order) from the least wanted to the most wanted."""
+    """Sort `devices` (given in their node's order), the least preferred first."""
     tokens = keys_of(tuple(policies), one_numa_node=one_numa_node)
     return _sorted(columns, devices, request=request, keys=tokens, weights=weights)
 
@@ -146,7 +145,7 @@ def preferred(
     keys: tuple[Token, ...],
     weights: Weights,
 ) -> tuple[int, ...]:
-    """The `count` most wanted of `devices` (in their node's order), the most wanted first."""
+    """Return the `count` most preferred of `devices` (given in their node's order), best first."""
     if count > 1:
         ordered = _sorted(columns, devices, request=request, keys=keys, weights=weights)
         return tuple(reversed(ordered[-count:]))
@@ -156,7 +155,7 @@ def preferred(
         values = key(columns, devices, request, weights)
         best = max(values)
         devices = [device for device, value in zip(devices, values, strict=True) if value == best]
-    return (devices[-1],)  # the last of equals, as from the end of a list
+    return (devices[-1],)  # the last of equals, as if taken from the end of the sorted list
 
 
 def _sorted(
@@ -174,10 +173,10 @@ def _sorted(
 
 @lru_cache(maxsize=1024)
 def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[Token, ...]:
-    """The sort keys that policies mean, the weightiest first; the best device has the greatest.
+    """Return the sort keys of policies, the most significant first.
 
-    A chain is one also where only one of its policies orders devices: then nothing but the index
-    decides ties.
+    A sole policy breaks ties by NUMA node. A chain does not, even if only one of its policies
+    orders devices.
     """
     chain = tuple(key for token in policies for key in _KEYS.get(token, ()))
     if not chain and policies != ("Mutex",):

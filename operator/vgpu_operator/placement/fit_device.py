@@ -1,9 +1,9 @@
-"""Whether a device has room for a request, and what the request takes of it.
+"""Check whether a device has room for a request, and take it.
 
-The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) is about
-several devices and has its place in `hami_selection`. A device in MIG mode has room where an
-instance that is large enough has a place (`mig_geometry`). What is taken here is given back before
-the plan ends.
+The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) compares
+several devices, so `hami_selection` has it. A device in MIG mode has room if there is a place for
+an instance that is large enough (`mig_geometry`). Whatever is taken here is given back before the
+plan ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vgpu_operator.vendors.neighbours import MARKED_FROM, joined, refusal_beside
 
 
 def refusal_of_kind(columns: Columns, device: int, request: RequestDemand) -> Reason | None:
-    """Checks 1 to 3: whether the device is in order and of the kind asked for."""
+    """Run checks 1 to 3: is the device usable, and of the requested kind?"""
     return refusal_of_facts(columns.conditions.facts[columns.facts[device]], request)
 
 
@@ -34,7 +34,7 @@ def refusal_of_room(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
-    """Checks 5 to 14: whether this very device has room for the request."""
+    """Run checks 5 to 14: does this particular device have room for the request?"""
     uuid = columns.uuid[device]
     if uuid in request.exclude_uuids or (request.uuids and uuid not in request.uuids):
         return Reason.CARD_UUID_MISMATCH
@@ -48,7 +48,7 @@ def refusal_of_room(
     instance = instance_on(columns, device, request) if in_mig_mode else None
     if charge is not None and charge.exceeds(device, request, *charged(request, memory, instance)):
         return Reason.RESOURCE_QUOTA_NOT_FIT
-    # A percentage of a tiny device may round down to nothing, and no memory is not a limit.
+    # A percentage of a tiny device may round down to 0 MiB, and a limit of 0 means no limit.
     if memory < request.least_mib or memory > columns.memory[device] - columns.memory_used[device]:
         return Reason.CARD_INSUFFICIENT_MEMORY
     if request.one_size and columns.memory_used[device] != used * memory:
@@ -72,20 +72,20 @@ def refusal_among(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
-    """As `refusal_of_room`, for a request of which it matters what else is on the device."""
+    """Do the same as `refusal_of_room` for a request that cannot share a device with every pod."""
     return refusal_beside(columns.slices_used[device], request.neighbours) or refusal_of_room(
         columns, device, request, policies, charge
     )
 
 
 def _group_is_used(columns: Columns, device: int) -> bool:
-    """Whether a device that is linked to this one serves anything. Source: HAMi v2.10.0, Vastai."""
+    """Return True if a device linked to this one is in use. Source: HAMi v2.10.0, Vastai."""
     linked, of_node = columns.links[device], columns.node_devices[columns.node_of[device]]
     return any(columns.slots_used[other] and columns.uuid[other] in linked for other in of_node)
 
 
 def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) -> list[int]:
-    """The devices that pass checks 6 and 10 to 13: what nearly always decides, in one pass."""
+    """Return the devices that pass checks 6 and 10 to 13, which decide nearly every case."""
     slots, slots_used = columns.slots, columns.slots_used
     memory, memory_used = columns.memory, columns.memory_used
     cores, cores_used = columns.cores, columns.cores_used
@@ -111,10 +111,10 @@ def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) 
 
 
 def may_fit(columns: Columns, node: int, request: RequestDemand, shares: Iterable[Share]) -> bool:
-    """Whether a device of the node has the memory for a request beside some shares.
+    """Return True if a device of the node has enough memory for a request besides some shares.
 
-    Without one nothing more need be checked: most of those that wait for a node on which much is
-    kept find none, and this costs a part of a plan.
+    If none has, the plan can be skipped. Most requests that wait for a node with much capacity kept
+    for others find no device, and this check costs a fraction of a plan.
     """
     memory, used, kept = columns.memory, columns.memory_used, Counter[int]()
     for share in shares:
@@ -132,7 +132,7 @@ def passing(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> list[int]:
-    """The devices that pass every check; in the order given."""
+    """Return the devices that pass every check, in the given order."""
     known, condition = columns.conditions.fitting.of(request), columns.condition
     try:
         found = [device for device in devices if known[condition[device]]]
@@ -147,7 +147,7 @@ def passing(
 
 
 def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[int]:
-    """The devices that pass the checks that hold for all devices in their condition."""
+    """Return the devices that pass the checks whose result is the same for equal conditions."""
     fits, kind = columns.conditions.right_kinds.of(request), columns.kind
     found: list[int] = []
     for device in with_room(columns, devices, request):
@@ -157,7 +157,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
             right = right and _goes_with(columns, device, request)
             if columns.mode[device] != "MIG":
                 fits[kind[device]] = right
-            else:  # not a question of kind alone
+            else:  # an instance also needs memory and compute, which a kind does not tell
                 right = right and instance_on(columns, device, request) is not None
         if right:
             found.append(device)
@@ -165,7 +165,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
 
 
 def _goes_with(columns: Columns, device: int, request: RequestDemand) -> bool:
-    """Whether the request may be beside what the device has marks of."""
+    """Return True if the request may share the device with the requests that it has marks of."""
     if not request.is_marked:
         return True
     return has_cores(columns, device, request) and not refusal_beside(
@@ -174,28 +174,27 @@ def _goes_with(columns: Columns, device: int, request: RequestDemand) -> bool:
 
 
 Taken: TypeAlias = tuple[int, int, int, int, int]
-"""A device, and the slots, cores, MiB and slices that it is to be set back to."""
+"""A device and its former slots, cores, MiB and slices in use, for `give_back`."""
 
 
 def instance_on(columns: Columns, device: int, request: RequestDemand) -> Instance | None:
-    """The instance that a device in MIG mode would be cut for a request; None if there is none."""
+    """Return the instance that a device in MIG mode would create for a request, or None."""
     total, (_, cores, memory, slices) = columns.memory[device], columns.in_use(device)
     named = "" if request.mig_profile == ANY_PROFILE else request.mig_profile
     requested = request.memory_on(total)
     instance = smallest(columns.profiles[device], slices, requested, named=named)
     if instance is None:
         return None
-    # An instance has its own size, whatever the device's amounts are scaled to: never more than
-    # all.
+    # An instance keeps its size when the device's amounts are scaled, so it may exceed them.
     is_over = memory + instance.memory_mib > total or cores + instance.cores > columns.cores[device]
     return None if is_over else instance
 
 
 def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int, ...]:
-    """The lowest cores of a device that are free, as many as the request wants by their numbers.
+    """Return the lowest free cores of a device, for a request that gets cores by number.
 
-    Fewer where there are not so many. Which cores are in use stands where slices do: a device has
-    one of the two.
+    There are fewer than the request needs if the device has too few. `slices_used` holds the cores
+    in use: a device has either numbered cores or MIG slices.
     """
     needed = request.numbered_cores
     if not needed:
@@ -205,20 +204,20 @@ def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int
 
 
 def has_cores(columns: Columns, device: int, request: RequestDemand) -> bool:
-    """Whether a device has the numbered cores that the request wants, if it wants such."""
+    """Return True if the request needs no numbered cores, or the device has enough of them."""
     needed = request.numbered_cores
     return not needed or len(cores_on(columns, device, request)) == needed
 
 
 def charged(request: RequestDemand, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
-    """(MiB, percent of compute) that a device is charged: an instance at its own size."""
+    """Return the (MiB, percent of compute) to charge a device: for an instance, its own size."""
     if instance is None:
         return memory_mib, request.cores
     return instance.memory_mib, instance.cores
 
 
 def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
-    """Use a device that fits, or an instance of it; the caller gives it back."""
+    """Take a device that fits, or an instance of it. The caller gives it back."""
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     if instance is not None:
@@ -227,22 +226,23 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
         slices = _marked(columns, device, request)
     more, own = charged(request, request.memory_on(columns.memory[device]), instance)
     cores += own
-    if own >= ALL_CORES:  # alone, whatever the device's cores are scaled to
+    if own >= ALL_CORES:  # exclusive use, even if the device's cores are scaled above 100 %
         cores = max(cores, columns.cores[device])
     columns.lend(device, slots + 1, cores, memory + more, slices)
     return device, *before
 
 
 def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
-    """What is on a device once it serves the request: numbered cores, or marks of neighbours."""
+    """Return the numbered cores or neighbours' marks of a device once it serves the request."""
     marks = request.neighbours or bits_of(cores_on(columns, device, request))
     return joined(columns.slices_used[device], marks, 1)
 
 
 def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
-    """Take an instance's place only: what is left of a device by an init container before others.
+    """Take only the place of an init container's instance, for the requests planned after it.
 
-    Its amounts count alone, but its instance lies there as long as the pod's others do.
+    The container has ended when they run, so its memory and compute are free again; its instance
+    stays on the device until the pod ends.
     """
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
@@ -252,7 +252,7 @@ def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
 
 
 def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
-    """Count shares as in use, for the length of a plan; `give_back` takes them off again."""
+    """Count shares as in use for the duration of a plan; `give_back` undoes it."""
     taken: list[Taken] = []
     for share in shares:
         device = share.device
@@ -271,6 +271,6 @@ def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
 
 
 def give_back(columns: Columns, taken: Iterable[Taken]) -> None:
-    """Set devices back, the last taken first."""
+    """Restore the devices, the last taken first."""
     for device, slots, cores, memory, slices in reversed(tuple(taken)):
         columns.lend(device, slots, cores, memory, slices)

@@ -1,10 +1,11 @@
-"""A claim on one node: the devices of all its requests together, or why there are none.
+"""Place all requests of a claim on one node, or find out why that is impossible.
 
-The exact judge of every decision. For one request, `choose` takes the best of the devices that pass
-all checks, which is what taking devices from the end of the ordered list until there are enough
-comes to; `refusal` walks that list, and so does everything on a node with devices in MIG mode, of
-which one may serve several times. Devices are taken in the live columns while a claim is planned,
-so that its requests see each other, and given back before anything else looks.
+This exact plan decides every claim; rankings only propose nodes. For one request `choose` takes the
+best of the devices that pass all checks. That gives the same devices as HAMi's loop, which walks
+the ordered list from its end, but is cheaper. The loop itself (`hami_selection`) is used for
+reasons, and on nodes with devices in MIG mode, where a device may serve a request several times.
+Devices are taken in the live columns while a claim is planned, so that its requests see each other,
+and are given back before anything else reads the columns.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from vgpu_operator.vendors.node_ranking import NODE_RULES
 
 
 class Preferences(NamedTuple):
-    """What decides among devices that fit, for one node: policies, NUMA, weights of the score."""
+    """The rules that choose among devices that fit on a node."""
 
     policies: tuple[DevicePolicy, ...]
     numa: NumaPolicy
@@ -56,17 +57,17 @@ def choose(
     charge: Charge | None,
     without: Set[int] = frozenset(),
 ) -> tuple[int, ...]:
-    """Choose `request.count` distinct devices of the node as they are now; none if too few fit.
+    """Return `request.count` distinct devices of the node, or none if too few fit.
 
-    `refusal` has the reasons; it is apart because they cost more than the choice.
+    The reasons come from `refusal`, separately, because they cost more than the choice.
 
     Args:
         columns: The state of all devices.
         node: The number of the node.
-        request: What the claim asks of each device.
-        preferences: The order among devices that fit.
+        request: The request.
+        preferences: The rules that choose among devices that fit.
         charge: The namespace's quota, if it has one.
-        without: Devices that are not to be chosen; on a node with MIG devices all may be.
+        without: Devices that must not be chosen. It is ignored on nodes with MIG devices.
     """
     if columns.node_in_mig_mode[node]:
         return _choose_parts(columns, node, request, preferences, charge)
@@ -90,7 +91,8 @@ def choose(
         return _take(columns, fitting, request, preferences)
     if not enough:
         return ()
-    # The order is by NUMA node first, so the last group that is large enough is met first.
+    # HAMi's order is by NUMA node first and is walked from the end, so the large enough group with
+    # the most preferred device comes first.
     last = preferred(columns, [device for group in enough for device in group], 1,
                      request=request, keys=keys_of(policies, one_numa_node=True),
                      weights=preferences.weights)[0]  # fmt: skip
@@ -104,7 +106,7 @@ def _choose_parts(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """As `choose`, on a node with MIG devices: a device comes once for each of its parts."""
+    """Do the same as `choose` on a node with MIG devices, each of which may occur several times."""
     policies, devices = preferences.policies, columns.node_devices[node]
     required = preferences.numa == "Require"
 
@@ -144,9 +146,9 @@ def refusal(
     charge: Charge | None = None,
     only: Set[int] | None = None,
 ) -> Tally:
-    """Why the node's devices do not serve the request, counted as HAMi does.
+    """Return why the node's devices do not serve the request, counted as HAMi counts.
 
-    With `only`, each device must be the one that an earlier container of the pod has.
+    With `only`, the device must be the one that earlier containers of the pod have.
     """
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
@@ -157,7 +159,7 @@ def refusal(
     request = resolved
     gathered, reasons = walk(
         columns,
-        # Only check 4 looks at what came before.
+        # Only check 4 depends on the order, so sort only for that.
         _ordered(columns, devices, request, preferences) if required else devices,
         request,
         preferences.policies,
@@ -183,10 +185,10 @@ def _tied_to(
     charge: Charge | None,
     only: Set[int],
 ) -> tuple[int, ...]:
-    """The device that earlier containers of the pod have, if the request fits there, too.
+    """Return the device that earlier containers of the pod have, if the request fits there too.
 
-    Where they have several there is none: a vendor's plugin that serves one device for a whole pod
-    reads one of them. Source: HAMi v2.10.0, Moore Threads.
+    Return none if they have several devices: the vendor's plugin serves one device for the whole
+    pod. Source: HAMi v2.10.0, Moore Threads.
     """
     fitting = passing(columns, columns.node_devices[node], request, preferences.policies, charge)
     return tuple(device for device in fitting if only == {device}) if request.count == 1 else ()
@@ -208,7 +210,7 @@ def _ordered(
 def _take(
     columns: Columns, fitting: Sequence[int], request: RequestDemand, preferences: Preferences
 ) -> tuple[int, ...]:
-    """The best of devices that all fit; where NUMA nodes matter, they are all of one."""
+    """Return the best devices among those that fit, which the caller may limit to a NUMA node."""
     if len(fitting) == 1:
         return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
@@ -233,7 +235,7 @@ def _tightest(
     request: RequestDemand,
     preferences: Preferences,
 ) -> tuple[int, ...]:
-    """Devices of the NUMA node that keeps the fewest free devices; the lowest of equals."""
+    """Return devices of the NUMA node that keeps the fewest free devices; ties go to the lowest."""
     best: tuple[int, int, tuple[int, ...]] | None = None
     for group in groups:
         chosen = _take(columns, group, request, preferences)
@@ -246,7 +248,7 @@ def _tightest(
 
 
 def _free(columns: Columns, devices: Sequence[int], numa: int, chosen: Sequence[int]) -> int:
-    """How many free devices a NUMA node is left with."""
+    """Return the number of free devices that a NUMA node is left with."""
     return sum(
         columns.numa[device] == numa and not columns.slots_used[device] and device not in chosen
         for device in devices
@@ -254,28 +256,32 @@ def _free(columns: Columns, devices: Sequence[int], numa: int, chosen: Sequence[
 
 
 KeyOf: TypeAlias = Callable[[int], float | None]
-"""From a node to its key: the least is the best, names decide ties; None: it does not serve."""
+"""Returns the sort key of a node, or None if it does not serve.
+
+The least key is the best; ties go by name.
+"""
 
 _BEHIND = 1000.0
-"""More than any two scores of nodes are apart."""
+"""More than the scores of two nodes can differ."""
 _RULED = 10_000.0
-"""Of a table's rule for nodes, whose scores are whole numbers: as in HAMi v2.10.0."""
+"""The weight of a vendor's rule for nodes, whose scores are whole numbers, as in HAMi v2.10.0."""
 
 _UNSAID = Tally({}, 0)
 
 SEARCH_STEPS = 16
-"""So many choices of devices are tried on a node for each request of a claim that has several."""
+"""Choices of devices tried on a node, for each request of a claim with several requests."""
 DECISION_STEPS = 400
-"""So many are tried on all nodes together for one decision: kube-scheduler's calls wait meanwhile.
+"""Choices tried on all nodes together for one decision.
 
-Without that bound, pods made for it would hold the loop for seconds where there are 5,000 nodes.
+kube-scheduler's calls wait for a decision. Without this bound, pods made for it could block the
+loop for seconds on 5,000 nodes.
 """
 
 
 def plan_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> tuple[Grant, ...] | Tally:
-    """All requests on one node, or the reasons of the first that does not fit."""
+    """Return grants for all requests on one node, or the reasons of the first that does not fit."""
     outcome = _plan(columns, node, demand, numa, budget)
     if isinstance(outcome, Tally):
         return outcome
@@ -287,7 +293,7 @@ def plan_on(
 def plan_alone_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> tuple[Grant, ...] | Tally:
-    """As `plan_on`, for a decision about this node only."""
+    """Do the same as `plan_on`, for a decision about this node only."""
     columns.search_steps = DECISION_STEPS
     return plan_on(columns, node, demand, numa, budget)
 
@@ -295,7 +301,7 @@ def plan_alone_on(
 def grants_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy
 ) -> tuple[Grant, ...] | None:
-    """As `plan_on`, without the reasons, which cost more than the plan."""
+    """Do the same as `plan_on` without reasons, which cost more than the plan."""
     outcome = _plan(columns, node, demand, numa, UNLIMITED, explain=False)
     if isinstance(outcome, Tally):
         return None
@@ -307,7 +313,7 @@ def grants_on(
 def why_not(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> Tally:
-    """The reasons of a node that is known not to serve; none if it would serve by now."""
+    """Return the reasons of a node that did not serve the claim; empty if by now it would."""
     if len(demand.requests) == 1:
         preferences = _preferences(columns, node, demand, numa)
         charge = Charge(budget) if budget.is_limited else None
@@ -317,10 +323,10 @@ def why_not(
 
 
 def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget) -> KeyOf:
-    """The function of a node's place among nodes; what all of them share is computed once.
+    """Return the function that computes a node's sort key.
 
-    The fullest is first, or the emptiest, or where F rises least. For Fragmentation the claim is
-    planned on the node to know; otherwise it is unchecked whether it serves.
+    The fullest node comes first, or the emptiest, or the one where F rises least. Fragmentation has
+    to plan the claim on the node; with other policies the node may turn out not to serve.
     """
     if demand.node_rule is not None:
         return _ruled_keys(columns, demand, demand.node_rule, numa, budget)
@@ -345,9 +351,9 @@ def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget)
 
 
 def follows_score(demand: Demand) -> int:
-    """How a node's key follows its score, but for nodes with a policy of their own.
+    """Return the sign of a node's score in its key: 1, -1, or 0 if the score does not decide.
 
-    1: the emptiest is first; -1: the fullest is; 0: it does not.
+    1 puts the emptiest node first, -1 the fullest. Nodes with a policy of their own differ.
     """
     if demand.node_policy == "Fragmentation" or demand.node_rule is not None:
         return 0
@@ -355,18 +361,18 @@ def follows_score(demand: Demand) -> int:
 
 
 def policies_on(columns: Columns, node: int, demand: Demand) -> tuple[DevicePolicy, ...]:
-    """Which devices of a node are preferred: by the claim, or else by the node."""
+    """Return the claim's device policies, or else the node's."""
     if demand.device_policies:
         return demand.device_policies
     return (columns.node_labelled if demand.by_labels else columns.node_policies)[node]
 
 
 def _own_policy(columns: Columns, node: int, demand: Demand) -> NodePolicy | None:
-    """The node's own policy, where the claim has none.
+    """Return the node's own policy if the claim has none, else None.
 
-    Each node then has its place by its own: the fullest first, the emptiest first, or, for
-    NUMAFirst, behind all others unless one NUMA node serves. Fragmentation compares what nodes
-    become, and knows no other policy beside it.
+    Each node is then ranked by its own policy: the fullest first, the emptiest first, or, with
+    NUMAFirst, behind all others unless one NUMA node of it serves. Fragmentation ranks all nodes by
+    one measure, so it ignores their own policies.
     """
     if not demand.node_may_choose or demand.node_policy == "Fragmentation":
         return None
@@ -376,7 +382,7 @@ def _own_policy(columns: Columns, node: int, demand: Demand) -> NodePolicy | Non
 def _fragmentation_keys(
     columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget
 ) -> KeyOf:
-    """The function of how much F rises on a node, as a negated score."""
+    """Return the function that computes the rise of F on a node, as a negated score."""
     only = ("Fragmentation",)
 
     def planned(node: int) -> float | None:
@@ -384,7 +390,7 @@ def _fragmentation_keys(
         outcome = _plan(columns, node, demand, numa, budget, stay=True, explain=False)
         if isinstance(outcome, Tally):
             return None
-        # All requests are of one pod, so each knows of the CPU that it asks for.
+        # All requests belong to one pod, and each carries the pod's CPU request.
         after = fragmentation(columns, node, cpu_milli=demand.requests[0].cpu_milli)
         give_back(columns, outcome[1])
         return -score_of_rise(after - before)
@@ -401,9 +407,9 @@ def _fragmentation_keys(
 def _ruled_keys(
     columns: Columns, demand: Demand, name: NodeRule, numa: NumaPolicy, budget: Budget
 ) -> KeyOf:
-    """The function of what a table's rule thinks of a node; what decides ties is its usual key.
+    """Return the function that ranks nodes by a vendor's rule; its usual key breaks ties.
 
-    The claim is planned on the node, since the rule is about the devices that it would get.
+    The claim is planned on the node, since the rule scores the devices that it would get.
     """
     usual, rule = keys_for(columns, replace(demand, node_rule=None), numa, budget), NODE_RULES[name]
 
@@ -422,7 +428,7 @@ def _ruled_keys(
 
 
 def _is_plain(demand: Demand, budget: Budget) -> bool:
-    """One request of one container for one device, which a device's state alone decides."""
+    """Return True for a single request for one device that depends on the device's state alone."""
     request = demand.requests[0]
     return (
         len(demand.requests) == 1
@@ -437,9 +443,10 @@ def _is_plain(demand: Demand, budget: Budget) -> bool:
 
 
 def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> bool:
-    """Whether a plan that was made without a quota has a device that check 9 refuses.
+    """Return True if check 9 refuses a device of a plan that was made without a quota.
 
-    If none has, the same plan comes out with the quota: it only takes away other choices.
+    If it refuses none, planning with the quota gives the same plan, since a quota only removes
+    choices.
     """
     charge = Charge(budget)
     by_request: dict[str, list[Grant]] = {}
@@ -466,13 +473,19 @@ def _plan(
     stay: bool = False,
     explain: bool = True,
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
-    """Plan all requests; what is taken for it stays taken until `_give_back`.
+    """Plan all requests. The devices stay taken until the caller gives them back.
 
     Requests follow the order in which the pod starts its containers: an ordinary init container
-    is fitted beside the sidecars before it, and has ended when the next one starts.
+    is planned beside the sidecars before it, and has ended when the next one starts.
 
-    A sole request takes its devices only if they are to `stay`, or are cut: no request comes after
-    it. A refusal has reasons if it is to `explain`.
+    Args:
+        columns: The state of all devices.
+        node: The number of the node.
+        demand: The claim's requests.
+        numa: The NUMA policy, which may be stricter than the claim's.
+        budget: The amounts that the claim's namespace may still take.
+        stay: Take the devices even of a sole request, for a caller that measures the node then.
+        explain: Find the reasons of a refusal.
     """
     preferences = _preferences(columns, node, demand, numa)
     charge = Charge(budget) if budget.is_limited else None
@@ -502,7 +515,7 @@ def _plan(
             given.append(grant)
             if charge is not None:
                 charge.add(device, request, grant.memory_mib, grant.cores)
-            # A device in MIG mode may come again, and is then cut further.
+            # A device in MIG mode may be chosen twice, so take it before the next grant.
             taken.append((take if request.phase == "App" else take_place)(columns, device, request))
     if len(demand.requests) == 1:
         return tuple(grants[demand.requests[0].name]), taken
@@ -517,10 +530,10 @@ def _search(
     budget: Budget,
     why: Tally,
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
-    """Plan with other devices for some requests: those preferred leave too little for a later one.
+    """Try other devices for some requests, when preferred ones left too little for a later one.
 
-    Returns `why` where there is no other way. A node with MIG devices is not searched, nor one for
-    containers that must share a device.
+    Return `why` if no other choice works. Nodes with MIG devices are not searched, nor are claims
+    whose containers must share a device.
     """
     requests = [on_node(columns, node, request) for request in demand.requests]
     is_fixed = any(request is None or request.one_device for request in requests)
@@ -540,7 +553,7 @@ def _search(
 
 
 def _is_particular(request: RequestDemand) -> bool:
-    """Return True if a request may tell devices of one kind apart."""
+    """Return True if a request may distinguish devices of the same kind."""
     chooses = request.uuids or request.exclude_uuids or request.choice
     return bool(chooses or request.group_mutex)
 
@@ -551,9 +564,9 @@ def _is_too_much(
     requests: Sequence[RequestDemand],
     policies: Sequence[DevicePolicy],
 ) -> bool:
-    """Return True if a node has less than all requests together need, however they are placed.
+    """Return True if a node has less than all requests need together, however they are placed.
 
-    Of most nodes that are nearly full that is so, and it costs less than a search.
+    That is true of most nodes that are nearly full, and costs less than a search.
     """
     memory, cores, union = 0, 0, set[int]()
     for request in requests:
@@ -571,17 +584,17 @@ def _is_too_much(
 
 @dataclass(slots=True)
 class _Search:
-    """Tries the devices of a node for each request in turn, those that are preferred first.
+    """A backtracking search for devices on a node, for each request in turn, preferred ones first.
 
     Attributes:
         columns: The state of all devices.
         node: The number of the node.
-        requests: All requests of the claim, as they are on this node.
-        preferences: The order among devices that fit.
-        is_particular: Devices may differ for them though they are of one kind and equally used.
-        steps: So many more choices are tried.
-        grants: What the requests so far get.
-        taken: What is taken for them.
+        requests: All requests of the claim, resolved on this node.
+        preferences: The rules that choose among devices that fit.
+        is_particular: A request may distinguish devices of the same kind in the same condition.
+        steps: The number of choices left to try.
+        grants: The grants of the requests so far.
+        taken: The devices taken for them.
     """
 
     columns: Final[Columns]
@@ -594,14 +607,14 @@ class _Search:
     taken: list[Taken] = field(init=False, default_factory=list)
 
     def serve(self, at: int, charge: Charge | None) -> bool:
-        """Serve the requests from a position on, beside what is taken for those before it."""
+        """Serve the requests from a position on, besides the devices taken for those before it."""
         if at == len(self.requests):
             return True
         request, tried, pending = self.requests[at], set[frozenset[int]](), [frozenset[int]()]
         while pending and self.steps:
             without = pending.pop()
             self.steps -= 1
-            # Of several devices each may be charged differently: they are judged together below.
+            # Several devices may be charged differently, so check their sum after they are taken.
             each = charge if request.count == 1 else None
             devices = choose(self.columns, self.node, request, self.preferences, each, without)
             if not devices:
@@ -620,7 +633,7 @@ class _Search:
     def _take(
         self, devices: Sequence[int], request: RequestDemand, charge: Charge | None
     ) -> Charge | None:
-        """Take devices for a request; returns what the claim is charged then."""
+        """Take devices for a request and return the new charge."""
         columns, charge = self.columns, None if charge is None else charge.copy()
         for device in devices:
             grant = _grant(columns, device, request)
@@ -634,10 +647,10 @@ class _Search:
     def _others(
         self, devices: Sequence[int], without: frozenset[int], charge: Charge | None
     ) -> list[frozenset[int]]:
-        """Return what to leave out so that all choices but this one, and those like it, come.
+        """Return the sets of devices to exclude that lead to all choices unlike this one.
 
-        Each other choice has fewer devices of one kind among those chosen here. Of devices that are
-        alike it does not matter which.
+        Another choice has fewer devices of one of the kinds chosen here. Which devices of a kind it
+        has does not matter, so each set excludes one chosen device and the unchosen ones like it.
         """
         kinds: dict[Hashable, list[int]] = {}
         for device in self.columns.node_devices[self.node]:
@@ -650,7 +663,7 @@ class _Search:
         return list(found)
 
     def _kind(self, device: int, charge: Charge | None) -> Hashable:
-        """Devices of one kind serve all requests alike."""
+        """Return a key that is equal for devices which serve all requests alike."""
         if self.is_particular:
             return device
         holds = charge is not None and charge.holds(device)

@@ -39,7 +39,7 @@ _MORE_THAN_ANY = 1 << 62
 _MEMORY = 4
 """The row of a device's memory."""
 _IN_USE = 5
-"""The first row of a device's amounts in use; those before describe it."""
+"""The first row of the amounts in use; the rows before it are properties."""
 _QUESTIONS_KEPT = 1_024
 
 REASONS: tuple[Reason | None, ...] = (
@@ -55,16 +55,16 @@ REASONS: tuple[Reason | None, ...] = (
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
     Reason.RESOURCE_QUOTA_NOT_FIT,
 )
-"""Why a device does not serve, by the number that `NodeRefusals.counts` has for it; 0: it would."""
+"""The reason of each column of `NodeRefusals.counts`; column 0 counts devices that would serve."""
 _NUMBER_OF = {reason: number for number, reason in enumerate(REASONS)}
 
 
 class NodeRefusals(NamedTuple):
-    """How often each reason applies, by node.
+    """The number of devices that each reason applies to, by node.
 
     Attributes:
-        counts: A row for each node, a column for each of `REASONS`: the node's devices.
-        of_vendor: By node: its devices of the vendor that is asked for.
+        counts: The number of devices, with a row for each node and a column for each of `REASONS`.
+        of_vendor: By node, the number of devices of the requested vendor.
     """
 
     counts: Numbers
@@ -72,13 +72,13 @@ class NodeRefusals(NamedTuple):
 
 
 class Best(NamedTuple):
-    """What comes closest to a request.
+    """The devices and the node that come closest to a request.
 
     Attributes:
-        memory: The device with the most free MiB; None: no device is of the right kind.
-        cores: The one with the most free compute.
-        node: The node on which the most devices serve the request; None: none does on any.
-        serving: How many do there.
+        memory: The device with the most free memory; None if no device is of the requested kind.
+        cores: The device with the most free compute, or None likewise.
+        node: The node with the most devices that serve the request; None if no device does.
+        serving: The number of these devices.
     """
 
     memory: int | None
@@ -97,7 +97,7 @@ class Fleet(Columns):
 
     def __init__(self) -> None:
         super().__init__()
-        # Rows: node, facts, slots, cores, memory, and what of the last three is in use.
+        # Rows: node, facts, slots, cores and memory, then slots, cores and memory in use.
         self._rows = np.zeros((8, 0), dtype=np.int64)
         self._score = np.zeros(0, dtype=np.float64)
         self._willing = np.zeros(0, dtype=np.bool_)
@@ -111,10 +111,10 @@ class Fleet(Columns):
     # Finding nodes.
 
     def split_by_willingness(self, nodes: NodeFilter) -> tuple[list[int], list[int]]:
-        """The nodes with devices that take a pod, and those with devices that do not.
+        """Return the nodes with devices that take a pod, and those with devices that do not.
 
         Args:
-            nodes: Those that the pod may use.
+            nodes: The nodes that the pod may use.
         """
         self._refresh()
         count = len(self.node_name)
@@ -123,7 +123,7 @@ class Fleet(Columns):
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
     def _taking(self, nodes: NodeFilter) -> Flags:
-        """By number: the nodes that take a pod which may use `nodes`."""
+        """Return a flag by number: does the node take a pod that may use `nodes`?"""
         count = len(self._willing)
         taking = self._willing.copy()
         if nodes.tolerated:
@@ -138,16 +138,16 @@ class Fleet(Columns):
         nodes: NodeFilter = EVERY_NODE,
         budget: Budget = UNLIMITED,
     ) -> Numbers:
-        """The nodes where each request alone finds enough devices that pass the checks.
+        """Return the nodes where each request by itself finds enough devices.
 
-        None is missing that serves the claim; some of them may not, since requests take devices
-        from each other, and NUMA nodes and policies are not looked at.
+        All nodes that serve the claim are among them. Some may not serve it, since requests take
+        devices from each other, and NUMA nodes and policies are not considered.
         """
         self._refresh()
         serving = self._taking(nodes)
-        if not self.conditions.facts:  # no device has ever been there
+        if not self.conditions.facts:  # there has never been a device
             return np.flatnonzero(serving)
-        # Of several requests one may use a device that another is charged for already.
+        # With several requests, one may use a device that another is already charged for.
         is_alone = len(demand.requests) == 1
         for request in demand.requests:
             fitting = self._fitting(request)
@@ -164,16 +164,16 @@ class Fleet(Columns):
         return np.flatnonzero(serving)
 
     def scores(self, nodes: Numbers) -> Scores:
-        """The `usage_scores.node_score` of nodes that `may_serve` has just returned."""
+        """Return the `usage_scores.node_score` of nodes that `may_serve` has just returned."""
         return self._score[nodes]
 
     def choosing(self, nodes: Numbers) -> list[int]:
-        """Positions of those that have a policy of their own for their place among nodes."""
+        """Return the positions of nodes that have a node policy of their own."""
         chosen: list[int] = np.flatnonzero(self._chooses[nodes]).tolist()
         return chosen
 
     def best_positions(self, nodes: Numbers, keys: Scores, count: int) -> list[int]:
-        """Positions in `nodes` of those with the least keys, in order; names decide ties."""
+        """Return the positions of the nodes with the least keys, in order; ties go by name."""
         positions = np.arange(len(nodes))
         if count < len(nodes):
             positions = np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
@@ -182,17 +182,17 @@ class Fleet(Columns):
         return chosen
 
     def _known(self) -> Numbers:
-        """What is known of devices, a column for each number; without room for more."""
+        """Return the rows of all device numbers, without the spare room."""
         return self._rows[:, : len(self.memory)]
 
     def _there(self) -> Numbers:
-        """What is known of the devices that are there, a column each."""
+        """Return the rows of the devices that exist."""
         known = self._known()
         there = known[0] != _NOWHERE
         return known if there.all() else known[:, there]
 
     def _fitting(self, request: RequestDemand) -> Numbers:
-        """The devices that pass every check but those of policies, quotas and MIG geometry."""
+        """Return the devices that pass all checks except policies, quotas and MIG geometry."""
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known()
         requested, own_cores = _requested(self, request, facts, memory)
         fits = (self._refusal_of_facts(request)[facts] == 0) & (node != _NOWHERE)
@@ -210,18 +210,17 @@ class Fleet(Columns):
         budget: Budget,
         times: int,
     ) -> Flags:
-        """The devices of which so many would be charged more than the namespace may take."""
+        """Return a flag for each device: would `times` like it exceed the budget?"""
         node, facts, _, _, memory, _, _, _ = self._known()[:, devices]
         requested, own_cores = _requested(self, request, facts, memory)
-        # An instance has as much memory as is asked for, or more, but perhaps less compute.
+        # An instance has at least the requested memory, but may have less compute.
         own_cores = np.where(self._in_mig_mode[node], 0, own_cores)
         return np.broadcast_to(_over(budget, times, requested, own_cores), devices.shape)
 
     def exceeds_everywhere(self, demand: Demand, budget: Budget) -> bool:
-        """True if the claim would take more than its namespace may, whatever devices it got.
+        """Return True if the claim exceeds the budget whatever devices it gets.
 
-        Checked before any node, or a quota that is used up would have every node
-        planned.
+        Without this check, a quota that is used up would cost a plan on every node.
         """
         self._refresh()
         if budget.devices is not None and together(demand, lambda _: 1) > budget.devices:
@@ -230,24 +229,25 @@ class Fleet(Columns):
             memory = self._there()[_MEMORY]
             smallest = int(memory.min()) if len(memory) else 0
             least = together(demand, lambda each: 0 if each.part else each.memory_on(smallest))
-            if least > max(budget.memory_mib, 0):  # what takes nothing exceeds nothing
+            if least > max(budget.memory_mib, 0):  # a claim that takes nothing exceeds nothing
                 return True
-        # An instance or a part may have less compute than is asked for.
+        # An instance or a part may have less compute than requested.
         if budget.cores is None or self._in_mig_mode.any():
             return False
         least = together(demand, lambda each: 0 if each.part else each.cores)
         return least > max(budget.cores, 0)
 
     def closest(self, demand: Demand, count: int, within: NodeFilter) -> list[tuple[int, float]]:
-        """The nodes where the least must become free for the claim's first request, in order.
+        """Return the nodes where the least must become free for the claim's first request.
 
         Args:
-            demand: What is asked for.
-            count: How many nodes at most.
+            demand: The claim's requests.
+            count: The most nodes to return.
             within: The nodes to choose from.
 
         Returns:
-            Each node, and what must become free there, in devices.
+            Each node and the amount that must become free there, as a number of devices, the least
+            amount first.
         """
         self._refresh()
         if not self.conditions.facts:
@@ -280,10 +280,10 @@ class Fleet(Columns):
     # Amounts.
 
     def most_free(self, request: RequestDemand, within: NodeFilter) -> Best:
-        """What comes closest to a request as things are.
+        """Return the devices and the node that come closest to a request at present.
 
         Args:
-            request: What is asked for.
+            request: The request.
             within: The nodes to choose from.
         """
         self._refresh()
@@ -302,7 +302,7 @@ class Fleet(Columns):
         )
 
     def largest(self, request: RequestDemand) -> Best:
-        """As `most_free`, if every device were empty, in order, and on a node that takes pods."""
+        """Return what `most_free` would if all devices were empty, healthy and on open nodes."""
         self._refresh()
         if not self.conditions.facts:
             return Best(None, None, None, 0)
@@ -336,14 +336,14 @@ class Fleet(Columns):
         *,
         mutex: bool,
     ) -> NodeRefusals:
-        """Why each device does not serve a request, counted by node.
+        """Count by node why devices do not serve a request.
 
-        For a request without UUIDs and parts, on devices that are not in MIG mode.
+        The counts are right for requests without UUIDs and parts, and devices not in MIG mode.
 
         Args:
-            request: What is asked of each device.
-            budget: What its claim may be charged, if this is all that the claim asks for.
-            mutex: A device in use serves no other claim.
+            request: The request.
+            budget: The amounts that the claim may be charged, if this is its only request.
+            mutex: True if a device in use serves no other claim (policy Mutex).
         """
         self._refresh()
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()
@@ -351,7 +351,7 @@ class Fleet(Columns):
         requested, cores_free = _memory_requested(request, memory), cores - cores_used
         over = _over(budget, request.count, requested, np.int64(request.cores))
         used = slots_used > 0
-        # In the order of the checks: the first that holds is the reason.
+        # In the order of the checks. The first that applies is the reason, so it is written last.
         tests: list[tuple[Flags | np.bool_, Reason]] = [
             (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
             (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
@@ -374,12 +374,12 @@ class Fleet(Columns):
             [each.vendor == request.vendor for each in self.conditions.facts],
             dtype=np.bool_,
         )
-        of_one = bool(vendors.all())  # as in most clusters
+        of_one = bool(vendors.all())  # in most clusters, and it saves a copy
         of_vendor = np.bincount(node if of_one else node[vendors[facts]], minlength=nodes)
         return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
     def _refusal_of_facts(self, request: RequestDemand) -> npt.NDArray[np.int8]:
-        """By the number of facts: the number of the reason why such a device does not serve."""
+        """Return, by number of facts, the number of the reason why such a device does not serve."""
         facts = self.conditions.facts
         known = self._refusals.get(request)
         if known is None or len(known) < len(facts):
@@ -429,7 +429,7 @@ class Fleet(Columns):
 
 
 def _best(devices: Numbers, memory: Numbers, cores: Numbers, serving: Numbers) -> Best:
-    """The largest of some devices, and the node that occurs most often; the first of equals."""
+    """Return the largest of some devices and the most frequent node; ties go to the first."""
     if not len(devices):
         return Best(None, None, None, 0)
     by_memory, by_cores = (int(devices[np.argmax(of[devices])]) for of in (memory, cores))
@@ -440,7 +440,7 @@ def _best(devices: Numbers, memory: Numbers, cores: Numbers, serving: Numbers) -
 
 
 def _flags(mask: int, count: int) -> Flags:
-    """The first bits of a mask as an array."""
+    """Convert the first bits of a mask to an array."""
     octets = (mask & ((1 << count) - 1)).to_bytes(count // 8 + 1, "little")
     return np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
 
@@ -448,7 +448,7 @@ def _flags(mask: int, count: int) -> Flags:
 def _over(
     budget: Budget, times: int, memory: Numbers | np.int64, cores: Numbers | np.int64
 ) -> Flags | np.bool_:
-    """Whether so many devices, each charged these amounts, are more than may be taken."""
+    """Return True where `times` devices, each charged these amounts, exceed the budget."""
     over: Flags | np.bool_ = np.bool_(budget.devices is not None and times > budget.devices)
     for left, amount in ((budget.memory_mib, memory), (budget.cores, cores)):
         if left is not None:
@@ -459,9 +459,9 @@ def _over(
 def _requested(
     columns: Columns, request: RequestDemand, facts: Numbers, memory: Numbers
 ) -> tuple[Numbers | np.int64, Numbers | np.int64]:
-    """MiB and percent of compute that a request means on each device.
+    """Return the MiB and percent of compute that a request takes on each device.
 
-    Where a part is asked for that a device does not have, more memory than any device has.
+    If a device lacks the requested part, the memory is more than any device has.
     """
     if request.part is None:
         return _memory_requested(request, memory), np.int64(request.cores)
@@ -475,7 +475,7 @@ def _requested(
 
 
 def _memory_requested(request: RequestDemand, memory: Numbers) -> Numbers | np.int64:
-    """MiB that a request means on each device."""
+    """Return the MiB that a request takes on each device."""
     if request.mode == "Exclusive":
         return np.maximum(memory, request.memory_mib or 0)
     if request.memory_mib is not None:
@@ -484,7 +484,7 @@ def _memory_requested(request: RequestDemand, memory: Numbers) -> Numbers | np.i
 
 
 def _rows(columns: Columns, devices: Sequence[int]) -> list[list[int]]:
-    """The rows of `_devices`, in order, for some devices."""
+    """Return the rows of `Fleet._rows` for some devices."""
 
     def of(read: Callable[[int], int]) -> list[int]:
         return [read(device) for device in devices]
@@ -502,6 +502,6 @@ def _rows(columns: Columns, devices: Sequence[int]) -> list[list[int]]:
 
 
 def _grown(array: npt.NDArray, length: int) -> npt.NDArray:  # type: ignore[type-arg]
-    """The array with room for twice the length. New devices are nowhere until they are written."""
+    """Return the array with room for twice the length. New devices have no node until written."""
     room = [(0, 0)] * (array.ndim - 1) + [(0, 2 * length - array.shape[-1])]
     return np.pad(array, room, constant_values=_NOWHERE if array.ndim > 1 else 0)

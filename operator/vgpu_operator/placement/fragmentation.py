@@ -1,16 +1,15 @@
-"""How much idle compute of a node is of no use to the requests that usually come.
+"""Score nodes and devices by fragmentation: the idle share that typical requests cannot use.
 
-Fragmentation gradient descent (Weng et al., USENIX ATC '23): F(node) is the idle share that a
-typical request cannot use, weighted by how frequent the request is: all that is idle if the node
-cannot run it, else what is idle on devices with less left than it needs. A claim goes where F rises
-least. A device's idle share is what is left of the scarcer of memory and compute.
+This is fragmentation gradient descent (Weng et al., USENIX ATC '23). F(node) is the idle share that
+a typical request cannot use, weighted by the request's frequency: all of the idle share if the node
+cannot run the request, else the share on devices with less left than it needs. A claim goes where F
+rises least. A device's idle share is the share left of memory or of compute, whichever is scarcer.
 
-A node without the CPU that a type's pods ask for runs none of them. What is free of it counts in
-levels: only the amounts that types ask for make a difference.
+A node with less free CPU than the pods of a type request runs none of them. Free CPU counts in
+levels, since only the amounts that types request make a difference.
 
-Types for one device add up device by device, so what F needs of a device depends on its condition
-and the level alone and is remembered by them; types for several devices need a look at the whole
-node.
+For types for one device, F is a sum over devices, and a device's part depends only on its condition
+and the level, by which it is remembered. Types for several devices depend on the whole node.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from vgpu_operator.placement.target_workload import DeviceState, View
 
 FULL_SCORE = 100
 _UNIT = 1000.0
-"""The share of a whole device."""
+"""The idle share of an empty device."""
 
 
 @lru_cache(maxsize=1 << 16)
 def score_of_rise(rise: float) -> int:
-    """A rise of F as a score, 0 to 100, more is better: as published, in whole steps."""
+    """Convert a rise of F to a score from 0 to 100, in whole steps as published; more is better."""
     if rise == math.inf:
         return -1
-    exact = round(rise, 6)  # rounding of sums must not order equal nodes
+    exact = round(rise, 6)  # rounding errors of sums must not order equal nodes
     return int(FULL_SCORE / (1.0 + math.exp(exact / _UNIT)))
 
 
 def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
-    """F of a node as its devices are now, in thousandths of a device.
+    """Return the present F of a node, in thousandths of a device.
 
     Args:
         columns: The state of all devices.
-        node: Which.
-        cpu_milli: To be taken off what is free of its CPU.
+        node: The number of the node.
+        cpu_milli: An amount to subtract from its free CPU.
     """
     return _at_level(columns, node, _level(columns, node, cpu_milli))
 
 
 def rises_on(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[float]:
-    """How much F rises with one more request on each device; infinitely where it does not fit.
+    """Return the rise of F with the request on each device, infinite where it does not fit.
 
-    The devices are of one node.
+    All devices must be of one node.
     """
     if columns.mix.knows_cpu and devices:
         node = columns.node_of[devices[0]]
@@ -68,10 +67,10 @@ def rises_on(columns: Columns, devices: Sequence[int], request: RequestDemand) -
 
 
 def best_keys(columns: Columns, request: RequestDemand) -> Callable[[int], float | None]:
-    """The score function, negated, of the device of a node where F rises least.
+    """Return the function that computes the negated score of a node's best device.
 
-    None if the request fits on none. For a request for one device, which `passing` would let on by
-    the device's state alone.
+    It returns None if the request fits on no device. The request must be for one device, and
+    whether it fits must depend on the device's state alone.
     """
     devices_of = columns.node_devices
     if columns.mix.knows_cpu:
@@ -102,7 +101,7 @@ def best_keys(columns: Columns, request: RequestDemand) -> Callable[[int], float
 
 
 def _level(columns: Columns, node: int, cpu_milli: int) -> int:
-    """The level of a node's free CPU with that much less of it."""
+    """Return the level of a node's free CPU after an amount is subtracted."""
     return columns.mix.level(columns.node_cpu_free[node] - cpu_milli)
 
 
@@ -112,7 +111,7 @@ def _at_level(columns: Columns, node: int, level: int) -> float:
 
 
 def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
-    """How much F rises by the free CPU's going down to a level, its devices as they are."""
+    """Return the rise of F when the free CPU falls to a level and the devices do not change."""
     if not columns.mix.knows_cpu:
         return 0.0
     now = _level(columns, node, 0)
@@ -122,13 +121,13 @@ def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
 
 
 def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
-    """How much F rises by the request's share of a device, the level of free CPU being the same."""
+    """Return the rise of F with the request on a device, at an unchanged level of free CPU."""
     before = _view(columns, device, level)
     taken = take(columns, device, request)
     after = _view(columns, device, level)
     give_back(columns, (taken,))
     rise = after.useless - before.useless
-    if not before.several:  # and so neither after: there is less room
+    if not before.several:  # then none after either, as there is less room
         return rise
     devices = columns.node_devices[columns.node_of[device]]
     others = [_view(columns, other, level) for other in devices if other != device]
@@ -137,7 +136,7 @@ def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level:
 
 
 def _rise_of_device(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
-    """As `_rise_at_level`, infinite if the request does not fit; kept if that is permanent."""
+    """Do the same as `_rise_at_level`; infinite if it does not fit. Remember lasting results."""
     state, rises = _state(columns, device, level), columns.mix.rises.of(request)
     rise = rises.get(state)
     if rise is None:
@@ -145,7 +144,7 @@ def _rise_of_device(columns: Columns, device: int, request: RequestDemand, level
         alone = not _view(columns, device, level).several
         if passing(columns, (device,), request, ()):
             rise = _rise_at_level(columns, device, request, level)
-        if alone:  # the node's other devices do not matter
+        if alone:  # then the node's other devices do not matter
             rises[state] = rise
     return rise
 
@@ -196,7 +195,7 @@ def _idle(columns: Columns, device: int) -> float:
 
 
 def _used_by_several(columns: Columns, views: Iterable[View]) -> float:
-    """What types for several devices could use, where enough devices fit."""
+    """Return the idle share that types for several devices can use, if enough devices fit."""
     idle: dict[int, list[float]] = {}
     for view in views:
         for number in view.several:

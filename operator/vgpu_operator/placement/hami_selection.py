@@ -1,7 +1,8 @@
-"""The walk along a node's ordered devices, from the end, as HAMi v2.10 takes and refuses them.
+"""Take and refuse a node's devices as HAMi v2.10 does, walking the ordered list from its end.
 
-Reasons and their counts come from here. On a node with devices in MIG mode it decides too: there a
-device that was taken is tried again, since several instances of it may serve one request.
+The reasons and their counts come from here. On a node with devices in MIG mode this walk also makes
+the choice: a device that was taken is tried again, since several instances of it may serve one
+request.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def walk(
     one_numa_node: bool,
     count: int | None,
 ) -> tuple[list[int], dict[Reason, int]]:
-    """The devices that serve, the most wanted first, and how often each reason was met on the way.
+    """Return the devices that serve, the most preferred first, and the number of each refusal.
 
     Args:
-        columns: The state of all devices; left as it was.
-        ordered: Devices of one node, from the least wanted to the most wanted.
-        request: What is asked of each device.
-        policies: Of the devices.
+        columns: The state of all devices. It is left unchanged.
+        ordered: The devices of one node, the least preferred first.
+        request: The request.
+        policies: The policies for the node's devices.
         charge: The namespace's quota, if it has one.
-        one_numa_node: What was gathered on another NUMA node is dropped.
-        count: So many are enough; None for all that there are.
+        one_numa_node: Start again when the walk reaches another NUMA node.
+        count: Stop at this number of devices; None for all that serve.
     """
     reasons: dict[Reason, int] = {}
     gathered: list[int] = []
@@ -73,15 +74,16 @@ def walk(
 
 
 def serves_again(columns: Columns, device: int, request: RequestDemand) -> bool:
-    """Whether several parts of the device may serve one request.
+    """Return True if several instances of the device may serve one request.
 
-    Init containers count by their peak, which knows of one part of a device per request.
+    They cannot for init containers: the peak of their use counts one instance of a device for each
+    request.
     """
     return columns.mode[device] == "MIG" and request.phase == "App"
 
 
 def too_few(columns: Columns, node: int, request: RequestDemand) -> bool:
-    """Whether the node has fewer devices of the vendor than are asked for, and none to be cut."""
+    """Return True if the node has too few devices of the vendor, and none in MIG mode to divide."""
     devices = columns.node_devices[node]
     if [columns.vendor[device] for device in devices].count(request.vendor) >= request.count:
         return False

@@ -1,9 +1,9 @@
-"""How a device in MIG mode is cut into instances: which profile serves, and where it lies.
+"""Choose the profile and the place of an instance on a device in MIG mode.
 
-The driver lists what a device may be divided into and where each profile may lie. An instance lies
-on the memory slices from `start` on, `size` of them; no two share a slice. Slices are the bits of a
-number. As in HAMi v2.10 the smallest instance that serves and still has a place is given, and the
-device is charged the instance's size, not what was asked for.
+The driver lists the profiles of a device and the places of each. An instance occupies `size` memory
+slices from `start` on, and no two share a slice. Sets of slices are the bits of an integer. As in
+HAMi v2.10, a request gets the smallest instance that serves it and still has a place, and the
+device is charged the size of the instance, not the requested amount.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Place: TypeAlias = tuple[int, int]
 """(first memory slice, number of slices)."""
 
 _FROM_THE_END = ("1g.", "3g.")
-"""Profiles that are put at the end of a device first, which keeps its start free for the others."""
+"""Profiles that are placed near the end of a device, which keeps its start free for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a device may be cut into.
+    """A MIG profile with the places of its instances.
 
     Attributes:
-        name: As the driver spells it, such as 1g.5gb.
-        memory_mib: Memory of an instance.
-        cores: Its part of the device's compute, in percent.
-        places: Where it may lie, the most wanted first.
+        name: The driver's name for it, such as 1g.5gb.
+        memory_mib: The memory of an instance in MiB.
+        cores: Its share of the device's compute in percent.
+        places: The places where an instance may be, the preferred first.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A part of a device that is cut, or to be cut, out of it; `start` and `size` in slices."""
+    """A MIG instance that exists or will be created; `start` and `size` are in slices."""
 
     profile: str
     start: int
@@ -48,7 +48,7 @@ class Instance:
 
     @property
     def slices(self) -> int:
-        """The slices that it lies on."""
+        """The slices that it occupies."""
         return slices_of(self.start, self.size)
 
 
@@ -64,17 +64,17 @@ class Offer:
 
 
 def bits_of(numbers: Iterable[int]) -> int:
-    """Numbers as the bits of one."""
+    """Return an integer with the bits of these numbers set."""
     return sum(1 << number for number in set(numbers))
 
 
 def slices_of(start: int, size: int) -> int:
-    """The slices of a place, one bit each."""
+    """Return the slices of a place, one bit each."""
     return ((1 << size) - 1) << start
 
 
 def geometry(offers: Iterable[Offer]) -> tuple[Profile, ...]:
-    """What a device may be cut into, in the order of choice: least memory, then fewest slices."""
+    """Return profiles in the order of choice: least memory first, then fewest compute slices."""
     return tuple(
         Profile(offer.name, offer.memory_mib, offer.cores, _in_order(offer))
         for offer in sorted(offers, key=lambda offer: (offer.memory_mib, offer.compute_slices))
@@ -84,13 +84,13 @@ def geometry(offers: Iterable[Offer]) -> tuple[Profile, ...]:
 def smallest(
     profiles: Iterable[Profile], taken: int, memory_mib: int, *, named: str = ""
 ) -> Instance | None:
-    """The first profile with that much memory that has a place besides the slices `taken`.
+    """Return an instance of the first profile with enough memory and a free place, or None.
 
     Args:
-        profiles: From `geometry`.
-        taken: Slices that instances lie on.
-        memory_mib: What is asked for.
-        named: The only profile that serves; empty for all of them.
+        profiles: The result of `geometry`.
+        taken: The slices that other instances occupy.
+        memory_mib: The requested memory in MiB.
+        named: The name of the only profile that serves; empty for any profile.
     """
     for profile in profiles:
         if profile.memory_mib < memory_mib or named not in ("", profile.name):

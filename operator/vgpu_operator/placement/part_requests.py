@@ -1,8 +1,8 @@
-"""Requests for a part of a device, on a node that registers which parts there are.
+"""Resolve requests for a part of a device on a node, which registers its parts.
 
-What such a request takes is known on a node only. There it becomes a request for the memory and the
-compute of one part, before the checks of any device, none of which needs to know of parts. A part
-takes one slot: compute keeps the sizes of all parts within the device's slots
+Only the node tells how much such a request takes. It becomes a request for the memory and compute
+of one part before any device is checked, so that the checks need not know of parts. A part takes
+one slot: the compute of the parts keeps the sum of their sizes within the device's slots
 (`vendors.parts.Part`). See docs/design/vendors.md.
 """
 
@@ -17,7 +17,7 @@ from vgpu_operator.vendors.parts import mib_of, of_size, smallest
 
 
 def on_facts(facts: Facts, request: RequestDemand) -> RequestDemand | None:
-    """What a request for a part means on a device; None: it has no such part, or is another's."""
+    """Resolve a request for a part on a device; None if it has no such part or another vendor."""
     requested = request.part
     if requested is None or facts.vendor != request.vendor:
         return None
@@ -38,7 +38,7 @@ def on_facts(facts: Facts, request: RequestDemand) -> RequestDemand | None:
 
 
 def on_device(columns: Columns, device: int, request: RequestDemand) -> RequestDemand | None:
-    """What a request means on a device; None: it has no such part. Others stay as they are."""
+    """Resolve a request on a device; None if it has no such part. Other requests are unchanged."""
     if request.part is None or request.part.name:
         return request
     number = columns.facts[device]
@@ -49,10 +49,10 @@ def on_device(columns: Columns, device: int, request: RequestDemand) -> RequestD
 
 
 def on_node(columns: Columns, node: int, request: RequestDemand) -> RequestDemand | None:
-    """What a request means on a node; None: no device there has such a part. As `on_device`.
+    """Resolve a request on a node, as `on_device` does; None if no device there has such a part.
 
-    All devices of a node have the same parts. One that can be given goes before the others, since
-    of those that are registered no more the parts of long ago are known.
+    All devices of a node have the same parts. A healthy device is asked first, since the known
+    parts of devices that are no longer registered may be outdated.
     """
     if request.part is None or request.part.name:
         return request

@@ -1,4 +1,4 @@
-"""A decision: one node and the devices of every request, or the reasons why there is none."""
+"""The outcome of a decision: a node with the devices of every request, or reasons."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ from vgpu_operator.placement.mig_geometry import Instance, bits_of
 class Grant:
     """A part of one device for one request.
 
-    Not frozen, which would make it several times as dear to make; the types keep it as it is.
-    `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
-    reservation); `instance` is the part of a device in MIG mode that it is. `of_mib` is all memory
-    of the device where a percentage of it is asked, else 0. `core_ids` are cores of the device that
-    are its own, where they are given by number; `neighbours` is the request's;
-    `part` is the name of the part that it is, of a device that is given in parts.
+    It is not frozen at run time, since that would make it several times slower to create; `Final`
+    lets the type checker refuse assignments.
+
+    Attributes:
+        request: The name of the request.
+        device: The name of the GPUDevice.
+        uuid: The device's UUID.
+        index: The device's index on the node.
+        memory_mib: The memory in MiB.
+        cores: The compute in percent; 0 for no reservation.
+        instance: The MIG instance, on a device in MIG mode.
+        of_mib: All memory of the device if the request is a percentage of it, else 0.
+        core_ids: The numbers of the cores it gets, for vendors that allocate cores by number.
+        neighbours: The request's marks (`vendors.neighbours`).
+        part: The name of its part, of a device that is allocated in parts.
     """
 
     request: Final[str]
@@ -40,14 +49,14 @@ class Grant:
 
     @property
     def slices(self) -> int:
-        """What it takes of slices or numbered cores, one bit each, or is to its neighbours."""
+        """The slices or numbered cores that it takes, one bit each, or its neighbours' marks."""
         if self.instance is not None:
             return self.instance.slices
         return bits_of(self.core_ids) if self.core_ids else self.neighbours
 
     @property
     def mig(self) -> MigAllocation | None:
-        """The instance as it is written into the claim's status."""
+        """The instance as written into the claim's status."""
         if self.instance is None:
             return None
         instance = self.instance
@@ -55,21 +64,20 @@ class Grant:
 
 
 Refused: TypeAlias = tuple[Tally, Sequence[str]]
-"""Reasons, and the names of nodes that have just these. Several may have equal reasons."""
+"""Reasons and the names of the nodes that have them. Several groups may have equal reasons."""
 
 
 class Plan:
-    """What was decided: a node and grants in the order of the requests, or neither.
+    """A node and grants in the order of the requests, or a refusal.
 
     Args:
-        node: None: there is no place now.
-        grants: What the claim gets there.
-        refusals: The reasons of every node when there is no place; or what finds them out, called
-            once when they are read first: most refusals are of claims that are asked again before
-            that. A grant has none.
+        node: The node's name, or None for a refusal.
+        grants: The grants on that node.
+        refusals: The reasons of every node if there is no place, or a function that finds them. It
+            is called once, when they are first read: most claims are decided again before that.
 
     Attributes:
-        refused: There is no place now.
+        refused: True if there is no place now.
     """
 
     __slots__ = ("_by_node", "_refusals", "grants", "node", "refused")
@@ -94,13 +102,13 @@ class Plan:
             other.refusals,
         )
 
-    __hash__ = None  # type: ignore[assignment]  # its reasons are not read yet
+    __hash__ = None  # type: ignore[assignment]  # reasons may not be computed yet
 
     @property
     def groups(self) -> Sequence[Refused]:
-        """The reasons and the nodes that have them, of the columns as they are when read first.
+        """The reasons and the nodes that have them, from the columns as they are when first read.
 
-        Nodes of a fleet have few different reasons: a text by groups costs far less.
+        Thousands of nodes have few different reasons, so a text made from groups costs far less.
         """
         if callable(self._refusals):
             self._refusals = self._refusals()
@@ -108,7 +116,7 @@ class Plan:
 
     @property
     def refusals(self) -> Mapping[str, Tally]:
-        """The reasons by node."""
+        """The reasons of each node."""
         if self._by_node is None:
             found: dict[str, Tally] = {}
             for tally, nodes in self.groups:
@@ -123,21 +131,20 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """A refusal in words, for a condition, an event or a filter's answer.
+        """The refusal as text, for a condition, an event or the answer to Filter.
 
-        The reasons of several nodes as one text: `count/total Reason`, sorted, joined by `, `.
-        Reasons of devices are counted out of the devices of the nodes that have such reasons,
-        reasons of nodes out of all the nodes.
+        The format is `count/total Reason`, sorted and joined by `, `. The total of device reasons
+        is the number of devices on nodes with such reasons, that of node reasons all nodes.
         """
         devices, nodes = _summed(self.groups)
         text = ", ".join(sorted(part for part in (*_parts(devices), *_parts(nodes))))
         return text or Reason.NO_GPU_NODES.value
 
     def allocation(self) -> Allocation:
-        """The plan as it is written into the claim's status, but for its id, time and node's UID.
+        """Return the plan as written into the claim's status, without id, time and node UID.
 
         Raises:
-            ValueError: the plan is a refusal.
+            ValueError: The plan is a refusal.
         """
         if self.node is None:
             raise ValueError("a refusal allocates nothing")
@@ -162,7 +169,7 @@ class Plan:
 
 
 def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
-    """Nodes by their reasons; those that have the very same tally are together."""
+    """Group nodes by identical tally objects."""
     groups: dict[int, tuple[Tally, list[str]]] = {}
     for node, tally in refusals.items():
         groups.setdefault(id(tally), (tally, []))[1].append(node)
@@ -170,7 +177,7 @@ def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
 
 
 def in_words(refusals: Mapping[str, Tally]) -> dict[str, str]:
-    """Each node's reasons. Nodes with the same tally share one text."""
+    """Return each node's reasons as text. Nodes with the same tally share one text."""
     said: dict[str, str] = {}
     for tally, nodes in alike(refusals):
         said.update(dict.fromkeys(nodes, str(tally)))
@@ -182,7 +189,7 @@ def _parts(tally: Tally) -> list[str]:
 
 
 def _summed(groups: Sequence[Refused]) -> tuple[Tally, Tally]:
-    """Of devices and of nodes."""
+    """Return the sums of device reasons and of node reasons."""
     of_devices: list[tuple[Tally, int]] = []
     of_nodes: list[tuple[Tally, int]] = []
     for tally, nodes in groups:

@@ -1,15 +1,15 @@
-"""What request classes remember of nodes between decisions: the reason why deciding is cheap.
+"""Rankings of nodes by request class, kept between decisions so that deciding is cheap.
 
-A request class is the set of equal demands. For each class a heap holds the nodes that may serve
-it, best first. Every change of a node gives it a new version, which makes what was remembered of it
-void; a class learns of changes from the log when it is asked next, so a decision costs as much as
-has changed, not as much as there is.
+A request class is a set of equal demands. For each class a heap holds the nodes that may serve it,
+best first. Each change of a node gives it a new version, which invalidates its entries. A class
+reads the log of changed nodes when it is next asked, so a decision costs as much as has changed,
+not as much as there is.
 
-A heap holds the best nodes only, which is what taking from it and putting into it costs, and what
-ten thousand classes take of memory. `beyond` has where it was cut; only where none of its nodes
-serves, all nodes are checked again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
+A heap keeps only the best nodes, which bounds the cost of a push and the memory of ten thousand
+classes. `beyond` is the best entry that was cut off; only if none of the kept nodes serves are all
+nodes checked again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
 
-This module only remembers. `fit_node` decides what a node is worth and whether it serves.
+This module only remembers. `fit_node` ranks nodes and decides whether they serve.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import TypeAlias
 _CLASSES_KEPT = 1_024
 _LOG_KEPT = 32_768
 BEST = 256
-"""Nodes that a heap is cut to."""
+"""The number of nodes that a heap is cut to."""
 _LONG = 1_024
-"""Entries at which a heap is cut."""
+"""The number of entries above which a heap is cut."""
 _SLACK = 4
-"""A heap is made anew when it has this many entries per live node (most of them void)."""
+"""A heap is rebuilt when it has more entries than this per node, most of them outdated."""
 
 Entry: TypeAlias = tuple[float, str, int, int]
 """(sort key, node name, node, version): the least is the best; names decide ties."""
@@ -35,13 +35,13 @@ Entry: TypeAlias = tuple[float, str, int, int]
 
 @dataclass(slots=True)
 class Ranking:
-    """One class's knowledge. `cursor` is the position up to which it has read the log.
+    """The ranking of one class. `cursor` is the position up to which it has read the log.
 
     Attributes:
-        heap: Nodes that may serve, and void entries.
-        beyond: The best that was cut off the heap, if anything was: what is worse is not in it.
-        keeps_all: The best nodes were not enough lately, so nothing is cut off for a while.
-        mix: The version of the typical mix that the keys were computed with.
+        heap: Nodes that may serve, and outdated entries.
+        beyond: The best entry that was cut off, if any: worse ones are not in the heap.
+        keeps_all: True after the best nodes were not enough, so that nothing is cut for a while.
+        mix: The version of the target workload that the keys were computed with.
     """
 
     cursor: int = -1
@@ -51,24 +51,24 @@ class Ranking:
     mix: int = 0
 
     def keep_best(self, version: Sequence[int]) -> None:
-        """Cut a heap that has become long, by the nodes' versions."""
+        """Cut the heap to the best nodes if it is long, given the nodes' versions."""
         if len(self.heap) > _LONG and not self.keeps_all:
             live = (entry for entry in self.heap if entry[3] == version[entry[2]])
-            self.heap[:] = nsmallest(BEST + 1, live)  # in order, which is a heap
+            self.heap[:] = nsmallest(BEST + 1, live)  # sorted, and so a heap
             if len(self.heap) > BEST:
                 self.beyond = self.heap.pop()
 
     def look_beyond(self) -> None:
-        """None of the best serves: every node is to be looked at when the class is asked next."""
+        """Have every node checked when the class is next asked, since none of the best serves."""
         self.cursor = -1
         self.keeps_all = True
 
 
 class Rankings:
-    """All classes, and the log of changed nodes that they read.
+    """The rankings of all classes, and the log of changed nodes that they read.
 
     Attributes:
-        version: By node: how often it has changed.
+        version: By node, the number of its changes.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Rankings:
         self._classes: OrderedDict[Hashable, Ranking] = OrderedDict()
 
     def touch(self, node: int) -> None:
-        """Something of the node changed."""
+        """Note that something of the node changed."""
         self.version[node] += 1
         self._log.append(node)
         if len(self._log) >= 2 * _LOG_KEPT:
@@ -86,7 +86,7 @@ class Rankings:
             self._first += _LOG_KEPT
 
     def of(self, key: Hashable) -> Ranking:
-        """The class's ranking; a new one knows nothing. Long unused ones are forgotten."""
+        """Return the class's ranking, an empty one if it is new. Long unused ones are evicted."""
         ranking = self._classes.get(key)
         if ranking is None:
             ranking = self._classes[key] = Ranking()
@@ -97,7 +97,7 @@ class Rankings:
         return ranking
 
     def news_for(self, ranking: Ranking, *, mix: int) -> Iterable[int] | None:
-        """The nodes that changed since it was asked last; None: begin anew, with every node."""
+        """Return the nodes changed since the ranking was last read, or None to start with all."""
         cursor, ranking.cursor = ranking.cursor, self._first + len(self._log)
         stale = cursor < self._first or mix != ranking.mix
         mostly_void = len(ranking.heap) > _SLACK * len(self.version) + 64

@@ -1,7 +1,7 @@
-"""A refusal in amounts: what was asked, and what comes closest to it.
+"""Compare a refused request with the most that is free, as text.
 
-Made when a refusal is reported, not when it is decided: each text is a few vector operations over
-all devices.
+The text is made when a refusal is reported, not when it is decided, because each costs a few vector
+operations over all devices.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIEN
 
 
 def amounts(fleet: Fleet, demand: Demand, reasons: str, *, within: NodeFilter) -> list[str]:
-    """What was asked and the most that is free, for each reason that is about an amount.
+    """Return the requested and the largest free amount, for each reason that is about an amount.
 
     Args:
         fleet: The state of all devices.
-        demand: What was asked for, and refused.
-        reasons: The refusal in counts.
-        within: The nodes that the claim may go to.
+        demand: The refused claim's requests.
+        reasons: The text of the refusal (`Plan.text`).
+        within: The nodes that the claim may use.
     """
     texts = []
     for request in demand.requests:
@@ -33,16 +33,15 @@ def amounts(fleet: Fleet, demand: Demand, reasons: str, *, within: NodeFilter) -
 
 
 def impossible(fleet: Fleet, demand: Demand) -> str | None:
-    """Why no node could ever serve the claim, were all its devices empty; None if one could.
+    """Return why no node could serve the claim even if all devices were empty, or None.
 
-    Devices that are out of order, cordoned or on nodes that take no pods count as if they served.
-    UUIDs are not looked at, nor what requests take from each other.
+    Devices that are unhealthy, cordoned or on nodes that take no pods count as usable. UUIDs, and
+    the devices that requests take from each other, are not considered.
     """
     for request in demand.requests:
         best = fleet.largest(request)
-        in_mig_mode = any(
-            fleet.node_in_mig_mode
-        )  # a device in MIG mode may serve a request several times
+        # A device in MIG mode may serve a request several times.
+        in_mig_mode = any(fleet.node_in_mig_mode)
         if best.serving >= request.count or (in_mig_mode and best.serving):
             continue
         if best.memory is None or best.cores is None:
@@ -75,14 +74,14 @@ def impossible(fleet: Fleet, demand: Demand) -> str | None:
 
 
 def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> list[str]:
-    """The amounts of which no device has enough; where each is there, but apart, all of them."""
+    """Return the amounts that no device has free, or all if each is free but never together."""
     if best.memory is None or best.cores is None:
         return []
     meant = on_device(fleet, best.memory, request)
     if meant is None:
         return []
     request = meant
-    found: list[tuple[str, bool]] = []  # and whether no device has so much
+    found: list[tuple[str, bool]] = []  # text, and True if no device has that much free
     if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
         total = fleet.memory[best.memory]
         free = total - fleet.memory_used[best.memory]
@@ -109,7 +108,7 @@ def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> 
 
 
 def _of(request: RequestDemand, demand: Demand) -> str:
-    """Whose amount it is, where there are several."""
+    """Return a prefix that names the container if there are several requests."""
     return f"container {request.name} " if len(demand.requests) > 1 else ""
 
 
@@ -124,7 +123,7 @@ def _memory(request: RequestDemand) -> str:
 
 
 def _part(request: RequestDemand, part: PartDemand) -> str:
-    """A part in words: what it is on a node, or else what it must be."""
+    """Describe a part: by name and memory if resolved on a node, else by what is requested."""
     if part.name:
         return f"part {part.name} with {_mib(request.memory_mib or 0)}"
     if part.size:

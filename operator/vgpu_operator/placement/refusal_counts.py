@@ -1,4 +1,4 @@
-"""Why nodes do not serve a claim, counted as HAMi counts: for all of them in one look."""
+"""Count the reasons of all nodes that do not serve a claim, as HAMi counts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vgpu_operator.placement.fit_node import policies_on, why_not
 from vgpu_operator.placement.fleet import REASONS, Fleet, Numbers
 
 _FEW = 16
-"""So few nodes are checked one by one."""
+"""Up to this many nodes are checked one by one."""
 _NOTHING_LEFT = Budget(devices=0)
 _LARGEST = int(np.iinfo(np.int64).max)
 _COUNTED_AS: tuple[Reason, ...] = (
@@ -26,22 +26,22 @@ _COUNTED_AS: tuple[Reason, ...] = (
 def why_none_serve(
     fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget = UNLIMITED
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    """The reasons of nodes that take the pod and are known not to serve the claim.
+    """Yield the reasons of nodes that take the pod but are known not to serve the claim.
 
     Args:
         fleet: The state of all devices.
-        demand: What was asked for.
-        nodes: Their numbers.
-        budget: What the claim's namespace may still take.
+        demand: The claim's requests.
+        nodes: The numbers of the nodes.
+        budget: The amounts that the claim's namespace may still take.
 
     Yields:
-        Reasons, and the nodes that have just these.
+        Reasons, and the nodes that have exactly these.
     """
     judged = set[int]()
     if len(nodes) > _FEW and demand.numa != "Require":
         if len(demand.requests) > 1 and fleet.exceeds_everywhere(demand, budget):
-            # Which of the requests would be one too many differs by node, and planning them all
-            # on each costs a hundred times as much: every device is one too many.
+            # The request that exceeds the quota differs by node, but planning the claim on each
+            # node costs a hundred times as much. So each device counts as one too many.
             budget = _NOTHING_LEFT
         for tally, alike in _of_first(fleet, demand, nodes, budget):
             judged.update(alike)
@@ -54,7 +54,7 @@ def why_none_serve(
 def _of_first(
     fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    """The reasons of nodes that do not serve the request that is planned first."""
+    """Yield the reasons of nodes that do not serve the first request."""
     if not _is_plain(demand.requests[0]):
         return
     plain = nodes
@@ -69,7 +69,7 @@ def _of_first(
 
 
 def _policies(fleet: Fleet, demand: Demand, nodes: Sequence[int]) -> set[tuple[DevicePolicy, ...]]:
-    """The different policies for the devices of some nodes."""
+    """Return the distinct device policies of some nodes."""
     if demand.device_policies:
         return {demand.device_policies}
     of = fleet.node_labelled if demand.by_labels else fleet.node_policies
@@ -77,10 +77,10 @@ def _policies(fleet: Fleet, demand: Demand, nodes: Sequence[int]) -> set[tuple[D
 
 
 def _is_plain(request: RequestDemand) -> bool:
-    """A request whose devices are judged each on its own.
+    """Return True if a request's checks depend only on a device's properties and amounts in use.
 
-    UUIDs are about one device, a group's mutex is about its others, and sizes, numbered cores and
-    neighbours are about what is on the device.
+    UUIDs select single devices, a group's mutex depends on linked devices; equal sizes, numbered
+    cores and neighbours depend on the other requests on the device.
     """
     named = request.uuids or request.exclude_uuids or request.group_mutex
     return not (named or request.one_size or request.is_marked)
@@ -94,14 +94,14 @@ def _together(
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)
     enough = at[~too_few[at]] if too_few.any() else at
-    if len(demand.requests) > 1:  # else it is known that no node serves it
+    if len(demand.requests) > 1:  # nodes may serve the first request; a sole one is known to fail
         enough = enough[counts[enough, 0] < request.count]
     if too_few[at].any():
         yield Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE), at[too_few[at]].tolist()
     if not len(enough):
         return
     rows = counts[enough]
-    # Many nodes refuse for the same reasons: a tally is made for each row that is different.
+    # Many nodes refuse for the same reasons, so make one tally for each distinct row.
     _, first, which = np.unique(row_numbers(rows), return_index=True, return_inverse=True)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(first)))
@@ -110,14 +110,14 @@ def _together(
 
 
 def row_numbers(rows: Numbers) -> Numbers:
-    """A number for each row of counts: equal rows have the same, others do not.
+    """Return a number for each row of counts, the same for equal rows only.
 
-    Sorting numbers costs a third of sorting rows as bytes.
+    Sorting these numbers costs a third of sorting the rows as bytes.
     """
     numbers = np.zeros(len(rows), dtype=np.int64)
     for column in rows.T[rows.any(axis=0)]:
         size = int(column.max()) + 1
-        if (int(numbers.max()) + 1) * size > _LARGEST:  # small again, and as different
+        if (int(numbers.max()) + 1) * size > _LARGEST:  # renumber before it overflows
             numbers = np.unique(numbers, return_inverse=True)[1]
         numbers = numbers * size + column
     return numbers

@@ -1,7 +1,8 @@
-"""The typical mix: which requests come most often, the measure of what is a fragment.
+"""The target workload of fragmentation: the typical mix of requests.
 
-Counted in claims seen, with a window that decays by halves; the types that make up 95 % of it are
-the mix. It changes in steps, since every step makes all nodes' fragmentation new.
+Requests of the claims seen are counted, and the counts are halved from time to time. The mix is the
+most frequent types that make up 95 % of them. It changes in steps, since each change invalidates
+the fragmentation of all nodes.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from vgpu_operator.placement.device_conditions import Findings
 
 _SHARE = 0.95
 _STEP = 1_000
-"""Requests between two looks at the mix, once there is one."""
+"""The number of requests between two updates of the mix, once there is one."""
 _REQUESTS_KEPT = 64
 _ALL_UNTIL = 1_000
 _ONE_IN = 8
-"""Of more claims than that, one in so many is sampled: a mix needs no more."""
+"""After `_ALL_UNTIL` claims, one in this many is sampled; a mix needs no more."""
 _STATES_KEPT = 65_536
 _WINDOW = 16_000
-"""Weight of everything seen, in requests, at which it is halved."""
+"""The sum of all counts at which they are halved."""
 
 DeviceState: TypeAlias = Hashable
-"""A device's condition, and the level of its node's free CPU if that is not 0."""
+"""A device's condition, with the level of its node's free CPU if that is not 0."""
 
 
 class View(NamedTuple):
-    """What fragmentation needs to know of a device.
+    """The idle share of a device and its use for typical requests.
 
     Attributes:
-        idle: Its idle share, in thousandths of a device.
-        useless: Of that, what typical requests cannot use; those for several devices cannot here.
-        several: Those types for several devices that it has room for, by number.
+        idle: The idle share, in thousandths of a device.
+        useless: The part of it that typical requests cannot use, weighted by their frequency. Types
+            for several devices count as unable to use it here.
+        several: The numbers of the types for several devices that the device has room for.
     """
 
     idle: float
@@ -44,15 +46,15 @@ class View(NamedTuple):
 
 
 class Mix:
-    """The types and their frequencies.
+    """The types of requests and their frequencies.
 
     Attributes:
-        version: Grows with every change of the types.
-        types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
-        total: The sum of these frequencies, and of that of pods that ask for no device.
-        needs: By type: the level that a node's free CPU must have at least.
-        rises: By request and the state of a device, how much F rises with the request on it
-            (infinitely: it does not fit), where the node's other devices do not matter.
+        version: Incremented with every change of the types.
+        types: (frequency, request) by falling frequency, as a fraction of everything seen.
+        total: The sum of these frequencies and of the frequency of pods that request no device.
+        cpu_levels: By type, the least level of a node's free CPU at which it can run.
+        rises: By request and device state, the rise of F with the request on the device, infinite
+            if it does not fit. Only for devices where the node's other devices do not matter.
     """
 
     def __init__(self) -> None:
@@ -70,39 +72,39 @@ class Mix:
         self._seen = 0.0
         self._until_step = 1
 
-    # What `fragmentation` remembers, for as long as the types hold.
+    # Results of `fragmentation`, kept until the types change.
 
     @property
     def views(self) -> dict[DeviceState, View]:
-        """By the state of a device; to be filled."""
+        """The views by device state; the caller adds new ones."""
         if len(self._views) > _STATES_KEPT:
             self._views.clear()
         return self._views
 
     def forget(self) -> None:
-        """Devices' conditions have other numbers from now on."""
+        """Drop all results: conditions are renumbered, or the types have changed."""
         self._views.clear()
         self.rises.forget()
 
-    # What the types are.
+    # The types.
 
     @property
     def knows_cpu(self) -> bool:
-        """Whether any type asks for CPU: then a node's free CPU matters."""
+        """True if any type requests CPU, so that a node's free CPU matters."""
         return bool(self._steps)
 
     def level(self, free_milli: int) -> int:
-        """How many of the amounts of CPU that types ask for are free, the least first."""
+        """Return how many of the CPU amounts that types request are free, the least first."""
         return bisect_right(self._steps, free_milli) if self._steps else 0
 
     def wants_next(self) -> bool:
-        """Whether the next new claim should be given to `observe`."""
+        """Return True if the next new claim is to be passed to `observe`."""
         self._offered += 1
         early = self._offered <= _ALL_UNTIL
         return early or self._offered % _ONE_IN == 0
 
     def observe(self, demand: Demand | None) -> None:
-        """A claim, or a pod that asks for no device (None), was seen for the first time."""
+        """Count a new claim, or a new pod that requests no device (None)."""
         for kind in [None] if demand is None else [type_of(request) for request in demand.requests]:
             self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
             self._seen += 1.0
@@ -111,11 +113,12 @@ class Mix:
             self._seen /= 2
             self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
         if self._until_step <= 0:
-            self._until_step = min(_STEP, int(self._seen))  # quick at first, then in steps
+            # Often at first, when each request changes the mix much, then in steps.
+            self._until_step = min(_STEP, int(self._seen))
             self.set_types(*self._most_frequent())
 
     def _most_frequent(self) -> tuple[tuple[tuple[float, RequestDemand], ...], float]:
-        """The types with their frequencies, and the frequency of no device at all."""
+        """Return the types with their frequencies, and the frequency of pods without devices."""
         total = sum(self._counts.values())
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], _spelled(item[0])))
         chosen: list[tuple[float, RequestDemand]] = []
@@ -133,11 +136,12 @@ class Mix:
     def set_types(
         self, types: tuple[tuple[float, RequestDemand], ...], without_devices: float
     ) -> None:
-        """Replace the mix; types that are the same leave what is remembered of them.
+        """Replace the mix. If it is unchanged, the remembered results stay.
 
         Args:
-            types: Frequencies and requests as `type_of` makes them, in falling frequency.
-            without_devices: The frequency of pods that ask for no device: nothing idle serves them.
+            types: Frequencies and requests from `type_of`, by falling frequency.
+            without_devices: The frequency of pods that request no device. They can use no idle
+                share.
         """
         total = sum(frequency for frequency, _ in types) + without_devices
         if (types, total) != (self.types, self.total):
@@ -150,7 +154,7 @@ class Mix:
 
 
 def type_of(request: RequestDemand) -> RequestDemand:
-    """The request without what does not decide where it fits."""
+    """Return the request without the fields that do not decide where it fits."""
     return replace(
         request,
         name="",
@@ -163,5 +167,5 @@ def type_of(request: RequestDemand) -> RequestDemand:
 
 
 def _spelled(request: RequestDemand | None) -> str:
-    """An order among types that is the same in every process."""
+    """Return a sort key of a type that is the same in every process."""
     return repr(request)

@@ -1,6 +1,7 @@
-"""Which of several devices are connected best, or may be taken without tearing good links apart.
+"""Choose devices by their links: well connected ones for a request, and none that others need.
 
-A pair counts what both devices report; if they disagree, or one reports nothing, it counts 0.
+A pair scores what both devices report for their link; it scores 0 if they disagree or one reports
+nothing.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from collections.abc import Sequence
 from vgpu_operator.placement.columns import Columns
 
 _MAX_STEPS = 10_000
-"""Partial choices looked at before the best so far is taken: more than 8 devices have at all, and
-an end for larger nodes whose links follow no pattern."""
+"""Partial choices examined before the best so far is taken. Eight devices have fewer in all; the
+bound is for larger nodes whose links follow no pattern."""
 
 
 def pair_score(columns: Columns, one: int, other: int) -> int:
-    """How well two devices are connected; 0 if unknown or if they disagree."""
+    """Return the score of the link between two devices; 0 if unknown or if they disagree."""
     score = columns.links[one].get(columns.uuid[other], 0)
     return score if score == columns.links[other].get(columns.uuid[one], 0) else 0
 
 
 def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
-    """`count` of the devices that fit (more than that many), given in order of preference.
+    """Choose `count` devices out of more that fit, which are given in order of preference.
 
-    One device: the one with the lowest total over its pairs with the others that fit, so that
-    well-linked devices stay free together; who is linked to a device that is full misses nothing.
-    Several: the combination with the highest sum; the first of equals.
+    For one device, take the one with the lowest total over its pairs with the others that fit, so
+    that well-linked devices stay free together. Links to full devices do not count. For several,
+    take the combination with the highest sum; ties go to the first.
     """
     if count > 1:
         return _best_connected(columns, fitting, count)
@@ -37,16 +38,16 @@ def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, .
 
 
 def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tuple[int, ...]:
-    """The first combination, in lexicographic order, with the greatest sum: branch and bound.
+    """Find the lexicographically first combination with the greatest sum, by branch and bound.
 
-    A branch is left when even the best that could be added to it is no more than what is known.
-    What a greedy choice reaches is known from the start.
+    A branch is abandoned when an upper bound of its sum is no more than the best sum so far. The
+    search starts from the sum of a greedy choice.
     """
     score = [[pair_score(columns, a, b) if a != b else 0 for b in devices] for a in devices]
     most = max(max(row) for row in score)
     greedy = _greedy(score, count)
     best = greedy
-    best_sum = _sum(score, greedy) - 1  # the first combination to reach it is preferred
+    best_sum = _sum(score, greedy) - 1  # so that the first combination with this sum replaces it
     steps = 0
 
     def extend(chosen: tuple[int, ...], total: int, gains: list[int], start: int) -> None:
@@ -76,7 +77,7 @@ def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tup
 
 
 def _greedy(score: list[list[int]], count: int) -> tuple[int, ...]:
-    """The best that is reached by starting from any device and adding the best each time."""
+    """Return the best of the choices that start at some device and add the best one each time."""
     best: tuple[int, tuple[int, ...]] | None = None
     for start in range(len(score)):
         chosen = [start]

@@ -1,7 +1,7 @@
-"""How full a node is, and how full a device would be: numbers between 0 and about 30.
+"""Score nodes and devices by their use, between 0 and about 30; fuller ones score higher.
 
-Formulas of HAMi v2.10: a node by what its devices carry before the request, a device by what it
-would carry with it. A total of 0 contributes nothing.
+The formulas are HAMi v2.10's: a node is scored by its use before the request, a device by its use
+with the request. A total of 0 contributes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vgpu_operator.placement.columns import Columns
 
 
 def node_score(columns: Columns, node: int) -> float:
-    """10·(slots used/slots + cores used/cores + memory used/memory) over the node's devices."""
+    """Return 10·(slots used/slots + cores used/cores + memory used/memory) of all devices."""
     slots, cores = columns.node_slots[node], columns.node_cores[node]
     memory = columns.node_memory[node]
     return 10.0 * (
@@ -26,14 +26,14 @@ def node_score(columns: Columns, node: int) -> float:
 def device_score(
     columns: Columns, device: int, request: RequestDemand, weights: tuple[int, int, int]
 ) -> float:
-    """The weighted sum of the same three shares of a device, with the request counted in each."""
+    """Return the weighted sum of the same three shares of a device, the request included."""
     return device_scores(columns, (device,), request, weights)[0]
 
 
 def device_scores(
     columns: Columns, devices: Sequence[int], request: RequestDemand, weights: tuple[int, int, int]
 ) -> list[float]:
-    """The `device_score` of each device."""
+    """Return the `device_score` of each device."""
     known, condition = columns.conditions.scores.of((request, weights)), columns.condition
     try:
         return [known[condition[device]] for device in devices]
@@ -51,7 +51,7 @@ def _summed(
     cores, cores_used = columns.cores, columns.cores_used
     memory, memory_used = columns.memory, columns.memory_used
     requested, memory_on = request.cores, request.memory_on
-    # Written out: a call for each share of each device costs more than the sums.
+    # Written out, because a call for each share of each device costs more than the sums.
     return [
         10.0
         * (
