@@ -156,10 +156,7 @@ class Judge:
 
     def free_mib(self, uuid: str) -> int:
         """Return how much memory of a device no claim needs."""
-        return (
-            self._limit(uuid).memory_mib
-            - total_of(self._needs.values()).get(uuid, Amounts()).memory_mib
-        )
+        return self._limit(uuid).memory_mib - self._use().get(uuid, Amounts()).memory_mib
 
     # Rules about every write.
 
@@ -179,7 +176,7 @@ class Judge:
         if gone or by == "world" or not pod.is_bound or (before is not None and before.is_bound):
             return
         nodes = {each.node_name for _, each in self._allocations_of(uid)}
-        if _asks(pod) and pod.spec.node_name not in nodes and not self._may_be_unaware:
+        if _asking(pod) and pod.spec.node_name not in nodes and not self._may_be_unaware:
             had = ", ".join(sorted(nodes)) or "no node"
             self._broken("bound", f"{_name(pod)} to {pod.spec.node_name}, its devices on {had}")
 
@@ -318,11 +315,12 @@ class Judge:
             elif pod is not None and pod.is_bound and pod.spec.node_name != allocation.node_name:
                 text = f"{name} on {allocation.node_name}, its pod on {pod.spec.node_name}"
                 self._broken("elsewhere", text)
-        for uid in sorted(self._there):
-            pod = self._pods[uid]
-            waits = not pod.is_terminal and pod.metadata.deletion_timestamp is None
-            if waits and not pod.is_bound and (places := self._room_for(pod)):
-                self._broken("waits", f"{_name(pod)} though there is room on {places}")
+        kept = self._may_be_kept()
+        for pod in self._waiting():
+            places = self._room_for(pod, self._use()) - kept if not pod.is_bound else frozenset()
+            if places:
+                text = f"{_name(pod)} though there is room on {', '.join(sorted(places))}"
+                self._broken("waits", text)
 
     def emptied(self, at: float) -> None:
         """Every pod and every user's claim is gone, and so is what they held."""
@@ -337,16 +335,51 @@ class Judge:
             if not self._pods[uid].is_bound:
                 self._broken("leak", f"no device is free for {_name(self._pods[uid])}")
 
-    def _room_for(self, pod: Pod) -> str:
+    def _use(self) -> ByDevice:
+        return total_of(self._needs.values())
+
+    def _waiting(self) -> list[Pod]:
+        """The pods that have no devices and go on."""
+        return [
+            pod
+            for uid, pod in sorted(self._pods.items())
+            if uid in self._there
+            and not pod.is_terminal
+            and pod.metadata.deletion_timestamp is None
+            and not self._allocations_of(uid)
+        ]
+
+    def _may_be_kept(self) -> frozenset[str]:
+        """The nodes of which a device may be kept for a request that has waited for longer.
+
+        It starves until that device is empty: on the node that its pod has, or on any.
+        """
+        nodes = frozenset(self._nodes)
+        if any(
+            claim.spec.binding_mode == "Immediate" and claim.status.allocation is None
+            for claim in self._claims.values()
+        ):
+            return nodes
+        found: set[str] = set()
+        for pod in self._waiting():
+            if pod.is_bound:
+                found.add(pod.spec.node_name)
+            elif not self._room_for(pod, self._use()) and self._could_ever_fit(pod):
+                return nodes
+        return frozenset(found)
+
+    def _could_ever_fit(self, pod: Pod) -> bool:
+        return len(_asking(pod)) != 1 or bool(self._room_for(pod, {}))
+
+    def _room_for(self, pod: Pod, total: ByDevice) -> frozenset[str]:
         """The nodes where a waiting pod fits, by trying each device; empty: none is sure.
 
         One with several containers is sure to fit where all of them fit on one empty device.
         """
-        containers = [*pod.spec.init_containers, *pod.spec.containers]
-        asking = {each.name: _ask(each) for each in containers if _ask(each).devices}
-        if not asking or pod.metadata.annotations.get("vgpu.dev/claim"):
-            return ""
-        total, found = total_of(self._needs.values()), defaultdict[str, int](int)
+        asking = _asking(pod)
+        if not asking:
+            return frozenset()
+        found = defaultdict[str, int](int)
         for uuid in self._published.values():
             device = self._devices[uuid]
             used, limit = total.get(uuid, Amounts()), self._limit(uuid)
@@ -357,9 +390,9 @@ class Judge:
         all_of_one = max(self._limit(uuid).memory_mib for uuid in self._devices)
         wants = sum(ask.devices * (ask.mib or all_of_one) for ask in asking.values())
         if most is not None and held + wants > most:
-            return ""
+            return frozenset()
         count = max(ask.devices for ask in asking.values())
-        return ", ".join(sorted(n for n, number in found.items() if number >= count))
+        return frozenset(node for node, number in found.items() if number >= count)
 
     @staticmethod
     def _takes(asking: Mapping[str, _Ask], pod: Pod, used: Amounts, limit: Amounts) -> bool:
@@ -414,9 +447,10 @@ def _ask(container: Container) -> _Ask:
     )
 
 
-def _asks(pod: Pod) -> bool:
+def _asking(pod: Pod) -> dict[str, _Ask]:
+    """What each asking container of a pod asks for, by its name; empty where it names a claim."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return any(_ask(container).devices for container in containers)
+    return {each.name: _ask(each) for each in containers if _ask(each).devices}
 
 
 def _name(pod: Pod) -> str:

@@ -127,8 +127,16 @@ def make_sandbox_anew(world: World, rng: Random) -> None:
 
 
 def bind_past_us(world: World, rng: Random) -> None:
-    """A foreign Binding."""
-    if pods := [pod for pod in world.server.all(PODS) if not pod["spec"].get("nodeName")]:
+    """A foreign Binding: often of a pod that has devices reserved on another node."""
+    pods = [pod for pod in world.server.all(PODS) if not pod["spec"].get("nodeName")]
+    reserved = {
+        claim.status.reserved_for.pod_uid
+        for claim in world.server.claims()
+        if claim.status.reserved_for is not None
+    }
+    if offered := [pod for pod in pods if pod["metadata"]["uid"] in reserved]:
+        pods = offered
+    if pods:
         node = rng.choice(sorted(world.machines.of))
         world.bind_past_us(rng.choice(pods)["metadata"]["name"], node)
 

@@ -291,6 +291,19 @@ def test_a_pod_waits_because_there_is_none() -> None:
     assert at_rest(history) == []
 
 
+def test_a_pod_waits_where_devices_may_be_kept_for_another() -> None:
+    """One that has its node already and lacks devices there may have waited for longer."""
+    for node, rules in (("node-1", []), ("node-2", ["waits"])):
+        history = granted(("a", part(8192)))
+        history.pod("a", node="node-1")
+        history.pod("b")
+        history.claim("b", part(FULL, uuid="GPU-2"), node="node-2", number=1)
+        history.pod("b", node="node-2")
+        history.pod("starves", ("app", "main", FULL), node=node)
+        history.pod("waits", ("app", "main", 2048))
+        assert at_rest(history) == rules
+
+
 def test_a_pod_waits_for_the_quota() -> None:
     history = History()
     history.quota(1000)
