@@ -1,7 +1,7 @@
-"""Who holds what: observed claims, assumptions about writes under way, and the devices' state.
+"""The ledger of which claim holds which devices, from observed claims and writes in flight.
 
-The ledger is the columns' only writer. Everything in it is synchronous, knows no clock and can be
-rebuilt from a list of the objects.
+Only the ledger writes the columns. It is synchronous, has no clock and can be rebuilt from a list
+of the objects.
 """
 
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger

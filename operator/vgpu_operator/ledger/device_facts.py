@@ -1,6 +1,6 @@
-"""Devices and nodes as the columns want them: what an object means for placement.
+"""Read devices and nodes from their objects, as placement needs them.
 
-Absent or contradictory facts make a device unfit, never more capable.
+Missing or contradictory facts make a device unusable, never more capable.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def facts_of(
 
     Args:
         device: The object.
-        cordoned_on_node: UUIDs that the node's annotation cordons.
-        duplicate: Another object had the UUID first.
-        config: Slots where the device has no number.
+        cordoned_on_node: The UUIDs that the node's annotation cordons.
+        duplicate: True if another object had the UUID first.
+        config: The default number of slots.
     """
     spec, status = device.spec, device.status
     given = status.allocatable or Amount()
@@ -59,16 +59,17 @@ def facts_of(
 
 
 def type_of(vendor: str, model: str) -> str:
-    """Return what words that select or exclude types are compared with, in lower case."""
+    """Return the lower-case type of a device that pods select or exclude."""
     return (names.published_model(model) if vendor.lower() == "nvidia" else model).lower()
 
 
 def numa_of(node: int | None, *, index: int) -> int:
-    """Return a device's NUMA node; if it is unknown, one of its own, below 0.
+    """Return a device's NUMA node, or a negative number of its own if it is unknown.
 
-    Two devices whose NUMA nodes are unknown may be on two, so they never count as of one. The agent
-    knows the node of every device where the host has only one. Numbers rise with the index:
-    policies that prefer the higher node then choose among unknown ones as among equal ones.
+    Two devices with unknown NUMA nodes may be on different ones, so they never count as being on
+    the same. (On a host with a single NUMA node the agent reports it.) The numbers rise with the
+    index, so that policies which prefer higher NUMA nodes order these devices as if they were
+    equal.
     """
     return node if node is not None and node >= 0 else min(index - NUMA_UNKNOWN_FROM, -1)
 
@@ -91,13 +92,13 @@ def _profiles(mig: MigStatus) -> tuple[Profile, ...]:
 
 
 def is_gone(device: GPUDevice) -> bool:
-    """Return True if the device's own agent reports that the driver does not show it."""
+    """Return True if the device's agent reports that the driver no longer lists it."""
     ready = conditions.find(device.status.conditions, conditions.READY)
     return ready is not None and ready.status == "False"
 
 
 def is_healthy(device: GPUDevice) -> bool:
-    """Return True if neither Healthy nor Ready is False, and there is something to give."""
+    """Return True if Healthy and Ready are absent or True and an amount is allocatable."""
     reported = (
         conditions.find(device.status.conditions, type_)
         for type_ in (conditions.HEALTHY, conditions.READY)
@@ -108,15 +109,15 @@ def is_healthy(device: GPUDevice) -> bool:
 
 
 def cordoned_uuids(node: Node | None) -> frozenset[str]:
-    """Return the UUIDs that a node's annotation keeps new claims off."""
+    """Return the UUIDs that a node's annotation cordons."""
     text = node.metadata.annotations.get(names.HAMI_DEVICE_CORDON, "") if node else ""
     return frozenset(uuid for part in text.split(",") if (uuid := part.strip()))
 
 
 def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
-    """Return UUIDs that a node's annotation cordons and no device has, as field errors.
+    """Return field errors for cordoned UUIDs that no device of the node has.
 
-    Empty while no device of the node is known: its agent may not have begun.
+    There are none while no device of the node is known, since its agent may not have started yet.
     """
     known = {device.status.uuid for device in devices if device.status.uuid}
     unknown = sorted(cordoned_uuids(node) - known) if known else []
@@ -128,7 +129,7 @@ def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
 
 
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
-    """Return what placement asks about a node: whether it takes pods, and its policies."""
+    """Read whether a node takes pods, and its own policies."""
     default = (config.scheduling.device_policy,)
     written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
     place = node.metadata.annotations.get(names.HAMI_NODE_POLICY, "").strip().lower()
@@ -142,7 +143,7 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
 
 
 def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
-    """Read ACK's labels: devices are filled one after the other, unless they are spread."""
+    """Read ACK's labels: devices are filled one after the other unless `spread` is set."""
     is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
     one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
     by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"
@@ -150,16 +151,16 @@ def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
 
 
 def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
-    """Read a comma chain as HAMi does: skip unknown words; nothing but these is Spread."""
+    """Read a comma-separated chain as HAMi does: skip unknown words; if all are, use Spread."""
     words = [word for part in written.split(",") if (word := part.strip().lower())]
     known = tuple(DEVICE_POLICIES[word] for word in words if word in DEVICE_POLICIES)
     return known or (("Spread",) if words else ())
 
 
 def unread_words(node: Node) -> list[str]:
-    """Return values of HAMi's policies and ACK's labels that mean nothing, with what would.
+    """Return field errors for unknown values of HAMi's policies and ACK's labels.
 
-    HAMi overlooks such a word, and so does `state_of`: a node must not refuse pods for a typo.
+    HAMi ignores such a value, and so does `state_of`: a node must not refuse pods for a typo.
     """
     annotations, labels = node.metadata.annotations, node.metadata.labels
     devices = [part.strip() for part in annotations.get(names.HAMI_DEVICE_POLICY, "").split(",")]

@@ -1,10 +1,10 @@
-"""The board: devices and nodes as observed, in the columns what is held of them, and what changed.
+"""Observed devices and nodes, and their use by claims, as written to the columns.
 
-The only writer of the columns (but for a plan, which undoes what it writes). Use is kept by device
-UUID, apart from the device objects, so it counts whether or not a device is known at the moment.
+Nothing else writes the columns, except a plan, which undoes its changes. Use is kept by device
+UUID, apart from the device objects, so it counts even while no object with the UUID is known.
 
-A change log serves readers that keep something computed per node: each has a cursor and asks what
-was touched since. The log keeps a bounded past; a reader that fell behind it gets every node.
+Two change logs serve readers that keep results per node: each reader has a cursor and asks for the
+nodes that changed since. A log keeps a bounded past; a reader that falls behind it gets all nodes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.vendors.neighbours import joined
 
 DEVICES_OF_A_NODE = 64
-"""More are ignored. No host has so many, but an agent may publish any number on its node, and each
-change of one costs in proportion to the others: with 20,000, 290 ms of the engine's loop."""
+"""The most devices of a node; further ones are ignored. No host has so many, but an agent may
+publish any number, and a change of one costs in proportion to the others: with 20,000 devices, 290
+ms of the engine's loop."""
 
 
 class ChangeLog:
-    """Names of touched nodes in order of the touch.
+    """The names of changed nodes, in order.
 
     Args:
-        keep: Entries kept at least; twice as many are held at most.
+        keep: The least number of entries kept; there are never more than twice as many.
     """
 
     def __init__(self, *, keep: int = 16_384) -> None:
@@ -56,7 +57,7 @@ class ChangeLog:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Ignore touches inside: what is done there is undone before it ends."""
+        """Ignore changes inside, because the caller undoes them."""
         self._muted += 1
         try:
             yield
@@ -82,12 +83,12 @@ class DeviceTable:
     """Devices, nodes, and the claims that hold them.
 
     Args:
-        config: Defaults for devices and nodes.
+        config: The defaults for devices and nodes.
 
     Attributes:
         columns: The state of all devices.
-        changes: The nodes of which something changed.
-        freed: Those of which more may be free than before.
+        changes: The nodes that changed.
+        freed: The nodes that may have more free than before.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -96,20 +97,20 @@ class DeviceTable:
         self.freed = ChangeLog()
         self._config = config
         self._devices: dict[str, GPUDevice] = {}
-        self._facts: dict[str, DeviceFacts] = {}  # device object → what the columns know of it
-        # device UUID → device objects, one if all is well
+        self._facts: dict[str, DeviceFacts] = {}  # device object → facts in the columns
+        # device UUID → device objects; more than one only by mistake, or while a device moves
         self._twins: dict[str, tuple[str, ...]] = {}
         self._shared: set[str] = set()  # UUIDs of several device objects
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
         self._devices_on: dict[str, set[str]] = {}  # node → device objects
         self._holders: dict[str, dict[ClaimKey, DeviceShare]] = {}  # device UUID → claims
-        self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that fill it
+        self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that count as filling it
 
-    # What is observed.
+    # Observations.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Take in a version of a device; ignore one that is older than the known."""
+        """Take in a version of a device; ignore an older one than is known."""
         name = device.metadata.name
         known = self._devices.get(name)
         if known is not None and not _is_newer(device.metadata, known.metadata):
@@ -126,13 +127,13 @@ class DeviceTable:
         self._write_devices({name} | others)
 
     def remove_device(self, name: str) -> None:
-        """Forget a device; keep what is held of it."""
+        """Forget a device object, but not the claims on its UUID."""
         others = self._unlink(name)
         self._devices.pop(name, None)
         self._write_devices({name} | others)
 
     def apply_node(self, node: Node) -> bool:
-        """Take in a version of a node; return False if it is not newer than the known."""
+        """Take in a version of a node; return False if it is not newer than the known one."""
         name = node.metadata.name
         known = self._nodes.get(name)
         if known is not None and not _is_newer(node.metadata, known.metadata):
@@ -147,7 +148,7 @@ class DeviceTable:
         return True
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; devices that still name it are not given."""
+        """Forget a node. Devices that still name it are not allocated."""
         if self._nodes.pop(name, None) is None:
             return
         del self._states[name]
@@ -155,18 +156,18 @@ class DeviceTable:
         self.touch(name)
 
     def touch(self, node: str) -> None:
-        """Note a change of a node that may serve more than before."""
+        """Note a change of a node that may now serve more than before."""
         self.changes.touch(node)
         self.freed.touch(node)
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Ignore changes inside: what is done there is undone before it ends."""
+        """Ignore changes inside, because the caller undoes them."""
         with self.changes.muted(), self.freed.muted():
             yield
 
     def replace_shares(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
-        """Let a claim hold `after` where it held `before`."""
+        """Replace what a claim holds, `before`, by `after`."""
         for uuid in before.devices.keys() | after.devices.keys():
             share = after.devices.get(uuid)
             if share == before.devices.get(uuid):
@@ -189,36 +190,36 @@ class DeviceTable:
     # Views.
 
     def holders(self, uuid: str) -> Mapping[ClaimKey, DeviceShare]:
-        """Return the claims that hold a device, and what each holds of it."""
+        """Return the claims that hold a device, with their shares of it."""
         return self._holders.get(uuid, {})
 
     def nodes(self) -> Iterator[str]:
-        """Yield the nodes with devices, in any order; each is read when it is needed."""
+        """Yield the names of the nodes with devices, in any order."""
         columns = self.columns
         return (columns.node_name[node] for node in columns.nodes_with_devices())
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """Return the device objects of a node, by name, also those that are no devices yet."""
+        """Return all device objects of a node by name, including those without a UUID."""
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """Return True for a new device of a node that has as many as are taken in."""
+        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE`."""
         on_node = self._devices_on.get(device.spec.node_name, ())
         return len(on_node) >= DEVICES_OF_A_NODE and device.metadata.name not in self._devices
 
     def node_of(self, name: str) -> str | None:
-        """Return the node of a device object, or None if that is not known."""
+        """Return the node of a device object, or None if the object is unknown."""
         device = self._devices.get(name)
         return None if device is None else device.spec.node_name
 
     def duplicates(self) -> frozenset[str]:
-        """Return the device objects whose UUID another had first."""
+        """Return the device objects whose UUID another object had first."""
         return frozenset(
             name for uuid in self._shared for name in self._twins[uuid] if name != self._owner(uuid)
         )
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """Return the device object that stands for a device; there may be several of it.
+        """Return the device object that represents a device, of which there may be several.
 
         Raises:
             KeyError: There is none.
@@ -226,10 +227,11 @@ class DeviceTable:
         return self._devices[self._owner(uuid)]
 
     def _owner(self, uuid: str) -> str:
-        """Return the name of the device object that stands for a device with several.
+        """Return the name of the device object that represents a device.
 
-        The oldest: an agent that repeats another's UUID makes its own object later. An object whose
-        agent reports the device as gone stands back, or a device that moves would serve nowhere.
+        It is the oldest one, since an agent that repeats another's UUID creates its object later.
+        An object whose agent reports the device as gone is passed over; otherwise a device that
+        moved to another node would serve on neither.
         """
         found = [self._devices[name] for name in self._twins[uuid]]
         there = [device for device in found if not is_gone(device)] or found
@@ -240,7 +242,7 @@ class DeviceTable:
     # The columns.
 
     def _unlink(self, name: str) -> set[str]:
-        """Take a device out of the indexes; return the others of its UUID."""
+        """Remove a device object from the indexes; return the others with its UUID."""
         device = self._devices.get(name)
         if device is None:
             return set()
@@ -256,7 +258,7 @@ class DeviceTable:
     def _write_devices(self, names: Iterable[str]) -> None:
         for name in names:
             device = self._devices.get(name)
-            if device is None or not device.status.uuid:  # without a UUID it is no device yet
+            if device is None or not device.status.uuid:  # without a UUID it does not count yet
                 self._remove_device(name)
             else:
                 self._write_facts(device)
@@ -286,13 +288,13 @@ class DeviceTable:
         self._write_use(facts)
 
     def _left(self, node: str) -> None:
-        """Note that a device left a node; forget a node that is known by its devices only."""
+        """Note that a device left a node; forget the node if only its devices are known."""
         if node not in self._nodes:
             self.columns.remove_node(node)
         self.touch(node)
 
     def _held(self, facts: DeviceFacts) -> tuple[int, int, int, int]:
-        """Return the slots, cores, MiB and slices that claims hold of a device together."""
+        """Return the slots, cores, MiB and slices of a device that claims hold together."""
         slots = cores = memory = slices = 0
         alone, full = False, facts.node in self._fillers
         in_mig_mode = facts.mode == "MIG"
@@ -312,7 +314,7 @@ class DeviceTable:
         return slots, cores, memory, slices
 
     def _write_use(self, facts: DeviceFacts) -> None:
-        """Write what claims hold of a device, and note where that is less or more than before."""
+        """Write the use of a device to the columns, and note the change."""
         slots, cores, memory, slices = self._held(facts)
         number = self.columns.number_of(facts.name)
         before = self.columns.in_use(number)
@@ -330,7 +332,7 @@ def _is_newer(metadata: Metadata, known: Metadata) -> bool:
 
 
 def _discard(index: dict[str, set[T]], key: str, value: T) -> None:
-    """Take a value out of an index of sets, and the set with its last value."""
+    """Remove a value from an index of sets, and the set if it becomes empty."""
     values = index.get(key)
     if values is not None:
         values.discard(value)

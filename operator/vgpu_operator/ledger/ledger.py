@@ -1,10 +1,10 @@
-"""The ledger: applies what is observed, assumes what is being written, keeps the columns true.
+"""The ledger: applies observed objects, assumes writes in flight, and keeps the columns up to date.
 
-Observed truth and assumptions are kept apart. What was observed is replaced by what is newer only
-(`shares.Records`), so events may come late, twice or out of order. An assumption
-ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
-and land on whatever version was seen last. Meanwhile a claim holds, device by device, the most of
-what may be true, so an allocation that is both seen and assumed counts once.
+Observations and assumptions are kept apart. An observation is replaced by a newer version only
+(`shares.ClaimRecords`), so events may come late, twice or out of order. An assumption ends only by
+`confirm` or `forget`, never by an event: a write in flight may be retried and land on top of
+whatever version was seen last. Meanwhile a claim holds the most of each device that may be true, so
+an allocation that is both observed and assumed counts once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vgpu_operator.placement.constraints import Budget
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """An allocation that is being written: held until `confirm` or `forget`."""
+    """An allocation that is being written. It is held until `confirm` or `forget`."""
 
     number: int
     key: ClaimKey
@@ -45,21 +45,21 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A claim and what it holds of one device."""
+    """A claim and its use of one device."""
 
     key: ClaimKey
     use: Use
 
 
 class Ledger:
-    """Who holds what.
+    """The devices, nodes, quotas and claims of a cluster.
 
     Args:
-        config: Defaults for devices and nodes.
+        config: The defaults for devices and nodes.
 
     Attributes:
         columns: The state of all devices, for `placement.place`. Only the ledger writes it.
-        filters: Which nodes take which pods, devices apart.
+        filters: The rules of nodes and pods that are not about devices.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -74,15 +74,15 @@ class Ledger:
     # Devices and nodes, as observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Take in a version of a device. Without a UUID in its status it is no device yet."""
+        """Take in a version of a device. It does not count until its status has a UUID."""
         self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
-        """Forget a device. What claims hold of it counts again when it comes back."""
+        """Forget a device object. The claims on its UUID count again when it comes back."""
         self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
-        """Take in a version of a node: readiness, cordons, policies."""
+        """Take in a version of a node: its readiness, cordons and policies."""
         name = node.metadata.name
         if not self._table.apply_node(node):
             return
@@ -90,7 +90,7 @@ class Ledger:
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node. Devices that still name it are not given."""
+        """Forget a node. Devices that still name it are not allocated."""
         number = self.columns.node_id(name)
         self._table.remove_node(name)
         self.filters.remove_node(name, number)
@@ -98,17 +98,17 @@ class Ledger:
     # Pods, in mode Gate.
 
     def expect_pod(self, pod: Pod, node: str) -> None:
-        """Count what a pod takes of a node besides devices, once it is there or is to come."""
+        """Count a pod's requests for other resources on a node that it is on or will be on."""
         self._note_room(self.filters.expect_pod(pod, node))
 
     def forget_pod(self, uid: str) -> None:
-        """Let a pod take nothing of any node any more."""
+        """Stop counting a pod on its node."""
         self._note_room(self.filters.forget_pod(uid))
 
     def _note_room(self, node: str) -> None:
         number = self.columns.node_id(node)
         if number is not None and self.columns.node_devices[number]:
-            self._table.touch(node)  # who waits may have a place there
+            self._table.touch(node)  # a waiting pod may fit there now
 
     # Quotas.
 
@@ -123,17 +123,17 @@ class Ledger:
     # Claims, as observed.
 
     def apply_claim(self, claim: VGPUClaim) -> None:
-        """Take in a version of a claim; ignore one that is older than the known."""
+        """Take in a version of a claim; ignore an older one than is known."""
         self._observe(claim)
 
     def remove_claim(self, uid: str) -> None:
-        """Forget a claim. What is assumed for it stays until that is confirmed or forgotten."""
+        """Forget a claim. Its assumptions stay until they are confirmed or forgotten."""
         key = self._records.mark_deleted(uid)
         if key is not None:
             self._recount(key)
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
-        """Count the devices of a claim as full until the claim can be read, or is gone."""
+        """Count the devices of a claim as full until the claim can be read or is gone."""
         metadata = raw["metadata"]
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
@@ -142,9 +142,9 @@ class Ledger:
             self._hold(key, record)
 
     def count_as(self, key: tuple[str, str], scopes: PodScopes | None) -> None:
-        """Note for which pod a claim is held, as far as quotas ask; None: for none.
+        """Set the quota scopes of the pod that a claim is held for; None if there is no pod.
 
-        It stays so until it is noted anew, since a pod may be gone before its devices are free.
+        They stay until they are set again, since a pod may be gone before its devices are free.
         """
         record = self._records.get(ClaimKey(*key))
         if record is not None:
@@ -158,7 +158,7 @@ class Ledger:
             self._quotas.may_take_more(namespace)
         record.scopes = scopes
 
-    # Writes under way.
+    # Writes in flight.
 
     def assume(
         self,
@@ -171,13 +171,13 @@ class Ledger:
         """Hold an allocation while it is being written; the next decision sees it.
 
         A claim may have several assumptions, for instance when a reservation moves while its
-        first write is under way; it holds the most of them.
+        first write is in flight. It then holds the most of them.
 
         Args:
             key: Namespace and name of the claim, which need not exist yet.
-            spec: Has which requests are init containers.
-            allocation: What is written.
-            scopes: As `count_as` takes them.
+            spec: The claim's spec, which tells the requests of init containers.
+            allocation: The allocation that is written.
+            scopes: The scopes for `count_as`.
         """
         place = ClaimKey(*key)
         self._numbers += 1
@@ -190,21 +190,22 @@ class Ledger:
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
-        """End an assumption whose write has an outcome: the status of `claim` is the truth now."""
+        """End an assumption whose write has an outcome, and take in the resulting claim."""
         self._drop(assumption)
         self._observe(claim)
         self._recount(assumption.key)
 
     def forget(self, assumption: Assumption) -> None:
-        """End an assumption whose write will never be done; do nothing if it has ended."""
+        """End an assumption whose write will not happen; do nothing if it has ended."""
         self._drop(assumption)
         self._recount(assumption.key)
 
     @contextmanager
     def without(self, *keys: tuple[str, str]) -> Iterator[None]:
-        """Free all that claims hold or assume, for planning as if they held nothing.
+        """Free everything that claims hold, to plan as if they held nothing.
 
-        Nothing else may be done inside, so afterwards nothing has changed and no change is noted.
+        The caller must change nothing inside. Afterwards the state is as before, and no change is
+        noted.
         """
         holding = {
             place: (record, record.held)
@@ -226,18 +227,18 @@ class Ledger:
     # Views.
 
     def budget(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """Return what the namespace's quotas leave a pod, or a claim without one (None)."""
+        """Return the amounts that quotas leave to a pod of the namespace; None: no pod."""
         return self._quotas.left(namespace, scopes)
 
     def budget_of(self, key: tuple[str, str]) -> Budget:
-        """Return what quotas leave the pod for which a claim is held."""
+        """Return the amounts that quotas leave to the pod that a claim is held for."""
         record = self._records.get(ClaimKey(*key))
         return self._quotas.left(key[0], None if record is None else record.scopes)
 
     def exceeded_quotas(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return the limits that a claim exceeds that quotas refuse, each in words."""
+        """Return the limits that a claim refused by quota exceeds, each as text."""
         return self._quotas.exceeded(namespace, demand, scopes)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
@@ -250,23 +251,23 @@ class Ledger:
         return tuple(sorted(self._table.nodes()))
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """Return the device objects of a node, by name, also those that are no devices yet."""
+        """Return all device objects of a node by name, including those without a UUID."""
         return self._table.devices(node)
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """Return True for a new device of a node that has as many as are taken in."""
+        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE`."""
         return self._table.is_one_too_many(device)
 
     def node_of(self, device: str) -> str | None:
-        """Return the node of a device object, or None if that is not known."""
+        """Return the node of a device object, or None if the object is unknown."""
         return self._table.node_of(device)
 
     def duplicates(self) -> frozenset[str]:
-        """Return the device objects whose UUID another had first; nothing is placed on them."""
+        """Return the device objects whose UUID another object had first. They get no claims."""
         return self._table.duplicates()
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """Return the device object that stands for a device; there may be several of it.
+        """Return the device object that represents a device, of which there may be several.
 
         Raises:
             KeyError: There is none.
@@ -274,24 +275,24 @@ class Ledger:
         return self._table.first_of(uuid)
 
     def touch(self, node: str) -> None:
-        """Note that there may be room on a node for reasons that the ledger does not know."""
+        """Note that a node may have more room for a reason that the ledger cannot see."""
         self._table.freed.touch(node)
 
     def budget_version(self, namespace: str) -> int:
-        """Return a number that grows whenever the namespace may take more than before."""
+        """Return a number that grows whenever quotas may leave the namespace more than before."""
         return self._quotas.version(namespace)
 
     @property
     def cursors(self) -> tuple[int, int]:
-        """The positions that `changed_since` and `freed_since` have come to."""
+        """The current cursors of `changed_since` and `freed_since`."""
         return self._table.changes.cursor, self._table.freed.cursor
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
-        """Return the new cursor and the nodes touched since the old one (0 at first)."""
+        """Return a new cursor and the nodes changed since the old one (0 at first)."""
         return self._table.changes.since(cursor, self._table.nodes())
 
     def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
-        """Return as `changed_since` does, but only nodes that may serve more than before."""
+        """Do the same as `changed_since` for nodes that may serve more than before."""
         return self._table.freed.since(cursor, self._table.nodes())
 
     # Records.
@@ -304,7 +305,8 @@ class Ledger:
         if record is None:
             return
         owned = any(owner.kind == "Pod" for owner in metadata.owner_references)
-        if is_new and not owned and self.columns.mix.wants_next():  # else it counts with its pod
+        # A pod's claim counts with its pod.
+        if is_new and not owned and self.columns.mix.wants_next():
             self.columns.mix.observe(Demand.of(claim.spec, self._config))
         record.observed = shares_of(claim.spec, claim.status.allocation)
         self._hold(key, record)
@@ -315,13 +317,13 @@ class Ledger:
             record.assumed.pop(assumption.number, None)
 
     def _recount(self, key: ClaimKey) -> None:
-        """Hold what may be true of a claim now, if there is still anything of it."""
+        """Compute anew what a claim holds, if it is still known."""
         record = self._records.get(key)
         if record is not None:
             self._hold(key, record)
 
     def _hold(self, key: ClaimKey, record: ClaimRecord) -> None:
-        """Hold the most of what may be true of a claim; forget one of which nothing may be."""
+        """Hold the most that may be true of a claim; drop one that is gone, with no assumption."""
         held = record.observed
         if record.assumed:
             held = peak_of((record.observed, *record.assumed.values()))

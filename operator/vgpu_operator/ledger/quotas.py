@@ -1,10 +1,10 @@
-"""Quotas: what namespaces may hold of all devices together, and what they hold.
+"""Quotas: the limits of namespaces on devices, memory and compute, and the use by their claims.
 
-A ResourceQuota limits the number of devices, their memory and their compute, by `requests.` or
-`limits.` and the configured resource name. Kubernetes counts the first for pods, which carry one
-device for each container of a claim whatever the claim holds, and the second for nothing; here both
-count what claims hold, those without a pod included (HAMi gives `limits.` that meaning). Of several
-limits each must be kept, so the least counts; one of 0 lets nothing through.
+A ResourceQuota limits the configured resource names, prefixed with `requests.` or `limits.`.
+Kubernetes counts the former for pods, which request one device for each container of a claim
+whatever the claim holds, and the latter for nothing. Here both count what claims hold, including
+claims without a pod (HAMi gives `limits.` that meaning). All limits apply, so the lowest decides;
+a limit of 0 lets nothing through.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _QuotaUse:
     devices: int = 0
 
     def add(self, shares: ClaimShares, times: int = 1) -> None:
-        """Count what a claim holds; with -1 count it no longer."""
+        """Add what a claim holds, or subtract it if `times` is -1."""
         self.devices += times * shares.device_count
         for share in shares.devices.values():
             self.memory_mib += times * share.use.memory_mib
             self.cores += times * share.use.cores
 
     def plus(self, other: _QuotaUse) -> _QuotaUse:
-        """Return both together."""
+        """Return the sum."""
         return _QuotaUse(
             self.memory_mib + other.memory_mib,
             self.cores + other.cores,
@@ -52,9 +52,9 @@ class _Limit:
     """One entry of a quota.
 
     Attributes:
-        resource: As the quota spells it.
-        amount: What of: a field of `_QuotaUse`.
-        hard: In MiB, percent of compute, or devices.
+        resource: The resource as the quota spells it.
+        amount: The name of the field of `_QuotaUse` that it limits.
+        hard: The limit in MiB, percent of compute or devices.
     """
 
     resource: str
@@ -64,7 +64,7 @@ class _Limit:
 
 @dataclass(slots=True)
 class _Quota:
-    """A quota that limits devices: whom it counts, and what these hold."""
+    """A quota that limits devices: its scopes, its limits, and the use of the claims it counts."""
 
     spec: ResourceQuotaSpec
     limits: tuple[_Limit, ...]
@@ -72,10 +72,9 @@ class _Quota:
 
 
 class Quotas:
-    """Limits by quota object, and use by namespace.
+    """The quotas and the use of all namespaces.
 
-    What a claim holds counts by the scopes that its pod is in: a quota with scopes counts the pods
-    that these match, and no claim without a pod.
+    A quota with scopes counts only claims whose pod matches them, and no claim without a pod.
 
     Args:
         config: The names of the resources.
@@ -83,10 +82,10 @@ class Quotas:
 
     def __init__(self, *, config: ClusterConfig) -> None:
         self._nvidia = config.nvidia
-        self._quotas: dict[str, dict[str, _Quota]] = {}  # namespace → name → one with limits
+        self._quotas: dict[str, dict[str, _Quota]] = {}  # namespace → name → a quota of devices
         self._versions: dict[tuple[str, str], int] = {}
         self._held: dict[str, dict[PodScopes | None, _QuotaUse]] = {}  # by namespace
-        self._grown: dict[str, int] = {}  # namespace → how often it could take more
+        self._grown: dict[str, int] = {}  # namespace → number of times more became free
 
     def apply(self, quota: ResourceQuota) -> None:
         """Take in a version of a quota."""
@@ -142,13 +141,13 @@ class Quotas:
             use.add(after)
 
     def left(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """Return what a pod of the namespace, or a claim without a pod, may still take.
+        """Return the amounts that a pod, or a claim without a pod, may still take.
 
-        Below 0 where more is held than may be.
+        An amount is negative if more is held than the quota allows.
 
         Args:
-            namespace: Whose.
-            scopes: What quotas ask about the pod; None: there is no pod.
+            namespace: The namespace.
+            scopes: The properties of the pod that scopes are about; None if there is no pod.
         """
         quotas = self._quotas.get(namespace)
         if quotas is None:
@@ -164,23 +163,23 @@ class Quotas:
     def exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return the limits that a claim exceeds that quotas refuse, in Kubernetes' words.
+        """Return the limits that a claim refused by quota exceeds, in Kubernetes' format.
 
-        What a percentage of a device is depends on the device, and so does a device as a whole:
-        such a request may exceed any limit of memory, and how much it asks for is not known.
+        The memory of a request for a whole device, or a percentage of one, depends on the device.
+        Such a request may exceed any limit of memory, so all are listed, without an amount.
         """
         return [line for line, _ in self._exceeded(namespace, demand, scopes)]
 
     def surely_exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return those of `exceeded` that the claim exceeds whatever devices it gets."""
+        """Return the limits that a claim exceeds whatever devices it gets, as `exceeded` does."""
         return [line for line, is_sure in self._exceeded(namespace, demand, scopes) if is_sure]
 
     def _exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each limit in words, with True if it is exceeded on any device."""
+        """Yield each exceeded limit as text, and True if it is exceeded whatever the devices."""
         requested = {
             "devices": together(demand, lambda _: 1),
             "memory_mib": _memory_of(demand),
@@ -198,7 +197,7 @@ class Quotas:
                     yield line, more is not None
 
     def may_take_more(self, namespace: str) -> None:
-        """Note that something has become free that the namespace held."""
+        """Note that capacity which the namespace held has become free."""
         if namespace in self._quotas:
             self._count(namespace)
 
@@ -219,7 +218,7 @@ class Quotas:
                     yield _Limit(f"{prefix}.{name}", amount, int(_number(written) * factor))
 
     def _mib_of(self, written: str | int) -> Fraction:
-        """Return how many MiB one unit of a written amount of memory is."""
+        """Return the MiB of one unit of a quantity of memory."""
         if quantity.has_binary_suffix(written):
             return Fraction(1, quantity.MIB)
         return Fraction(self._nvidia.memory_factor)
@@ -234,7 +233,7 @@ def _memory_of(demand: Demand) -> int | None:
 
 
 def _number(text: str | int) -> Fraction:
-    """Return the number; 0 for what cannot be read, so that nothing gets through."""
+    """Return the number, or 0 if it cannot be read, so that nothing gets through."""
     try:
         return quantity.parse(text)
     except QuantityError:

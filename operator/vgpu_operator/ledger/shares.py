@@ -1,12 +1,12 @@
-"""What claims hold of which devices: read from a status, from a plan, or from a ruin of one.
+"""The shares of devices that claims hold, read from allocations, even unreadable ones.
 
-A claim has several possible truths at once: what was observed, and each write whose outcome is not
-known yet. It holds the greatest of them on each device, so whichever comes true fits.
+Several states of a claim may be true at once: the observed one, and that of each write whose
+outcome is unknown. The claim holds the greatest share of each device among them, so that whichever
+turns out to be true fits.
 
-`ClaimRecords` keeps which version of which claim is known. A claim is replaced by newer versions of
-itself only (by resourceVersion), an object of the same name is another claim, and one that is gone
-stays gone whatever still comes of it: the answer to a write may arrive after the claim's removal
-was seen.
+`ClaimRecords` keeps the known version of each claim. Only a newer version of the same object
+replaces it (by resourceVersion and UID). A deleted claim stays deleted, because the answer to a
+write may arrive after the deletion was observed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_operator.vendors.neighbours import marks_of
 
 
 class ClaimKey(NamedTuple):
-    """Namespace and name of a claim, known before it exists; equal to the plain tuple."""
+    """The namespace and name of a claim that may not exist yet. Equal to the plain tuple."""
 
     namespace: str
     name: str
@@ -34,16 +34,16 @@ class ClaimKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What is held of one device.
+    """A claim's share of one device.
 
     Attributes:
-        use: Memory, compute and slots, at the claim's worst moment.
-        alone: A request has all cores, so no other claim gets compute, however cores are scaled.
-        full: The amount is unknown, so all of it.
-        slices: Slices of a device in MIG mode that its instances lie on, one bit each.
-        uncut: A part of it is no instance, or one whose place is unknown.
-        marks: Cores of it that are given by their numbers, one bit each; or what its requests are
-            to others on it (`vendors.neighbours`).
+        use: The peak of its memory, compute and slots.
+        alone: True if a request has all compute, so that no other claim gets any even if the
+            device's compute is scaled above 100 %.
+        full: True if the amount is unknown and the device counts as full.
+        slices: The MIG slices that its instances occupy, one bit each.
+        uncut: True if it has a part that is no MIG instance, or an instance at an unknown place.
+        marks: Its cores by number, one bit each, or its marks for others (`vendors.neighbours`).
     """
 
     use: Use = field(default_factory=Use)
@@ -54,7 +54,7 @@ class DeviceShare:
     marks: int = 0
 
     def peak(self, other: DeviceShare) -> DeviceShare:
-        """Return the greater of each."""
+        """Return the greater of each field."""
         return DeviceShare(
             self.use.peak(other.use),
             self.alone or other.alone,
@@ -65,19 +65,16 @@ class DeviceShare:
         )
 
     def contradicts(self, *, in_mig_mode: bool) -> bool:
-        """Return True if it is impossible on a device that is in MIG mode, or is not.
-
-        Then the use of the device is unknown.
-        """
+        """Return True if the share does not match the device's mode, so its use is unknown."""
         return self.uncut if in_mig_mode else self.slices != 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimShares:
-    """What is held of each device (by UUID), and nodes of which everything is held.
+    """A claim's shares of devices by UUID, and the nodes it counts as filling.
 
-    `device_count` is how many devices it counts for in a quota, as `placement.bounds.DeviceCount`
-    counts those of a plan.
+    `device_count` is the number of devices it counts for in a quota, computed as
+    `placement.constraints.DeviceCount` does for a plan.
     """
 
     devices: Mapping[str, DeviceShare] = field(default_factory=dict)
@@ -89,7 +86,7 @@ NOTHING = ClaimShares()
 
 
 def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
-    """Return what an allocation made for `spec` holds; a device without a UUID fills its node."""
+    """Return the shares of an allocation made for `spec`; a device without UUID fills its node."""
     if allocation is None:
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
@@ -121,7 +118,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
 
 
 def _marks_by_device(spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, int]:
-    """Return the bits of a device's numbered parts, and of what its requests say of neighbours."""
+    """Return the bits of a device's numbered cores and of its requests' marks."""
     by_request = {
         request.name: found
         for request in spec.requests
@@ -139,7 +136,7 @@ def _marks_by_device(spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, i
 def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
     """Return how many devices the allocation counts for in a quota.
 
-    Devices of an unknown request count beside all others: never less than the truth.
+    Devices of an unknown request are added to the rest, so the count is never too low.
     """
     if all(request.phase == "App" for request in spec.requests):
         return len(allocation.devices)
@@ -149,9 +146,10 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
 
 
 def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
-    """Return what a claim holds that cannot be read: every device it names, to the full.
+    """Return the shares of a claim that cannot be read: it fills every device that it names.
 
-    Where a device's name is lost too, all devices of its node, and what was `known` of it before.
+    If a device's name cannot be read either, the claim fills its node, and the devices `known`
+    before.
     """
     status = raw.get("status")
     allocation = status.get("allocation") if isinstance(status, Mapping) else status
@@ -170,7 +168,7 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
 
 
 def peak_of(possible: Iterable[ClaimShares]) -> ClaimShares:
-    """Return the greatest of several possible truths, device by device."""
+    """Return the greatest shares of several possible states, device by device."""
     devices: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
     count = 0
@@ -200,15 +198,15 @@ _TOMBSTONES_KEPT = 10_000
 
 @dataclass(slots=True)
 class ClaimRecord:
-    """One claim: what was observed of it, what is assumed, and what it therefore holds.
+    """The observed and the assumed shares of a claim, and those it therefore holds.
 
     Attributes:
-        uid: Of the object that was observed; empty: none was, or it is gone.
+        uid: The UID of the observed object; empty if there is none, or it is gone.
         version: Its newest resourceVersion.
-        observed: What it holds by what was observed.
-        assumed: What it holds by each assumption, by the assumption's number.
-        held: What is held for it.
-        scopes: What quotas ask about the pod for which it is held; None: it is for none.
+        observed: The shares of the observed allocation.
+        assumed: The shares of each assumption, by the assumption's number.
+        held: The shares that count.
+        scopes: The quota scopes of the pod that it is held for; None if there is no pod.
     """
 
     uid: str = ""
@@ -220,11 +218,11 @@ class ClaimRecord:
 
 
 class ClaimRecords:
-    """All claims, by place."""
+    """The records of all claims, by namespace and name."""
 
     def __init__(self) -> None:
         self._records: dict[ClaimKey, ClaimRecord] = {}
-        self._keys: dict[str, ClaimKey] = {}  # claim UID → place
+        self._keys: dict[str, ClaimKey] = {}  # claim UID → namespace and name
         self._tombstones: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
 
     def get(self, key: ClaimKey) -> ClaimRecord | None:
@@ -232,11 +230,11 @@ class ClaimRecords:
         return self._records.get(key)
 
     def at(self, key: ClaimKey) -> ClaimRecord:
-        """Return the claim's record; make it if there is none."""
+        """Return the claim's record, a new one if there is none."""
         return self._records.setdefault(key, ClaimRecord())
 
     def drop(self, key: ClaimKey) -> None:
-        """Forget a claim that is gone and for which nothing is assumed."""
+        """Forget a claim that is gone and has no assumptions."""
         del self._records[key]
 
     def knows(self, uid: str) -> bool:
@@ -244,7 +242,7 @@ class ClaimRecords:
         return uid in self._keys
 
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
-        """Return the claim's record for a new version; None if the version is no news."""
+        """Return the claim's record, updated to a new version, or None if the version is old."""
         if uid in self._tombstones:
             return None
         record = self.at(key)
