@@ -1,7 +1,7 @@
-"""A claim's request with every default filled in: the input of a decision.
+"""The requests of a claim with all defaults filled in, as the input of a decision.
 
-Claims, HAMi's resources and every other dialect are turned into a `Demand`, so that placement knows
-a single language and equal requests are equal values. A `Demand` is hashable: it is the key of a
+Claims, HAMi's resources and all other dialects are converted to a `Demand`, so that placement deals
+with one form and equal requests are equal values. A `Demand` is hashable, since it is the key of a
 request class.
 """
 
@@ -19,21 +19,21 @@ from vgpu_api.vendors.model import ChoiceRule, NodeRule
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, marks_of
 
 ALL_CORES = 100
-"""A request for this percentage of compute wants exclusive use of the device."""
+"""The percentage of compute that requests exclusive use of a device."""
 WHOLE_MEMORY = 100
-"""The percentage of memory that means whole devices."""
+"""The percentage of memory that requests whole devices."""
 LEAST_MEMORY_MIB = 1
-"""The least memory in a request for a MIG profile or part; the real amount is its own."""
+"""The memory in a request for a MIG profile or a part, which has an amount of its own."""
 
 
 class PartDemand(NamedTuple):
     """The requested part of a device, for nodes that register the parts of their devices.
 
     Attributes:
-        size: The size of the part; 0: the smallest that meets the rest of the request.
+        size: The size of the part; 0 for the smallest that meets the rest of the request.
         memory: Its least memory, in GiB or, if that would be far too much, in MiB
-            (`vendors.parts.mib_of`); 0: as the request has it.
-        name: The part that this means on a node; empty if not known yet.
+            (`vendors.parts.mib_of`); 0 for the memory of the request.
+        name: The part that was found on a node; empty before that.
     """
 
     size: int = 0
@@ -46,27 +46,27 @@ class RequestDemand:
     """One container's request, for each of `count` distinct devices.
 
     Attributes:
-        memory_mib: MiB per device, or None if `memory_percent` is set. 0: it takes a slot and no
-            memory, as the vendor's table says.
+        memory_mib: The MiB per device, or None if `memory_percent` is set. 0 means that the
+            request takes a slot and no memory, as the vendor's table says.
         memory_percent: 1 to 100 percent of each device's memory, or None if `memory_mib` is set.
-        cores: Percent of a device's compute. 0 reserves nothing, 100 wants exclusive use.
-        models: Lower-case parts of model names; likewise `exclude_models`.
-        cpu_milli: The milli-CPU that the whole pod asks of its node, if the policy Fragmentation
-            needs it, else 0.
-        choice: The table's rule for which of several devices go together (`vendors.choices`).
-        group_mutex: With the policy Mutex, no device that is linked to one in use.
-        one_device: All containers of a pod that ask for such devices get the same one.
-        one_size: No device with parts of another size.
-        numbered_cores: The number of cores, identified by their numbers, that it gets per device.
-        mig_profile: The only MIG profile that serves, or `any`. The amounts are then the least
-            possible and stand for those of the instance.
-        neighbours: Its relation to others on its device (`vendors.neighbours`); 0: none matters.
+        cores: The percent of a device's compute. 0 reserves nothing, 100 requests exclusive use.
+        models: Lower-case substrings of model names; likewise `exclude_models`.
+        cpu_milli: The milli-CPU that the whole pod requests, if the policy Fragmentation needs it,
+            else 0.
+        choice: The vendor's rule that chooses which devices go together (`vendors.choices`).
+        group_mutex: With the policy Mutex, exclude devices that are linked to one in use.
+        one_device: All containers of a pod that request this vendor's devices get the same one.
+        one_size: Exclude devices with parts of another size.
+        numbered_cores: The number of cores per device, if cores are allocated by number.
+        mig_profile: The only MIG profile that serves, or `any`. The amounts of the request are
+            then the least possible, and those of the instance count.
+        neighbours: Its marks for others on its device (`vendors.neighbours`); 0 if none matters.
         links_first: Choose the node where the fewest links are cut.
-        part: The part asked for. On a node the amounts become those of the part
-            (`placement.parts`).
+        part: The requested part. On a node the amounts become those of the part
+            (`placement.part_requests`).
         is_marked: True if it has numbered cores, neighbours or a part.
         least_cores: The compute that a device must have free: 1 if the request reserves none, so
-            that it gets some; 0 for an Online pod, which the plugin lets go before all others.
+            that it gets some; 0 for an Online pod, which the plugin runs before all others.
     """
 
     name: str
@@ -109,14 +109,14 @@ class RequestDemand:
 
     @property
     def least_mib(self) -> int:
-        """The least memory that a device must give; a share that rounds down to none is refused."""
+        """The least memory of the request on a device; a percentage that rounds to 0 is refused."""
         return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:
-        """Return the MiB that this request takes of a device with `total_mib` of memory.
+        """Return the MiB that the request takes of a device with `total_mib` of memory.
 
-        A request of mode Exclusive gets the device without limits, so all of its memory is charged;
-        the requested memory is then the least that the device must have.
+        In mode Exclusive there are no limits on the device, so all of its memory is charged, and
+        the requested memory is the least that the device must have.
         """
         if self.mode == "Exclusive":
             return max(total_mib, self.memory_mib or 0)
@@ -127,16 +127,16 @@ class RequestDemand:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All requests of a claim, decided together on one node, with the rules for choosing.
+    """All requests of a claim, which are decided together, with the policies that apply.
 
     Attributes:
         node_policy: The claim's policy, or (`node_may_choose`) the configuration's, which a node's
             own policy overrides.
         device_policies: The claim's policies; if empty, the node's own policy applies, else the
             configuration's.
-        by_labels: A node's own policies are those in its labels.
+        by_labels: Use the policies in a node's labels instead of those in its annotations.
         weights: The weights of slots, cores and memory in a device's score.
-        node_rule: The table's rule that ranks nodes before their use does
+        node_rule: The vendor's rule that ranks nodes before their use does
             (`vendors.node_ranking`).
     """
 
@@ -172,7 +172,7 @@ class Demand:
         Args:
             spec: The claim's spec.
             config: The defaults.
-            cpu_milli: The milli-CPU that its pod asks of a node, if there is a pod. Kept only where
+            cpu_milli: The milli-CPU that its pod requests, if there is a pod. It is kept only where
                 it makes a difference, so that demands that are decided alike are equal.
             by_labels: Its pod uses ACK's names (`dialects.follows_labels`): the preferred devices
                 are named in the labels of each node.
@@ -202,7 +202,7 @@ _COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare
 
 
 def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
-    """Compute the hash once: demands are the keys of all caches for a request class."""
+    """Return the hash, which is stored because demands are the keys of many caches."""
     return hash(tuple([getattr(value, name) for name in compared]))
 
 
@@ -246,7 +246,7 @@ def _part(request: VGPURequest) -> PartDemand:
 
 
 def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None:
-    """Return the table's rule; with neighbours, only for devices of which it takes all compute."""
+    """Return the vendor's rule; with neighbours, only if the request takes all compute."""
     if not neighbours:
         return kind.choice
     if neighbours & ONLINE:
@@ -269,7 +269,7 @@ def _numbered_cores(kind: Kind, percent: int) -> int:
 
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
-    """Return (MiB, percent), one of them None: the size, else the percentage, else the default."""
+    """Return (MiB, percent), one of them None: the size, the percentage, or the default."""
     if _names_no_amount(request):
         return LEAST_MEMORY_MIB, None
     memory_mib = request.memory_mib
@@ -294,7 +294,7 @@ def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
 
 
 def _names_no_amount(request: VGPURequest) -> bool:
-    """Return True if it sets no memory: its instance or part has a fixed amount."""
+    """Return True if the request needs no memory, since its instance or part has a fixed amount."""
     return request.mig_profile is not None or bool(request.part_size or request.part_memory)
 
 

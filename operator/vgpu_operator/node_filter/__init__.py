@@ -1,18 +1,18 @@
-"""Which nodes a pod may use, its devices apart: what kube-scheduler checks, checked here.
+"""Filter the nodes that a pod may use by everything but devices, as kube-scheduler does.
 
-kube-scheduler judges before it asks an extender. Its rules are applied here where its answer is not
-known yet: taints, selectors and node affinity for every tentative place, so that the pod can go
-there; in mode Gate also resources, host ports, pod affinity, topology spread and volumes, because a
-pod's node is decided before kube-scheduler sees the pod.
+kube-scheduler applies its filters before it calls an extender. They are repeated here where their
+result is not known yet: taints, selectors and node affinity for every reservation, so that the pod
+can go to the reserved node; in mode Gate also resources, host ports, pod affinity, topology spread
+and volumes, because a pod's node is decided before kube-scheduler sees the pod.
 
-| Module | What it judges, in kube-scheduler's words |
+| Module | The plugins of kube-scheduler that it corresponds to |
 |---|---|
 | `host_filters` | all of them together |
-| `node_rules` | NodeAffinity, TaintToleration, NodeUnschedulable; it also keeps what CPU is free |
+| `node_rules` | NodeAffinity, TaintToleration, NodeUnschedulable; it also counts free CPU |
 | `pod_affinity` | InterPodAffinity, PodTopologySpread |
 | `resources_fit` | NodeResourcesFit, NodePorts |
 | `volume_binding` | VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits |
-| `storage_objects` | the volumes, claims and classes that `volume_binding` looks at |
+| `storage_objects` | the volumes, claims and classes that `volume_binding` needs |
 """
 
 from vgpu_operator.node_filter.node_rules import NodeFilters, NodeRules

@@ -1,4 +1,4 @@
-"""All filters of nodes together: what a pod may use, its devices apart."""
+"""All node filters together."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vgpu_operator.placement.constraints import ALL, NodeFilter
 
 
 class HostFilters:
-    """Which nodes take a pod.
+    """The filters of nodes by everything but devices.
 
     Args:
-        columns: Gives nodes their numbers, and takes what CPU they have free.
-        is_exact: True where no Filter follows, as in mode Gate: then resources, host ports, other
-            pods and volumes count, too.
+        columns: The numbers of nodes; their free CPU is written there.
+        is_exact: True if kube-scheduler filters no more afterwards, as in mode Gate. Then
+            resources, host ports, other pods and volumes count too.
 
     Attributes:
-        hosts: What is free of the nodes' CPU; fed with pods.
+        hosts: The free CPU of nodes.
         rules: Taints, selectors and affinity.
-        room: What is free on nodes besides devices; fed with pods. None where that does not count.
-        volumes: Where pods' volumes are or can be; fed with pods and with volumes.
+        room: The free resources of nodes and their host ports, or None if they do not count.
+        volumes: The volumes of pods and the nodes that reach them.
     """
 
     def __init__(self, columns: Columns, *, is_exact: bool) -> None:
@@ -38,7 +38,7 @@ class HostFilters:
         self._peers = Peers(columns, self.rules.domains)
 
     def apply_node(self, node: Node) -> bool:
-        """Take a version of a node; True if it may take pods that it did not take before."""
+        """Take in a version of a node; return True if it may take pods it did not take before."""
         self.hosts.apply_node(node)
         has_more = self.room is not None and self.room.apply_node(node)
         number = self._columns.node_id(node.metadata.name)
@@ -53,10 +53,10 @@ class HostFilters:
             self.room.remove_node(name)
 
     def expect_pod(self, pod: Pod, node: str) -> str:
-        """Count what a pod takes of a node, once it is there or is to come.
+        """Count a pod on a node that it is on or will be on.
 
         Returns:
-            The node that has more room than before; empty: none.
+            The node that has more room than before, or an empty string.
         """
         if self.room is None:
             return ""
@@ -66,7 +66,7 @@ class HostFilters:
         return grown
 
     def forget_pod(self, uid: str) -> str:
-        """Count nothing for a pod any more; return as `expect_pod` does."""
+        """Stop counting a pod; return the same as `expect_pod`."""
         if self.room is None:
             return ""
         grown = self.room.remove(uid)
@@ -75,7 +75,7 @@ class HostFilters:
         return grown
 
     def of(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
-        """Return the nodes that a pod may use; with its demand, only those with room for it."""
+        """Return the nodes that a pod may use; if its demand is given, only those with room."""
         found = self.rules.of(rules)
         if host_demand is None or self.room is None:
             return found
@@ -91,7 +91,7 @@ class HostFilters:
     def why_not_on(
         self, number: int, rules: NodeRules, host_demand: HostDemand, uid: str
     ) -> Reason | None:
-        """Return what keeps a pod from a node; the pod may be counted there already."""
+        """Return why a pod cannot use a node, or None. The pod may be counted there already."""
         found = self.rules.of(rules)
         if self.room is not None:
             room = ALL if self.room.has(uid, host_demand, number) else 0

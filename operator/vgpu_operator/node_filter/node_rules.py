@@ -1,15 +1,16 @@
-"""What pods ask of nodes besides devices: taints, selectors and affinity; and free CPU.
+"""Filter nodes by taints, selectors and node affinity, and count their free CPU.
 
-A soft look: kube-scheduler judges. It keeps a tentative place from being taken where the pod cannot
-go, and it is all that is known of nodes where no Filter is asked. Sources: Kubernetes, Assigning
-Pods to Nodes, and Taints and Tolerations.
+kube-scheduler decides in the end. These filters keep a pod from reserving a node it cannot use, and
+are all that is known of nodes when Filter is not called. Sources: Kubernetes, Assigning Pods to
+Nodes, and Taints and Tolerations.
 
-Every label and every set of taints that some node has is an integer with a bit for each node, so a
-filter is a few operations on such integers. Nothing is kept of a pod; of its rules the last ones
-used are, with the version of the nodes that they were made for.
+Each label and each set of taints is an integer with a bit for each node that has it, so a filter is
+a few operations on such integers. Pods are not kept. Filters are cached by the pod's rules, with
+the version of the nodes that they were computed for.
 
-Free CPU is allocatable, less what pods ask for that are there or to come: a pod with a reservation
-counts before it is bound, or the fragmentation policy would send a burst of pods to one node.
+Free CPU is allocatable CPU less the requests of pods on the node or expected there. A pod with a
+reservation counts before it is bound, or the fragmentation policy would send a burst of pods to one
+node.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 FILTERS_KEPT = 4_096
 REQUIREMENTS_READ = 256
-"""Of an affinity with more requirements nothing is read: each may look at every node, and
-kube-scheduler, which has the last word, stops at the first term that holds."""
+"""The most requirements of an affinity that is read. A longer one is ignored, since each
+requirement may cost a look at every node; kube-scheduler checks it anyway."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-"""Of a taint or a toleration, which Kubernetes compares only if it is written so."""
+"""The only form in which Kubernetes compares the numbers of taints and tolerations."""
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 
@@ -43,12 +44,12 @@ _OF_READINESS = frozenset({_NOT_READY.key, "node.kubernetes.io/unreachable"})
 _AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 _VALUES = {"In": (1, 1 << 20), "NotIn": (1, 1 << 20), "Exists": (0, 0), "DoesNotExist": (0, 0),
            "Gt": (1, 1), "Lt": (1, 1)}  # fmt: skip
-"""By operator: how many values it takes, at least and at most."""
+"""By operator, the least and the most number of values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of an affinity: `key operator values`; `of_name`: about the node's name."""
+    """A requirement `key operator values`, about the node's name if `of_name` is set."""
 
     key: str
     operator: str
@@ -58,13 +59,13 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """A pod's rules about nodes; equal for pods that may use the same ones.
+    """A pod's rules about nodes. They are equal for pods that may use the same nodes.
 
     Attributes:
-        selector: Labels that a node must wear.
-        terms: Any of them must hold, each with all its requirements; None: no affinity.
-        tolerations: (key, operator, value, effect) of each.
-        kinds: What a node that wears ACK's label must be (`dialects.ack.node_kinds`); None: any.
+        selector: The labels that a node must have.
+        terms: A node must match all requirements of one of them. None: no affinity.
+        tolerations: The (key, operator, value, effect) of each toleration.
+        kinds: The allowed values of ACK's label on a node (`dialects.ack.node_kinds`); None: any.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -74,7 +75,7 @@ class NodeRules:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # Computed once: rules are part of the key of a waiting class, several times a look at one.
+        # Computed once, since rules are part of a waiting class's key, which is hashed often.
         value = hash((self.selector, self.terms, self.tolerations, self.kinds))
         object.__setattr__(self, "_hash", value)
 
@@ -86,7 +87,7 @@ class NodeRules:
         """Read the rules of a pod.
 
         Raises:
-            BadInput: its affinity has an operator or values that Kubernetes refuses.
+            BadInput: The affinity has an operator or values that Kubernetes rejects.
         """
         spec = pod.spec
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
@@ -107,14 +108,14 @@ class NodeRules:
 
 
 class NodeFilters:
-    """Filters of nodes by the rules of pods. Nodes have the numbers that `Columns` gives them."""
+    """Filters of nodes by the rules of pods. Nodes have their numbers in `Columns`."""
 
     def __init__(self) -> None:
         self._known: dict[int, Node] = {}
         self._labels: dict[str, dict[str, int]] = {}  # key → value → nodes
         self._names: dict[str, int] = {}
-        self._taints: dict[tuple[Taint, ...], int] = {}  # the hard ones → nodes
-        self._closed: dict[tuple[Taint, ...], int] = {}  # those that stand for a closed node
+        self._taints: dict[tuple[Taint, ...], int] = {}  # NoSchedule and NoExecute taints → nodes
+        self._closed: dict[tuple[Taint, ...], int] = {}  # taints of nodes that take no pods → nodes
         self._version = 0
         self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
 
@@ -130,13 +131,13 @@ class NodeFilters:
         return True
 
     def remove(self, number: int) -> None:
-        """Forget a node; nothing happens if it is not known."""
+        """Forget a node, if it is known."""
         known = self._known.pop(number, None)
         if known is not None:
             self._index(number, known, add=False)
 
     def of(self, rules: NodeRules) -> NodeFilter:
-        """Return the nodes that a pod with these rules may use, as they are now."""
+        """Return the nodes that a pod with these rules may use at present."""
         known = self._filters.get(rules)
         if known is not None and known[0] == self._version:
             return known[1]
@@ -152,7 +153,7 @@ class NodeFilters:
         return made
 
     def _tolerated(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
-        """Return the bits of the closed nodes that are open to a pod with these tolerations."""
+        """Return the bits of the nodes that take no pods except ones with these tolerations."""
         return any_of(self._closed.values()) & ~_not_tolerated(self._closed, tolerations)
 
     def domains(self, key: str) -> Mapping[str, int]:
@@ -160,7 +161,7 @@ class NodeFilters:
         return self._labels.get(key, {})
 
     def by_terms(self, terms: Iterable[tuple[Requirement, ...]]) -> int:
-        """Return the bits of the nodes for which a term holds."""
+        """Return the bits of the nodes that match one of the terms."""
         nodes = 0
         for term in terms:
             of_term = ALL if term else 0  # an empty term matches no node
@@ -170,12 +171,12 @@ class NodeFilters:
         return nodes
 
     def named(self, name: str) -> int:
-        """Return the bit of a node; 0 if it is not known."""
+        """Return the bit of a node, or 0 if the node is unknown."""
         return self._names.get(name, 0)
 
     @property
     def version(self) -> int:
-        """Grows with every change of the nodes' labels or taints."""
+        """A number that grows with every change of the nodes' labels or taints."""
         return self._version
 
     # Rules.
@@ -233,7 +234,7 @@ class NodeFilters:
 
 
 def _by_number(by_value: Mapping[str, int], requirement: Requirement) -> int:
-    """Return the bits of the nodes whose label is a number above, or below, the requirement's."""
+    """Return the bits of the nodes whose label is a number above or below the required one."""
     bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
     return any_of(
         nodes
@@ -247,11 +248,11 @@ def _rules_of(node: Node) -> tuple[object, ...]:
 
 
 def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
-    """Return the taints that keep a pod away, and those that stand for a closed node.
+    """Return the taints that keep pods away, and those that follow from a cordon or readiness.
 
-    Kubernetes' controllers write the latter a little later than what they stand for, so a closed
-    node counts as having them, and they are left out of the others: the reason is the node's state,
-    which a toleration is rarely the cure of.
+    Kubernetes' controllers add the latter a little after the node's state has changed, so a node
+    that is cordoned or not ready counts as having them. They are not among the former, because the
+    reported reason is then the node's state; a toleration is rarely the right remedy.
     """
     hard = [taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS]
     closed = [_CORDON] if node.spec.unschedulable else []
@@ -266,7 +267,7 @@ def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
 def _not_tolerated(
     index: Mapping[tuple[Taint, ...], int], tolerations: tuple[tuple[str, str, str, str], ...]
 ) -> int:
-    """Return the bits of the nodes that have a taint which no toleration is for."""
+    """Return the bits of the nodes that have a taint which is not tolerated."""
     return any_of(
         tainted
         for taints, tainted in index.items()
@@ -275,7 +276,7 @@ def _not_tolerated(
 
 
 def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
-    """Return True if a toleration is for the taint; one without a key is for every key."""
+    """Return True if a toleration matches the taint; one without a key matches all keys."""
     key, operator, value, effect = toleration
     if (effect and effect != taint.effect) or (key and key != taint.key):
         return False
@@ -288,7 +289,7 @@ def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
 
 
 def _compares(operator: str, of_taint: str, of_toleration: str) -> bool:
-    """Return True if the taint's number is above, or below, the toleration's (KEP-5471)."""
+    """Return True if the taint's number is above or below the toleration's (KEP-5471)."""
     if not (_PLAIN_INTEGER.fullmatch(of_taint) and _PLAIN_INTEGER.fullmatch(of_toleration)):
         return False
     taint, bound = int(of_taint), int(of_toleration)
@@ -301,11 +302,11 @@ def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...]
     """Read the terms of a node selector, of which one must hold.
 
     Args:
-        selector: As it is written.
-        path: Of the field, for errors.
+        selector: The selector from the object.
+        path: The path of the field, for errors.
 
     Raises:
-        BadInput: it has an operator or values that Kubernetes refuses.
+        BadInput: It has an operator or values that Kubernetes rejects.
     """
     return tuple(
         _term(f"{path}.nodeSelectorTerms[{number}]", term)
@@ -349,17 +350,17 @@ class _Share(NamedTuple):
 
 
 class Hosts:
-    """Free CPU by node, written into the columns.
+    """The free CPU of nodes, which it writes to the columns.
 
     Args:
-        columns: Where; of nodes that they know.
+        columns: The columns, with the nodes that they know.
     """
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._allocatable: dict[str, int] = {}
         self._requested: dict[str, int] = {}  # node → milli-CPU of all its pods
-        self._shares: dict[str, _Share] = {}  # pod UID → where and how much
+        self._shares: dict[str, _Share] = {}  # pod UID → its node and CPU
 
     def apply_node(self, node: Node) -> None:
         """Take in a version of a node that the columns know."""
@@ -371,12 +372,12 @@ class Hosts:
         self._write(node.metadata.name)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; its pods go one by one."""
+        """Forget a node. Its pods are removed one by one."""
         self._allocatable.pop(name, None)
         self._write(name)
 
     def apply_pod(self, pod: Pod) -> bool:
-        """Take in a version of a pod; return True if it is new on a node."""
+        """Take in a version of a pod; return True if it is new on its node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.is_terminal:
             self.remove_pod(uid)
@@ -394,7 +395,7 @@ class Hosts:
             self._add(share.node, -share.cpu_milli)
 
     def expect(self, uid: str, *, node: str, cpu_milli: int) -> None:
-        """Count a pod that is to come to a node."""
+        """Count a pod that is expected on a node."""
         self._put(uid, _Share(node, cpu_milli))
 
     def _put(self, uid: str, share: _Share) -> None:

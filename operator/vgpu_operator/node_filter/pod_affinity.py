@@ -1,8 +1,8 @@
-"""Pods' rules about other pods: affinity, anti-affinity and spread over topology domains.
+"""Filter nodes by pod affinity, anti-affinity and topology spread.
 
-Kept in mode Gate only, for every pod that is on a node or expected there. Sources: Kubernetes, the
-scheduler's plugins InterPodAffinity and PodTopologySpread. Of both only what is required is judged.
-A `namespaceSelector` that selects by labels is not: labels of namespaces are not observed.
+This is done in mode Gate only, for all pods on a node or expected there. Sources: Kubernetes, the
+scheduler's plugins InterPodAffinity and PodTopologySpread. Only required rules count, not preferred
+ones. A `namespaceSelector` with labels is ignored, because labels of namespaces are not watched.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from vgpu_operator.placement.constraints import ALL, any_of, only
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Domains: TypeAlias = Callable[[str], Mapping[str, int]]
-"""By value of a label: bits of the nodes that have it."""
+"""Returns, for a label's key, the bits of the nodes that have each value."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Lines `key operator values` that must all hold; `is_none` selects nothing."""
+    """Requirements `key operator values`, all of which must hold; `is_none` selects nothing."""
 
     lines: tuple[tuple[str, str, frozenset[str]], ...] = ()
     is_none: bool = False
 
     @classmethod
     def of(cls, written: Any) -> Selector:
-        """Read a LabelSelector; an absent one selects nothing, an empty one everything."""
+        """Read a LabelSelector. A missing one selects nothing, an empty one everything."""
         if written is None:
             return cls(is_none=True)
         lines = [
@@ -50,14 +50,14 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One line of a pod affinity: pods of namespaces (None: of all), by label, in one domain."""
+    """A term of pod affinity: pods of some namespaces (None: all), by label, in one domain."""
 
     key: str
     selector: Selector
     namespaces: frozenset[str] | None
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return True if the line is about a pod with these labels."""
+        """Return True if the term selects a pod with these labels."""
         return (self.namespaces is None or namespace in self.namespaces) and self.selector.matches(
             labels
         )
@@ -65,7 +65,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A constraint with `whenUnsatisfiable: DoNotSchedule`."""
+    """A topology spread constraint with `whenUnsatisfiable: DoNotSchedule`."""
 
     key: str
     max_skew: int
@@ -77,7 +77,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """A pod's rules about others, and theirs that may concern it."""
+    """A pod's rules about other pods, and the labels by which their rules select it."""
 
     namespace: str = ""
     labels: Labels = ()
@@ -113,18 +113,18 @@ class Peers:
     """The pods on nodes, by UID.
 
     Args:
-        columns: They number the nodes.
-        domains: The nodes by the values of a label.
+        columns: The numbers of the nodes.
+        domains: The function that returns the nodes by the values of a label.
     """
 
     def __init__(self, columns: Columns, domains: Domains) -> None:
         self._columns = columns
         self._domains = domains
         self._peers: dict[str, _Peer] = {}
-        self._with_terms: dict[str, None] = {}  # UIDs of those that keep others away
+        self._with_terms: dict[str, None] = {}  # UIDs of pods with anti-affinity
 
     def put(self, pod: Pod, node: str) -> None:
-        """Take in a pod that is on a node, or is expected there."""
+        """Take in a pod that is on a node or expected there."""
         uid, labels = pod.metadata.uid, pod.metadata.labels
         is_going, known = pod.metadata.deletion_timestamp is not None, self._peers.get(uid)
         if known is not None and (known.node, known.labels, known.is_going) == (
@@ -145,13 +145,13 @@ class Peers:
         self._with_terms.pop(uid, None)
 
     def of(self, rules: PeerRules, *, selected: int, tolerated: int, without: str = "") -> int:
-        """Return the bits of the nodes where other pods let a pod with these rules go.
+        """Return the bits of the nodes that a pod may use, given the other pods.
 
         Args:
-            rules: The pod's.
-            selected: Bits of the nodes that pass its node selector and affinity.
-            tolerated: Bits of the nodes whose taints it tolerates.
-            without: UID of a pod that does not count.
+            rules: The pod's rules.
+            selected: The bits of the nodes that match its node selector and affinity.
+            tolerated: The bits of the nodes whose taints it tolerates.
+            without: The UID of a pod that does not count.
         """
         peers = {uid: peer for uid, peer in self._peers.items() if uid != without}
         labels = dict(rules.labels)
@@ -165,7 +165,7 @@ class Peers:
     def _kept_away(
         self, rules: PeerRules, peers: Mapping[str, _Peer], labels: Mapping[str, str]
     ) -> int:
-        """Return the bits of the domains that anti-affinity, the pod's or theirs, rules out."""
+        """Return the bits of the domains excluded by the pod's anti-affinity, or by others'."""
         nodes = 0
         for peer in (peers[uid] for uid in self._with_terms if uid in peers):
             for term in peer.apart:
@@ -182,7 +182,7 @@ class Peers:
     ) -> int:
         """Return the bits of the domains with pods that match all terms.
 
-        The first pod of its kind may go wherever the keys are: nobody else could be there before.
+        The first pod that matches its own terms may go to any domain, or none could ever start.
         """
         found = [
             peer
@@ -218,7 +218,7 @@ class Peers:
             eligible &= tolerated if each.honors_taints else ALL
             there = [peer for peer in peers.values() if peer.namespace == rules.namespace]
             counts = self._counts(each, there, eligible)
-            # With too few domains the least counts as 0, so that the pods go to new ones.
+            # With fewer domains than minDomains the least count is 0, so that pods go to new ones.
             least = min(counts.values(), default=0) if len(counts) >= each.min_domains else 0
             own = int(each.selector.matches(labels))
             nodes &= any_of(
@@ -227,7 +227,7 @@ class Peers:
         return nodes
 
     def _counts(self, spread: Spread, peers: Iterable[_Peer], eligible: int) -> dict[int, int]:
-        """Return how many of the peers that a constraint selects each eligible domain has."""
+        """Count the pods that a constraint selects in each eligible domain."""
         found = [
             self._bit(peer)
             for peer in peers

@@ -1,11 +1,11 @@
-"""Room on nodes for what pods ask besides devices: kube-scheduler's own look at a node, made here.
+"""Filter nodes by free resources and host ports.
 
-kube-scheduler judges CPU, memory and the rest before it asks an extender. In mode Gate a pod's node
-is decided before kube-scheduler has seen the pod, and cannot be changed afterwards, so this look
-must be exact: resources of every name, the number of pods, host ports.
+kube-scheduler checks CPU, memory and the rest before it calls an extender. In mode Gate a pod's
+node is decided before kube-scheduler has seen the pod and cannot be changed afterwards, so the
+check must be exact: resources of every name, the number of pods, host ports.
 Source: Kubernetes, the scheduler's plugins NodeResourcesFit and NodePorts.
 
-Free amounts are arrays with a place for each node, so a look at 5,000 nodes is one comparison a
+Free amounts are arrays indexed by node, so checking 5,000 nodes is one comparison for each
 resource.
 """
 
@@ -26,19 +26,19 @@ from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.constraints import ALL, only
 
 Port = tuple[str, str, int]
-"""Protocol, address of the host, number."""
+"""(protocol, host address, number)."""
 
 _ANY_ADDRESS = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class HostDemand:
-    """What a pod asks of its node besides devices; equal for pods that fit on the same nodes.
+    """A pod's demand on its node besides devices. It is equal for pods that fit on the same nodes.
 
     Attributes:
-        amounts: By resource, in the units of `vgpu_api.host`, by name.
-        ports: Of the host.
-        peers: Its rules about other pods, and theirs about it.
+        amounts: The amount of each resource in the units of `vgpu_api.host`, sorted by name.
+        ports: The host ports.
+        peers: Its rules about other pods, and its labels.
         volumes: The PersistentVolumeClaims of its volumes.
     """
 
@@ -49,7 +49,7 @@ class HostDemand:
 
     @classmethod
     def of(cls, pod: Pod) -> HostDemand:
-        """Read what a pod asks for."""
+        """Read the demand of a pod."""
         amounts = tuple(sorted(requests_of(pod).items()))
         ports = tuple(sorted(_ports_of(pod)))
         return cls(amounts, ports, PeerRules.of(pod), volume_claims_of(pod))
@@ -63,10 +63,10 @@ class _Placed:
 
 
 class Room:
-    """What is free on each node besides devices.
+    """The free resources and the used host ports of each node.
 
     Args:
-        columns: They number the nodes.
+        columns: The numbers of the nodes.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -74,7 +74,7 @@ class Room:
         self._allocatable: dict[str, dict[str, int]] = {}
         self._requested: dict[str, Counter[str]] = {}
         self._ports: dict[str, Counter[Port]] = {}
-        self._shares: dict[str, _Placed] = {}  # pod UID → where and what
+        self._shares: dict[str, _Placed] = {}  # pod UID → its node and demand
         self._free: dict[str, npt.NDArray[np.int64]] = {}
 
     def apply_node(self, node: Node) -> bool:
@@ -86,15 +86,15 @@ class Room:
         return any(amount > before.get(resource, 0) for resource, amount in new.items())
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; its pods go one by one."""
+        """Forget a node. Its pods are removed one by one."""
         before = self._allocatable.pop(name, {})
         self._write(name, {*before, *self._requested.get(name, ())})
 
     def put(self, pod: Pod, node: str) -> str:
-        """Take in a pod that is on a node, or is to come to it.
+        """Take in a pod that is on a node or expected there.
 
         Returns:
-            The node where more is free than before; empty: none.
+            The node that has more room than before, or an empty string.
         """
         uid, version = pod.metadata.uid, (pod.metadata.generation, *sizes_of(pod))
         known = self._shares.get(uid)
@@ -106,7 +106,7 @@ class Room:
         return freed
 
     def remove(self, uid: str) -> str:
-        """Forget a pod that is gone, ended, or expected no more; return what `put` does."""
+        """Forget a pod that is gone, has ended or is no longer expected; return as `put`."""
         share = self._shares.pop(uid, None)
         if share is None:
             return ""
@@ -114,7 +114,7 @@ class Room:
         return share.node
 
     def of(self, host_demand: HostDemand) -> int:
-        """Return the bits of the nodes that have room."""
+        """Return the bits of the nodes that have room for a demand."""
         size = len(self._columns.node_name)
         fits = np.ones(size, dtype=bool)
         for resource, amount in host_demand.amounts:
@@ -127,7 +127,7 @@ class Room:
         return bits & self._without_conflict(host_demand.ports)
 
     def has(self, uid: str, host_demand: HostDemand, number: int) -> bool:
-        """Return True if a node has room for a pod beside the others there."""
+        """Return True if a node has room for a pod besides the others there."""
         known = self._shares.pop(uid, None)
         if known is not None:
             self._add(known, -1)
@@ -177,7 +177,7 @@ class Room:
 
 
 def _ports_of(pod: Pod) -> list[Port]:
-    """Return the host ports of all containers that run beside each other, sidecars too."""
+    """Return the host ports of all containers that run at the same time, sidecars included."""
     sidecars = [each for each in pod.spec.init_containers if each.is_sidecar]
     found: list[Port] = []
     for container in (*sidecars, *pod.spec.containers):
@@ -190,7 +190,7 @@ def _ports_of(pod: Pod) -> list[Port]:
 
 
 def _conflict(one: Port, other: Port) -> bool:
-    """Return True for the same port of the same address, or of any address."""
+    """Return True for the same port of the same address, or if one is of any address."""
     addresses = {one[1], other[1]}
     same_address = len(addresses) == 1 or _ANY_ADDRESS in addresses
     return one[0] == other[0] and one[2] == other[2] and same_address

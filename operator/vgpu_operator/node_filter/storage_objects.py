@@ -1,7 +1,7 @@
-"""Volumes, their claims and classes, as small as a decision about a pod's node needs them.
+"""Volumes, their claims and classes, reduced to what a decision about a pod's node needs.
 
-A cluster has many more of them than GPU pods, so what came over the wire is not kept. Annotations
-and labels are Kubernetes' own (Well-Known Labels, Annotations and Taints).
+A cluster has many more of them than GPU pods, so the full objects are not kept. Annotations and
+labels are Kubernetes' own (Well-Known Labels, Annotations and Taints).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GA_LABELS = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""By label of a zone or region in its former name: the one that took its place."""
+"""The former names of the labels for zones and regions, and the names that replaced them."""
 ZONE_LABELS = (*GA_LABELS, *GA_LABELS.values())
 _SEVERAL_ZONES = "__"
 _STORAGE = "storage"
@@ -43,11 +43,11 @@ _MIGRATED = {
     "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
     "kubernetes.io/azure-disk": "disk.csi.azure.com",
 }
-"""By the name of a plugin that was part of Kubernetes: the CSI driver that serves its volumes."""
+"""The former in-tree volume plugins, and the CSI drivers that serve their volumes now."""
 
 
 class VolumeClaimKey(NamedTuple):
-    """Namespace and name of a PersistentVolumeClaim."""
+    """The namespace and name of a PersistentVolumeClaim."""
 
     namespace: str
     name: str
@@ -55,13 +55,15 @@ class VolumeClaimKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """What an unbound claim asks of a volume; equal for claims that the same volumes serve.
+    """The request of an unbound claim. It is equal for claims that the same volumes serve.
 
     Attributes:
-        class_name: Empty: volumes without a class.
-        size: Bytes.
-        access: All of these modes.
-        selector: Of the volume's labels.
+        class_name: The StorageClass; empty for volumes without a class.
+        size: The least size in bytes.
+        access: The access modes, all of which the volume must have.
+        mode: The volume mode.
+        attributes_class: The VolumeAttributesClass; empty for none.
+        selector: The selector of the volume's labels.
     """
 
     class_name: str = ""
@@ -77,14 +79,14 @@ class VolumeClaim:
     """A PersistentVolumeClaim.
 
     Attributes:
-        controller: UID of the object that it was made for; a pod's for a generic ephemeral volume.
-        is_going: It is being deleted.
-        is_lost: Its volume is gone.
-        volume: The volume that it has, or that it names.
-        is_bound: It has that volume.
-        selected_node: Where its volume is being made; empty: nowhere yet.
-        is_once: One pod at a time may use it (`ReadWriteOncePod`).
-        request: None once it is bound.
+        controller: The UID of its controller; for a generic ephemeral volume, of its pod.
+        is_going: True if it is being deleted.
+        is_lost: True if its volume is gone.
+        volume: The name of the volume that it is bound to, or that it requests.
+        is_bound: True if it is bound to that volume.
+        selected_node: The node for which its volume is being provisioned; empty if none.
+        is_once: True if only one pod at a time may use it (`ReadWriteOncePod`).
+        request: The request, or None if the claim is bound.
     """
 
     key: VolumeClaimKey
@@ -100,10 +102,10 @@ class VolumeClaim:
 
     @classmethod
     def of(cls, claim: PersistentVolumeClaim) -> VolumeClaim:
-        """From the wire.
+        """Reduce a claim from the API.
 
         Raises:
-            BadInput: its size cannot be read.
+            BadInput: The size cannot be read.
         """
         metadata, spec = claim.metadata, claim.spec
         is_bound = bool(spec.volume_name) and _BOUND in metadata.annotations
@@ -134,16 +136,16 @@ class Volume:
     """A PersistentVolume.
 
     Attributes:
-        size: Bytes.
-        is_free: Whichever claim it serves may take it.
-        is_going: It is being deleted.
-        claim: The claim that it is for, if that is given.
-        claim_uid: That claim's UID; empty: whichever has the name.
-        labels: Of one that a claim may take.
-        affinity: The nodes that reach it; None: all.
-        zones: By label of a zone or region: the values of which a node must have one.
-        driver: The CSI driver; empty: none.
-        handle: Its name there.
+        size: The capacity in bytes.
+        is_free: True if any claim that it serves may be bound to it.
+        is_going: True if it is being deleted.
+        claim: The claim that it is reserved for or bound to, if any.
+        claim_uid: The UID of that claim; empty if any claim with the name will do.
+        labels: The labels, if it is free.
+        affinity: The terms of its node affinity; None if all nodes reach it.
+        zones: For each label of a zone or region, the values of which a node must have one.
+        driver: The CSI driver; empty if there is none.
+        handle: The driver's name for the volume.
     """
 
     name: str
@@ -164,11 +166,11 @@ class Volume:
 
     @classmethod
     def of(cls, volume: PersistentVolume) -> Volume:
-        """From the wire.
+        """Reduce a volume from the API.
 
         Raises:
-            BadInput: its capacity cannot be read, or its node affinity has an operator or values
-                that Kubernetes refuses.
+            BadInput: The capacity cannot be read, or the node affinity has an operator or values
+                that Kubernetes rejects.
         """
         metadata, spec, reference = volume.metadata, volume.spec, volume.spec.claim_ref
         required = None if spec.node_affinity is None else spec.node_affinity.required
@@ -199,13 +201,13 @@ class Volume:
         )
 
     def is_for(self, claim: VolumeClaim) -> bool:
-        """Return True if it names the claim as its own."""
+        """Return True if the volume is reserved for the claim."""
         return self.claim == claim.key and self.claim_uid in ("", claim.uid)
 
     def serves(self, request: VolumeRequest) -> bool:
-        """Return True if a claim may be bound to it on a node that reaches it, if no other has it.
+        """Return True if a claim may be bound to the volume, unless another claim has it.
 
-        One that names a claim as its own need not have the claim's labels and access modes.
+        A volume that is reserved for a claim need not match its selector and access modes.
         """
         fits = (
             self.size >= request.size
@@ -224,10 +226,10 @@ class VolumeClass:
     """A StorageClass.
 
     Attributes:
-        driver: What makes its volumes; empty: nothing does, they are there or are not.
-        waits: Volumes are bound or made where the pod goes (`WaitForFirstConsumer`).
-        topologies: Where volumes may be made: terms about the nodes' labels, of which one must
-            hold; empty: anywhere.
+        driver: The driver that provisions its volumes; empty if it has no provisioner.
+        waits: True if volumes are bound or provisioned for the pod's node (`WaitForFirstConsumer`).
+        topologies: Terms about nodes' labels, one of which must match where a volume is
+            provisioned; empty if it can be anywhere.
     """
 
     name: str
@@ -237,7 +239,7 @@ class VolumeClass:
 
     @classmethod
     def of(cls, storage_class: StorageClass) -> VolumeClass:
-        """From the wire."""
+        """Reduce a storage class from the API."""
         provisioner = storage_class.provisioner
         return cls(
             storage_class.metadata.name,
@@ -255,14 +257,14 @@ class VolumeClass:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrivers:
-    """A CSINode: how many volumes of which driver a node attaches, where that is limited."""
+    """A CSINode: the most volumes of each driver that the node can attach, where limited."""
 
     name: str
     limits: tuple[tuple[str, int], ...]
 
     @classmethod
     def of(cls, node: CSINode) -> NodeDrivers:
-        """From the wire."""
+        """Reduce a CSINode from the API."""
         return cls(
             node.metadata.name,
             tuple(
@@ -277,12 +279,12 @@ StorageObject: TypeAlias = VolumeClaim | Volume | VolumeClass | NodeDrivers
 
 
 def volume_claims_of(pod: Pod) -> tuple[VolumeClaimKey, ...]:
-    """Return the claims of a pod's volumes, in their order, each once."""
+    """Return the claims of a pod's volumes in order, without duplicates."""
     return tuple(dict.fromkeys(key for key, _ in claims_of_volumes(pod)))
 
 
 def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
-    """Return the claim of each volume, with True if it is made for the pod (ephemeral)."""
+    """Return the claim of each volume, and True if the volume is ephemeral."""
     namespace, found = pod.metadata.namespace or "", []
     for volume in pod.spec.volumes:
         named = volume.get("persistentVolumeClaim")
@@ -295,7 +297,7 @@ def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
 
 
 def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
-    """Return the storage among amounts, in bytes."""
+    """Return the amount of storage in bytes."""
     given = amounts.get(_STORAGE, 0)
     try:
         return math.ceil(parse(given))
@@ -305,12 +307,12 @@ def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
 
 
 def _class_of(metadata: Metadata, named: str) -> str:
-    """Return the class that a claim names: its annotation, which Kubernetes still puts first."""
+    """Return the class of an object: its old annotation, which still has precedence, or `named`."""
     return metadata.annotations.get(_CLASS, named)
 
 
 def _attached_as(volume: PersistentVolume) -> tuple[str, str]:
-    """Return the CSI driver that attaches a volume, and the volume's name there."""
+    """Return the CSI driver that attaches a volume, and the driver's name for the volume."""
     spec = volume.spec
     if spec.csi is not None:
         return spec.csi.driver, spec.csi.volume_handle

@@ -1,15 +1,15 @@
-"""Volumes of pods: kube-scheduler's own look at where they are, made here.
+"""Filter nodes by the volumes of a pod.
 
-Kept in mode Gate only. kube-scheduler checks volumes before it asks an extender; behind our gate a
-pod's node is decided before kube-scheduler has seen the pod, so each rule that ties a pod to nodes
-for its volumes is applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding,
-VolumeZone, VolumeRestrictions and NodeVolumeLimits (docs/design/scheduler-modes.md).
+This is done in mode Gate only. kube-scheduler checks volumes before it calls an extender; in mode
+Gate a pod's node is decided before kube-scheduler has seen the pod, so all its rules about volumes
+are applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding, VolumeZone,
+VolumeRestrictions and NodeVolumeLimits (docs/design/scheduler-modes.md).
 
-A claim is bound, then its volume decides; or it waits for its first consumer, then a volume that
-is there or one that can be made does; or no node serves it, which `refusal` explains.
+If a claim is bound, its volume decides. If it waits for its first consumer, an existing volume or
+one that can be provisioned decides. Otherwise no node serves it, and `refusal` explains why.
 
-Of pods only those with such claims are kept. What is found out for one is kept until a volume, a
-claim or a node's label changes, since a pod that waits is tried every second.
+Only pods with such claims are kept. Results are cached until a volume, a claim or a node's label
+changes, since a waiting pod is tried every second.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from vgpu_operator.placement.constraints import ALL, any_of, numbers_of, only
 Claims: TypeAlias = tuple[VolumeClaimKey, ...]
 Refused: TypeAlias = tuple[Reason, str]
 _Named: TypeAlias = tuple[type[StorageObject], str, str]
-"""A kind, the namespace of a claim, and a name."""
+"""The kind, the namespace (of a claim) and the name of an object."""
 _MOST_NAMED = 3
 _Version: TypeAlias = tuple[int, int]
-"""Of what is known here, and of the nodes' labels."""
+"""The versions of the storage objects and of the nodes' labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeNodes:
-    """Bits of the nodes where a pod's volumes are or can be; and which may attach them all."""
+    """The bits of the nodes that can reach a pod's volumes, and of those that can attach them."""
 
     reached: int = ALL
     attachable: int = ALL
@@ -62,22 +62,22 @@ class _Use:
 
 @dataclass(slots=True)
 class _VolumeOptions:
-    """Where an unbound claim can be served.
+    """The volumes that an unbound claim can get.
 
     Attributes:
-        volumes: Those that serve it, the smallest first, with the nodes that reach each.
-        made: Bits of the nodes where one can be made.
+        volumes: The existing volumes, smallest first, with the bits of the nodes that reach each.
+        made: The bits of the nodes where a volume can be provisioned.
     """
 
     volumes: list[tuple[str, int]] = field(default_factory=list)
     made: int = 0
 
     def nodes(self, taken: set[str]) -> int:
-        """Return the bits of all nodes that serve it, without volumes that are taken."""
+        """Return the bits of all nodes that serve the claim, without the taken volumes."""
         return self.made | any_of(bits for name, bits in self.volumes if name not in taken)
 
     def choose(self, bit: int, taken: set[str]) -> str | None:
-        """Return the volume that it gets on a node; empty if one is made, None if it gets none."""
+        """Return the volume for a node; empty if one is provisioned, None if there is none."""
         for name, bits in self.volumes:
             if bits & bit and name not in taken:
                 return name
@@ -88,11 +88,11 @@ class Volumes:
     """Volumes, their claims, and the pods on nodes that use them.
 
     Args:
-        columns: They number the nodes.
-        filters: Find nodes by label.
+        columns: The numbers of the nodes.
+        filters: The filters that find nodes by label.
 
     Attributes:
-        version: Grows whenever a claim that served no pod may serve one.
+        version: A number that grows whenever a claim may serve a pod that it did not serve before.
     """
 
     def __init__(self, columns: Columns, filters: NodeFilters) -> None:
@@ -101,11 +101,11 @@ class Volumes:
         self._claims: dict[VolumeClaimKey, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._free: dict[str, dict[str, None]] = {}  # class → volumes that a claim may take
-        self._meant: dict[VolumeClaimKey, tuple[str, ...]] = {}  # volumes that name the claim
+        self._meant: dict[VolumeClaimKey, tuple[str, ...]] = {}  # claim → volumes reserved for it
         self._classes: dict[str, VolumeClass] = {}
-        self._limits: dict[str, dict[str, int]] = {}  # driver → node → how many it attaches
-        self._uses: dict[str, _Use] = {}  # pod UID → where and what
-        self._on: dict[str, dict[str, Claims]] = {}  # node → pod UID → what
+        self._limits: dict[str, dict[str, int]] = {}  # driver → node → the most it attaches
+        self._uses: dict[str, _Use] = {}  # pod UID → its node and claims
+        self._on: dict[str, dict[str, Claims]] = {}  # node → pod UID → its claims
         self._users: dict[VolumeClaimKey, dict[str, None]] = {}  # UIDs
         self._unbound: dict[VolumeClaimKey, None] = {}
         self._unread: dict[_Named, str] = {}  # why each of these cannot be read
@@ -114,7 +114,7 @@ class Volumes:
         self._nodes_of: tuple[_Version, dict[Claims, VolumeNodes]] = ((0, 0), {})
         self._serving: tuple[_Version, dict[VolumeRequest, list[tuple[str, int]]]] = ((0, 0), {})
 
-    # What is observed.
+    # Observations.
 
     def observe(self, obj: StorageObject) -> None:
         """Take in a version of a claim, a volume, a class or a node's drivers."""
@@ -155,7 +155,7 @@ class Volumes:
             self._meant[volume.claim] = (*self._meant.get(volume.claim, ()), volume.name)
 
     def remove(self, kind: type[StorageObject], namespace: str, name: str) -> None:
-        """Forget one of these."""
+        """Forget an object."""
         self._unread.pop((kind, namespace, name), None)
         if kind is VolumeClaim:
             key = VolumeClaimKey(namespace, name)
@@ -170,7 +170,7 @@ class Volumes:
         self.version += 1
 
     def unreadable(self, kind: type[StorageObject], namespace: str, name: str, why: str) -> None:
-        """Count one of these as missing; pods that wait for it are told why it cannot be read."""
+        """Count an object as missing, and keep why it cannot be read for `refusal`."""
         self.remove(kind, namespace, name)
         self._unread[kind, namespace, name] = why
 
@@ -198,7 +198,7 @@ class Volumes:
                 del self._meant[known.claim]
 
     def put(self, pod: Pod, node: str) -> None:
-        """Take in a pod that is on a node, or is to come to it."""
+        """Take in a pod that is on a node or expected there."""
         uid = pod.metadata.uid
         known = self._uses.get(uid)
         if (known is not None and known.node == node) or not pod.spec.volumes:
@@ -214,7 +214,7 @@ class Volumes:
         self.version += 1
 
     def remove_pod(self, uid: str) -> None:
-        """Forget a pod that is gone, has ended, or is not expected any more."""
+        """Forget a pod that is gone, has ended or is no longer expected."""
         use = self._uses.pop(uid, None)
         if use is None:
             return
@@ -228,10 +228,10 @@ class Volumes:
                 del self._users[key]
         self.version += 1
 
-    # What follows from it.
+    # Answers.
 
     def refusal(self, pod: Pod) -> Refused | None:
-        """Return why no node serves a pod's claims, with the claim's name; None if one may."""
+        """Return why no node serves a pod's claims, as a reason and a text, or None."""
         uid = pod.metadata.uid
         for key, is_ephemeral in claims_of_volumes(pod):
             claim = self._claims.get(key)
@@ -248,11 +248,11 @@ class Volumes:
         return None
 
     def of(self, claims: Claims, *, without: str = "") -> VolumeNodes:
-        """Return the nodes where the volumes of these claims let a pod go.
+        """Return the nodes that a pod can use because of its claims.
 
         Args:
-            claims: The pod's.
-            without: UID of a pod that does not count.
+            claims: The pod's claims.
+            without: The UID of a pod that does not count.
         """
         if not claims:
             return VolumeNodes()
@@ -267,7 +267,7 @@ class Volumes:
         return known[claims]
 
     def explain(self, claims: Claims) -> list[str]:
-        """Say of each claim that rules nodes out how many nodes with devices can serve it."""
+        """Return a text for each claim that excludes nodes: how many with devices can serve it."""
         nodes = any_of(map(only, self._columns.nodes_with_devices()))
         texts = []
         for key in claims:
@@ -289,7 +289,7 @@ class Volumes:
     # A claim.
 
     def _refusal_of(self, claim: VolumeClaim, *, without: str) -> Refused | None:
-        """Return why no node serves a claim that exists; None if one may."""
+        """Return why no node serves an existing claim, or None."""
         named = f"PersistentVolumeClaim {claim.key.name}"
         others = self._users.get(claim.key, {}).keys() - {without}
         text, reason = "", Reason.VOLUME_CLAIM_NOT_READY
@@ -310,7 +310,7 @@ class Volumes:
         return (reason, f"{named} {text}") if text else None
 
     def _unbindable(self, claim: VolumeClaim) -> str:
-        """Return why a claim without a volume gets none when a pod comes; empty if it may."""
+        """Return why an unbound claim will not be bound for a pod; empty if it may be."""
         assert claim.request is not None
         name = claim.request.class_name
         known = self._classes.get(name)
@@ -324,7 +324,7 @@ class Volumes:
     def _unread_or(
         self, missing: str, kind: type[StorageObject], name: str, namespace: str = ""
     ) -> str:
-        """Return why one of these is not known: it cannot be read, or it is missing."""
+        """Return why an object is unknown: it cannot be read, or it is missing."""
         why = self._unread.get((kind, namespace, name))
         return missing if why is None else f"cannot be read: {why}"
 
@@ -354,7 +354,7 @@ class Volumes:
     def _by_zone(self, volume: Volume) -> int:
         """Return the bits of the nodes in a volume's zones.
 
-        A node without any such label is in a cluster that has only one zone.
+        A node without any such label passes: its cluster has only one zone.
         """
         if not volume.zones:
             return ALL
@@ -373,7 +373,7 @@ class Volumes:
         return nodes | ~in_zones
 
     def _serve(self, claims: list[VolumeClaim], taken: set[str], within: int) -> int:
-        """Return the bits of the nodes where each of these claims gets a volume of its own."""
+        """Return the bits of the nodes where each of the claims gets a volume of its own."""
         options = [self._options(claim) for claim in _by_size(claims)]
         nodes = within & ((1 << len(self._columns.node_name)) - 1)
         for each in options:
@@ -393,7 +393,7 @@ class Volumes:
         found = _VolumeOptions()
         if known is not None and known.driver:
             found.made = self._by_topology(known)
-        if claim.selected_node:  # a volume is being made there
+        if claim.selected_node:  # its volume is being provisioned there
             found.made &= self._filters.named(claim.selected_node)
             return found
         meant = (self._volumes[name] for name in self._meant.get(claim.key, ()))
@@ -420,7 +420,7 @@ class Volumes:
         return self._filters.by_terms(topologies) if topologies else ALL
 
     def _taken(self, without: str) -> set[str]:
-        """Return the volumes that kube-scheduler will bind for pods on the way to their nodes."""
+        """Return the volumes that will be bound for pods expected on their nodes."""
         taken: set[str] = set()
         uids = {uid for key in self._unbound for uid in self._users.get(key, ())} - {without}
         for uid in sorted(uids):
@@ -438,7 +438,7 @@ class Volumes:
     # Limits.
 
     def _attachable(self, claims: Claims, without: str) -> int:
-        """Return the bits of the nodes where no driver attaches more volumes than it can."""
+        """Return the bits of the nodes that can attach the claims' volumes within their limits."""
         new: dict[str, set[str]] = {}
         for driver, volume in self._attached(claims):
             new.setdefault(driver, set()).add(volume)
@@ -452,7 +452,7 @@ class Volumes:
         return nodes
 
     def _exceeds(self, node: str, driver: str, volumes: set[str], limit: int, without: str) -> bool:
-        """Return True if a node would attach more volumes of a driver than it can."""
+        """Return True if the volumes would exceed a driver's limit on a node."""
         there = {
             volume
             for uid, claims in self._on.get(node, {}).items()
@@ -463,7 +463,7 @@ class Volumes:
         return not volumes <= there and len(volumes | there) > limit
 
     def _attached(self, claims: Claims) -> Iterator[tuple[str, str]]:
-        """Yield drivers, with the volumes as they know them, or the name of an unbound claim."""
+        """Yield the driver and its name for each volume, or the name of an unbound claim."""
         for key in claims:
             claim = self._claims.get(key)
             if claim is None:
@@ -478,12 +478,12 @@ class Volumes:
 
 
 def _by_size(claims: Iterable[VolumeClaim]) -> list[VolumeClaim]:
-    """Sort claims into the order in which kube-scheduler gives them volumes."""
+    """Sort claims into the order in which kube-scheduler binds them."""
     return sorted(claims, key=lambda claim: 0 if claim.request is None else claim.request.size)
 
 
 def _each_gets_one(options: Iterable[_VolumeOptions], bit: int, taken: set[str]) -> set[str] | None:
-    """Return the volumes that claims get on a node, none twice; None if a claim gets none."""
+    """Return a distinct volume on a node for each claim, or None if a claim gets none."""
     chosen: set[str] = set()
     for each in options:
         name = each.choose(bit, taken | chosen)
