@@ -76,7 +76,7 @@ PACKAGES = (
         complex=31,
     ),
     Package("cli", "operator/vgpu_operator/cli", callables=14, complex=9),
-    Package("agent", "nodeagent/vgpu_nodeagent", callables=12, complex=17),
+    Package("agent", "nodeagent/vgpu_nodeagent", callables=12),
     Package("client", "crds/vgpu_client", callables=27, complex=2),
     Package("api", "crds/vgpu_api", callables=6, complex=6),
 )

@@ -191,6 +191,22 @@ class InstalledDriver:
         self, root: PurePosixPath, here: Path, folder: PurePosixPath, cuda: Path
     ) -> DriverFiles:
         """Return all files of the version of this `libcuda`, under every name that programs use."""
+        names = self._libraries(here, folder, cuda)
+        inside = [PurePosixPath("/usr/lib64")]
+        if triple := _MULTIARCH.get(self._machine):
+            inside.insert(0, PurePosixPath("/usr/lib", triple))
+        mounts = [
+            Mount(self._on_host(root, here, file), str(place / name))
+            for file, known in names.items()
+            for name in known
+            for place in inside
+        ]
+        mounts += self._programs(root, here)
+        nvml = next((file for file, known in names.items() if NVML in known), None)
+        return DriverFiles((*mounts, *self._also), nvml=nvml, complete=True)
+
+    def _libraries(self, here: Path, folder: PurePosixPath, cuda: Path) -> dict[Path, list[str]]:
+        """Return the names of each library of the version of this `libcuda`."""
         version = cuda.name.partition(".so.")[2]
         names: dict[Path, list[str]] = {}
         for name in sorted(os.listdir(_inside(here, folder) or cuda.parent)):
@@ -203,24 +219,17 @@ class InstalledDriver:
                 names.setdefault(file, []).append(name)
         if "libcuda.so" not in names.setdefault(cuda, []):
             names[cuda].append("libcuda.so")  # some programs open it by this name
-        inside = [PurePosixPath("/usr/lib64")]
-        if triple := _MULTIARCH.get(self._machine):
-            inside.insert(0, PurePosixPath("/usr/lib", triple))
-        mounts = [
-            Mount(self._on_host(root, here, file), str(place / name))
-            for file, known in names.items()
-            for name in known
-            for place in inside
-        ]
+        return names
+
+    def _programs(self, root: PurePosixPath, here: Path) -> Iterator[Mount]:
+        """Yield the mounts of the driver's programs, each from the first folder that has it."""
         for program in _PROGRAMS:
             for place in _PROGRAM_FOLDERS:
                 file = _inside(here, PurePosixPath(place, program))
                 if file is not None and file.is_file():
                     inner = str(_CONTAINER_PROGRAMS / program)
-                    mounts.append(Mount(self._on_host(root, here, file), inner))
+                    yield Mount(self._on_host(root, here, file), inner)
                     break
-        nvml = next((file for file, known in names.items() if NVML in known), None)
-        return DriverFiles((*mounts, *self._also), nvml=nvml, complete=True)
 
     def _on_host(self, root: PurePosixPath, here: Path, file: Path) -> str:
         return str(root / file.relative_to(here))

@@ -88,9 +88,7 @@ class MemoryExcess:
             peaks: The peak bytes of each process by host PID, if the driver keeps accounts.
         """
         if limit != self._limit:
-            self._limit, self._debt, self._last, self._peaks = limit, 0.0, None, None
-            self._above.clear()
-            self._held.clear()
+            self._reset(limit)
         passed = min(now - self._last, _LONGEST_LOOK_S) if self._last is not None else 0.0
         self._last = now
         proof = _LASTING_S * pulse_margin(limit)
@@ -100,18 +98,27 @@ class MemoryExcess:
         self.excess_byte_seconds += max(0, held - limit) * passed
         _forget(self._held, now)
         self._held.append((now, held))
-        while self._above and self._above[0] <= now - WINDOW_S:
-            self._above.popleft()
+        self._forget_pulses(now)
         peaked = self._peaked(peaks or {}, limit, now)
-        if held > limit + pulse_margin(limit):
+        is_proven = peaked or self._debt >= proof
+        if is_above := held > limit + pulse_margin(limit):
             self._above.append(now)
-        if peaked or len(self._above) >= _PULSES or self._debt >= proof:
+        if is_proven or len(self._above) >= _PULSES:
             self.violating = True
-        if peaked or held > limit + pulse_margin(limit) or self._debt >= proof:
+        if is_proven or is_above:
             self._last_above = now
         elif self.violating and now - self._last_above >= QUIET_S:
             self.violating = False
             self._above.clear()
+
+    def _reset(self, limit: int) -> None:
+        self._limit, self._debt, self._last, self._peaks = limit, 0.0, None, None
+        self._above.clear()
+        self._held.clear()
+
+    def _forget_pulses(self, now: float) -> None:
+        while self._above and self._above[0] <= now - WINDOW_S:
+            self._above.popleft()
 
     def peak(self) -> int:
         """Return the most bytes that were seen in the last minute."""

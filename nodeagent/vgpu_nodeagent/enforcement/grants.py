@@ -7,7 +7,7 @@ Pure: the same claim on the same devices gives the same grant. HAMi sets the var
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -105,9 +105,7 @@ def container_grant(
             Why.REQUEST_MISMATCH,
             f"claim {_place(claim)} has no GPU for container {container}",
         )
-    unknown = [device.uuid for device in devices if device.uuid not in capacities]
-    if unknown:
-        raise Refused(Why.UNKNOWN_DEVICE, f"GPU {', '.join(unknown)} is not on this node")
+    _refuse_unknown(devices, capacities)
     limits = tuple(
         _limit(request, device, capacities[device.uuid])
         if device.mig is None
@@ -115,16 +113,31 @@ def container_grant(
         for device in devices
     )
     whole = request.mode == "Exclusive" or all(
-        device.mig is not None  # the device itself enforces the instance
-        or (
-            device.memory_mib >= _all_memory(capacities[device.uuid])
-            and device.cores == DEVICE_CORES
-            and limit.policy is not CorePolicy.FORCE
-        )
+        _needs_no_library(device, limit, capacities)
         for device, limit in zip(devices, limits, strict=True)
     )
     interposed = not (whole or _control_is_off(pod, container))
     return ContainerGrant(limits, interposed=interposed, shown=_in_acks_words(pod, devices))
+
+
+def _refuse_unknown(
+    devices: Iterable[AllocatedDevice], capacities: Mapping[str, DeviceCapacity]
+) -> None:
+    unknown = [device.uuid for device in devices if device.uuid not in capacities]
+    if unknown:
+        raise Refused(Why.UNKNOWN_DEVICE, f"GPU {', '.join(unknown)} is not on this node")
+
+
+def _needs_no_library(
+    device: AllocatedDevice, limit: DeviceLimit, capacities: Mapping[str, DeviceCapacity]
+) -> bool:
+    if device.mig is not None:
+        return True  # the device itself enforces the instance
+    return (
+        device.memory_mib >= _all_memory(capacities[device.uuid])
+        and device.cores == DEVICE_CORES
+        and limit.policy is not CorePolicy.FORCE
+    )
 
 
 def _control_is_off(pod: Pod, container: str) -> bool:
@@ -161,16 +174,11 @@ def _request_for(
     None if admission gave several containers slots and the claim leaves this one out.
     """
     init = {c.name for c in pod.spec.init_containers if not c.is_sidecar}
-    by_name = {request.name: request for request in claim.spec.requests}
-    request = by_name.get(container)
-    if request is None and "" in by_name:
-        sole = by_name[""]
-        if container == _first_requesting(pod, slot_resource, init, phase=sole.phase):
-            request = sole
-    recorded = _recorded(pod)
-    if request is None and len(recorded) > 1 and container in recorded:
-        return None
+    request = _named_or_sole(claim, pod, container, slot_resource, init)
     if request is None:
+        recorded = _recorded(pod)
+        if len(recorded) > 1 and container in recorded:
+            return None
         raise Refused(
             Why.REQUEST_MISMATCH,
             f"claim {_place(claim)} has no request named {container!r}",
@@ -185,6 +193,19 @@ def _request_for(
     if phase == "Init":  # for other containers the order makes no difference
         _refuse_another_order(claim, pod)
     return request
+
+
+def _named_or_sole(
+    claim: VGPUClaim, pod: Pod, container: str, slot_resource: str, init: Collection[str]
+) -> VGPURequest | None:
+    by_name = {request.name: request for request in claim.spec.requests}
+    if container in by_name:
+        return by_name[container]
+    sole = by_name.get("")
+    if sole is None:
+        return None
+    first = _first_requesting(pod, slot_resource, init, phase=sole.phase)
+    return sole if container == first else None
 
 
 def _refuse_another_order(claim: VGPUClaim, pod: Pod) -> None:

@@ -17,7 +17,7 @@ from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
-from vgpu_nodeagent.enforcement.watchdog import residences
+from vgpu_nodeagent.enforcement.watchdog import Residence, residences
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import SlotRecord, SlotState
 
@@ -128,16 +128,21 @@ class PriorityThrottle:
         # No await from here: what is read from the pages holds until they are written.
         limits = self._limits()
         self._note(computing, limits)
-        held: dict[str, dict[str, int]] = {
+        held = self._ceilings(limits)
+        for allocation, percents in held.items():
+            self._throttle(allocation, percents)
+        self._held = held
+
+    def _ceilings(self, limits: _On) -> dict[str, dict[str, int]]:
+        """Return the ceilings of every allocation, by device."""
+        found: dict[str, dict[str, int]] = {
             allocation: {} for on in limits.values() for allocation in on
         }
         for uuid, on in limits.items():
             active = [allocation for allocation in on if (uuid, allocation) in self._seen]
             for allocation, percent in ceilings(on, active).items():
-                held[allocation][uuid] = percent
-        for allocation, percents in held.items():
-            self._throttle(allocation, percents)
-        self._held = held
+                found[allocation][uuid] = percent
+        return found
 
     @staticmethod
     def _is_contested(limits: _On) -> bool:
@@ -160,22 +165,13 @@ class PriorityThrottle:
         return found
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
-        """Note who computes; a process without a region counts for all allocations of its pod."""
+        """Note who computes, and forget who has not for a while."""
         now, state = self._clock.monotonic(), self._record.state
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
-        pids = frozenset().union(*busy.values())
-        homes = residences(pids, state, self._allocations)
+        homes = residences(frozenset().union(*busy.values()), state, self._allocations)
         for uuid, at_work in busy.items():
-            for home in (homes[pid] for pid in at_work):
-                if home.claim_allocation is None:
-                    continue
-                mine = {
-                    allocation.name
-                    for allocation in state.of_claim(home.claim_allocation.claim_uid)
-                }
-                for allocation in (mine & home.slot_allocations or mine) & limits.get(
-                    uuid, {}
-                ).keys():
+            for pid in at_work:
+                for allocation in _allocations_of(homes[pid], state) & limits.get(uuid, {}).keys():
                     self._seen[uuid, allocation] = now
         self._seen = {
             (uuid, allocation): then
@@ -191,3 +187,11 @@ class PriorityThrottle:
             return
         if percents != self._held.get(allocation, {}):
             logger.info("allocation %s is throttled: %s", allocation, percents or "no longer")
+
+
+def _allocations_of(home: Residence, state: SlotState) -> frozenset[str]:
+    """Return the slot allocations of a process; all of its claim if it maps no region."""
+    if home.claim_allocation is None:
+        return frozenset()
+    mine = frozenset(each.name for each in state.of_claim(home.claim_allocation.claim_uid))
+    return mine & home.slot_allocations or mine

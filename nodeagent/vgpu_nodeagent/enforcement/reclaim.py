@@ -9,7 +9,7 @@ file and never maps it, because the container may truncate it at any time.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +65,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
         if not owners or not _sees_the_host(proc):
             return 0
         living = living_in(proc, {owner.space for owner in owners.values()})
-        dead = {
-            slot: owner
-            for slot, owner in owners.items()
-            if owner.space and not any(may_be(owner, process) for process in living.values())
-        }
+        dead = {slot: owner for slot, owner in owners.items() if _is_dead(owner, living)}
         if not dead:
             return 0
         mapping = processes_mapping([path], proc=proc).certain
@@ -78,6 +74,10 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
         for slot in dead:
             _empty(descriptor, slot)
         return len(dead)
+
+
+def _is_dead(owner: Owner, living: Mapping[int, Owner]) -> bool:
+    return bool(owner.space) and not any(may_be(owner, process) for process in living.values())
 
 
 def owners_in(descriptor: int) -> dict[int, Owner]:

@@ -178,28 +178,37 @@ def taken_by_claims(
         of_claim = []
         for uuid, by_pid in processes.items():
             busy = computing.get(uuid)
-            mine = {
-                pid for pid in (*by_pid, *(busy or ())) if _is_of(homes.get(pid), claim_allocation)
-            }
-            if not mine and uuid not in claim_allocation.use:
-                continue
+            pids = (*by_pid, *(busy or ()))
+            mine = frozenset(pid for pid in pids if _is_of(homes.get(pid), claim_allocation))
             use = claim_allocation.use.get(uuid)
-            share, forced = shares.get(uuid, (None, False)) if use is not None else (0, True)
-            percents = busy or {}
-            of_claim.append(
-                Taken(
-                    uuid=uuid,
-                    limit=use.memory_mib * MIB if use is not None else 0,
-                    held=sum(by_pid.get(pid, 0) for pid in mine),
-                    pids=frozenset(mine),
-                    percent=None if busy is None else sum(percents.get(pid, 0) for pid in mine),
-                    share=share,
-                    contested=any(percents[pid] for pid in percents.keys() - mine),
-                    forced=forced,
-                )
-            )
+            if use is not None:
+                share = shares.get(uuid, (None, False))
+                of_claim.append(_taken(uuid, use.memory_mib * MIB, share, mine, by_pid, busy))
+            elif mine:
+                of_claim.append(_taken(uuid, 0, (0, True), mine, by_pid, busy))
         found[claim_allocation.claim_uid] = tuple(of_claim)
     return found
+
+
+def _taken(
+    uuid: str,
+    limit: int,
+    share: tuple[int | None, bool],
+    mine: frozenset[int],
+    by_pid: Mapping[int, int],
+    busy: Mapping[int, float] | None,
+) -> Taken:
+    percents = busy or {}
+    return Taken(
+        uuid=uuid,
+        limit=limit,
+        held=sum(by_pid.get(pid, 0) for pid in mine),
+        pids=mine,
+        percent=None if busy is None else sum(percents.get(pid, 0) for pid in mine),
+        share=share[0],
+        contested=any(percents[pid] for pid in percents.keys() - mine),
+        forced=share[1],
+    )
 
 
 def _is_of(home: Residence | None, claim_allocation: ClaimAllocation) -> bool:
@@ -328,6 +337,18 @@ class _Watched:
     compute: dict[str, ComputeExcess] = field(default_factory=dict)
     reported: set[tuple[Violation, str]] = field(default_factory=set)
     terminated: set[int] = field(default_factory=set)
+
+    def violating(self, devices: Iterable[Taken]) -> dict[tuple[Violation, str], Taken]:
+        """Return the violations, each with the usage of its device."""
+        return {
+            (violation, taken.uuid): taken
+            for taken in devices
+            for violation, account in (
+                (Violation.MEMORY, self.memory.get(taken.uuid)),
+                (Violation.COMPUTE, self.compute.get(taken.uuid)),
+            )
+            if account is not None and account.violating
+        }
 
 
 class Watchdog:
@@ -460,15 +481,7 @@ class Watchdog:
         *,
         unread: frozenset[str],
     ) -> None:
-        violating = {
-            (violation, taken.uuid): taken
-            for taken in devices
-            for violation, account in (
-                (Violation.MEMORY, watched.memory.get(taken.uuid)),
-                (Violation.COMPUTE, watched.compute.get(taken.uuid)),
-            )
-            if account is not None and account.violating
-        }
+        violating = watched.violating(devices)
         # A device without a reading proves nothing, so its last verdict stands.
         before = watched.reported
         watched.reported = {*violating, *(found for found in before if found[1] in unread)}
@@ -476,14 +489,17 @@ class Watchdog:
             self._report(claim_allocation, watched, violating, before)
         if not violating:
             watched.terminated = set()
-            is_read = unread.isdisjoint(claim_allocation.use)
-            if is_read and not watched.is_confirmed and now - watched.since > QUIET_S:
-                watched.is_confirmed = True
-                self._consequences.confirmed(claim_allocation)
+            if unread.isdisjoint(claim_allocation.use):
+                self._confirm(claim_allocation, watched, now)
         elif self._signals.on_violation is OnViolation.SIGNAL:
             uuids = {uuid for _, uuid in violating}
             pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
             self._signal(claim_allocation, watched, pids)
+
+    def _confirm(self, claim_allocation: ClaimAllocation, watched: _Watched, now: float) -> None:
+        if not watched.is_confirmed and now - watched.since > QUIET_S:
+            watched.is_confirmed = True
+            self._consequences.confirmed(claim_allocation)
 
     def _report(
         self,

@@ -7,7 +7,7 @@ mismatch can only be found afterwards, and reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
@@ -37,8 +37,7 @@ def misaligned(
     found = []
     for container, cpus in sorted(consumer.cpus.items()):
         mine = [d.uuid for d in allocation.devices if d.request in (container, "")]
-        known = (devices[uuid].numa_node for uuid in mine if uuid in devices)
-        places = frozenset(node for node in known if node is not None)
+        places = _places(mine, devices)
         of_cpus = host.nodes_of_cpus(cpus)
         if places and of_cpus and not of_cpus <= places:
             found.append(
@@ -51,6 +50,12 @@ def misaligned(
         f"{'; '.join(found)}: the kubelet's CPU manager had no others free, or chose without "
         "knowing; a pod that comes later may get others"
     )
+
+
+def _places(uuids: Iterable[str], devices: Mapping[str, PhysicalDevice]) -> frozenset[int]:
+    """Return the known NUMA nodes of these devices."""
+    known = (devices[uuid].numa_node for uuid in uuids if uuid in devices)
+    return frozenset(node for node in known if node is not None)
 
 
 def _listed(nodes: frozenset[int]) -> str:

@@ -98,6 +98,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     """Return the disagreements of all records, ordered by reason and subject."""
     found = [
         *_of_slot_allocations(evidence),
+        *_of_leftovers(evidence),
         *_of_kubelet(evidence),
         *_of_claim_allocations(evidence),
         *_of_devices(evidence),
@@ -107,14 +108,10 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def _of_slot_allocations(evidence: Evidence) -> Iterator[Finding]:
     """Compare the slot allocations with pages and CDI specs."""
-    slot_allocations = evidence.state.slot_allocations
-    for name in sorted({*slot_allocations, *evidence.pages, *evidence.specs}):
+    for name, slot_allocation in sorted(evidence.state.slot_allocations.items()):
         page = evidence.pages.get(name)
         grants = page is not None and page.state is PageState.GRANT
-        if name not in slot_allocations:
-            where = "a page" if name in evidence.pages else "a CDI spec"
-            yield Finding("LeaseUnknown", name, f"there is {where} of a lease that nobody holds")
-        elif name not in evidence.pages:
+        if name not in evidence.pages:
             yield Finding("PageMissing", name, "the lease has no folder")
         elif page is None:
             yield Finding("PageDamaged", name, "its limit page cannot be read")
@@ -123,35 +120,41 @@ def _of_slot_allocations(evidence: Evidence) -> Iterator[Finding]:
         elif not grants and name in evidence.specs:
             message = f"there is a CDI spec, and its page is {page.state.name}"
             yield Finding("SpecLeft", name, message)
-        elif grants and not slot_allocations[name].is_bound:
+        elif grants and not slot_allocation.is_bound:
             yield Finding("GrantUnbound", name, "its page grants, and no pod holds the lease")
+
+
+def _of_leftovers(evidence: Evidence) -> Iterator[Finding]:
+    """Find pages and CDI specs without a slot allocation."""
+    for name in sorted({*evidence.pages, *evidence.specs} - evidence.state.slot_allocations.keys()):
+        where = "a page" if name in evidence.pages else "a CDI spec"
+        yield Finding("LeaseUnknown", name, f"there is {where} of a lease that nobody holds")
 
 
 def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
     """Compare the slot allocations with the kubelet's checkpoint."""
     entries = {entry.slot_allocation: entry for entry in evidence.entries if entry.slot_allocation}
     for name, entry in sorted(entries.items()):
-        slot_allocation = evidence.state.slot_allocations.get(name)
-        pod = f"pod {entry.pod_uid}, container {entry.container}"
-        if (
-            slot_allocation is None and entry.pod_uid in evidence.pods
-            # The kubelet forgets the entries of pods that have ended later.
-        ):
-            yield Finding("LeaseForgotten", name, f"the kubelet has given it to {pod}")
-        elif (
-            slot_allocation is not None
-            and slot_allocation.is_bound
-            and (slot_allocation.pod_uid, slot_allocation.container)
-            != (
-                entry.pod_uid,
-                entry.container,
-            )
-        ):
-            mine = f"pod {slot_allocation.pod_uid}, container {slot_allocation.container}"
-            yield Finding("LeaseDisputed", name, f"held by {mine}; the kubelet has it for {pod}")
+        if finding := _of_entry(evidence, name, entry):
+            yield finding
     for name, slot_allocation in sorted(evidence.state.slot_allocations.items()):
         if slot_allocation.is_bound and name not in entries and _is_open(evidence, slot_allocation):
             yield Finding("LeaseStale", name, "the kubelet has no record of it")
+
+
+def _of_entry(evidence: Evidence, name: str, entry: KubeletEntry) -> Finding | None:
+    slot_allocation = evidence.state.slot_allocations.get(name)
+    pod = f"pod {entry.pod_uid}, container {entry.container}"
+    if slot_allocation is None:
+        # The kubelet keeps the entries of an ended pod until it admits the next one.
+        if entry.pod_uid not in evidence.pods:
+            return None
+        return Finding("LeaseForgotten", name, f"the kubelet has given it to {pod}")
+    holder = (slot_allocation.pod_uid, slot_allocation.container)
+    if not slot_allocation.is_bound or holder == (entry.pod_uid, entry.container):
+        return None
+    mine = f"pod {slot_allocation.pod_uid}, container {slot_allocation.container}"
+    return Finding("LeaseDisputed", name, f"held by {mine}; the kubelet has it for {pod}")
 
 
 def _is_open(evidence: Evidence, slot_allocation: SlotAllocation) -> bool:

@@ -57,22 +57,12 @@ def identify(
         raise Refused(
             Why.UNKNOWN_ALLOCATION, f"the kubelet's checkpoint has no container with slots {slots}"
         )
-    uids = {entry.pod_uid for entry in mine}
-    if len(uids) > 1:
+    if len({entry.pod_uid for entry in mine}) > 1:
         raise Refused(
             Why.RECORDS_DISAGREE, f"the kubelet's checkpoint gives slots {slots} to several pods"
         )
     pod = _pod(mine, listing, requested, pods)
-    if pod.metadata.uid not in uids:
-        raise Refused(
-            Why.RECORDS_DISAGREE,
-            f"slots {slots} belong to the pod with UID {uids.pop()}, but "
-            f"{pod.metadata.namespace}/{pod.metadata.name} is {pod.metadata.uid} now",
-        )
-    if pod.is_terminal:
-        raise Refused(
-            Why.POD_ENDED, f"pod {pod.metadata.namespace}/{pod.metadata.name} has ended already"
-        )
+    _refuse_another(pod, mine[0].pod_uid, slots)
     for entry in mine:
         if not entry.slot_allocation:
             raise Refused(
@@ -83,6 +73,19 @@ def identify(
     return Consumer(
         pod, tuple(Binding(entry.slot_allocation, entry.container) for entry in mine), cpus
     )
+
+
+def _refuse_another(pod: Pod, uid: str, slots: str) -> None:
+    """Refuse a pod that is not the one in the kubelet's checkpoint, or has ended."""
+    place = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    if pod.metadata.uid != uid:
+        raise Refused(
+            Why.RECORDS_DISAGREE,
+            f"slots {slots} belong to the pod with UID {uid}, but "
+            f"{place} is {pod.metadata.uid} now",
+        )
+    if pod.is_terminal:
+        raise Refused(Why.POD_ENDED, f"pod {place} has ended already")
 
 
 def _pod(

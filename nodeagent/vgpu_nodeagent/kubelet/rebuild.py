@@ -8,7 +8,7 @@ PreStart finds its claim, and whatever a record grants counts in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from vgpu_api.effective import Use, effective_use
@@ -42,11 +42,7 @@ def rebuild(
         capacities: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
-    by_pod = {
-        claim.status.reserved_for.pod_uid: claim
-        for claim in claims
-        if claim.status.reserved_for is not None and claim.status.allocation is not None
-    }
+    by_pod = _by_pod(claims)
     slot_allocations: dict[str, SlotAllocation] = {}
     claim_allocations: dict[str, ClaimAllocation] = {}
     ended: set[str] = set()  # claims whose init containers' pages are closed
@@ -76,15 +72,29 @@ def rebuild(
                     claim_allocation.claim_uid,
                 )
         slot_allocations[slot_allocation.name] = slot_allocation
-    for name, page in pages.items():
-        if name in slot_allocations or page is None or page.state is not PageState.GRANT:
-            continue
-        # The kubelet has forgotten it, but its processes may still be ending.
-        account = f"page:{name}"
-        slot = name.rpartition("-")[0]
-        slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
-        claim_allocations[account] = _of_page(account, account, page, capacities)
+    for name, page in _granting(pages):
+        if name not in slot_allocations:
+            # The kubelet has forgotten it, but its processes may still be ending.
+            account = f"page:{name}"
+            slot = name.rpartition("-")[0]
+            slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
+            claim_allocations[account] = _of_page(account, account, page, capacities)
     return SlotState(slot_allocations, claim_allocations)
+
+
+def _granting(pages: Mapping[str, PageContent | None]) -> Iterator[tuple[str, PageContent]]:
+    for name, page in pages.items():
+        if page is not None and page.state is PageState.GRANT:
+            yield name, page
+
+
+def _by_pod(claims: Iterable[VGPUClaim]) -> Mapping[str, VGPUClaim]:
+    """Return the allocated claims by the UID of the pod that they are reserved for."""
+    return {
+        claim.status.reserved_for.pod_uid: claim
+        for claim in claims
+        if claim.status.reserved_for is not None and claim.status.allocation is not None
+    }
 
 
 def _claim_allocation(

@@ -27,6 +27,24 @@ def claim_reserved_for(
         Refused: There is no such claim, or more than one; or it is reserved for another pod of the
             same name, is not allocated here, or has values of a later version.
     """
+    claim = _only_claim(pod, claims)
+    allocation = claim.status.allocation
+    if allocation is None or allocation.node_name != node:
+        raise Refused(Why.NO_CLAIM, f"claim {claim.metadata.name} is not allocated on this node")
+    if not allocation.id:  # its release could never be reported
+        raise Refused(Why.NO_CLAIM, f"the allocation of claim {claim.metadata.name} has no id")
+    if claim.unknown_values:
+        # Unknown what the container should get; running containers keep what they have.
+        raise Refused(
+            Why.LATER_VERSION,
+            f"claim {claim.metadata.name} has values that this version of the agent does "
+            f"not have: {', '.join(claim.unknown_values)}",
+        )
+    return claim, allocation
+
+
+def _only_claim(pod: Pod, claims: Iterable[VGPUClaim]) -> VGPUClaim:
+    """Return the only claim that is reserved for this pod."""
     metadata = pod.metadata
     named = [
         (claim, claim.status.reserved_for.pod_uid)
@@ -52,16 +70,4 @@ def claim_reserved_for(
     if len(mine) > 1:
         names = ", ".join(sorted(claim.metadata.name for claim in mine))
         raise Refused(Why.RECORDS_DISAGREE, f"several claims are reserved for the pod: {names}")
-    allocation = mine[0].status.allocation
-    if allocation is None or allocation.node_name != node:
-        raise Refused(Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node")
-    if not allocation.id:  # its release could never be reported
-        raise Refused(Why.NO_CLAIM, f"the allocation of claim {mine[0].metadata.name} has no id")
-    if mine[0].unknown_values:
-        # Unknown what the container should get; running containers keep what they have.
-        raise Refused(
-            Why.LATER_VERSION,
-            f"claim {mine[0].metadata.name} has values that this version of the agent does "
-            f"not have: {', '.join(mine[0].unknown_values)}",
-        )
-    return mine[0], allocation
+    return mine[0]

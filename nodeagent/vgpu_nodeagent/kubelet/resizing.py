@@ -19,7 +19,7 @@ from vgpu_api.reasons import Reason
 from vgpu_api.resize import allowed, target, unmet, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
-from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.errors import PageDamaged, Refused
 from vgpu_nodeagent.events import ClaimChanged, Event
 from vgpu_nodeagent.kubelet.local_node import LocalNode
@@ -48,6 +48,13 @@ class _Outcome:
     shown: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     blocked: list[tuple[str, str]] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
+
+    def add(self, name: str, page: PageContent, request: str, limits: list[DeviceLimit]) -> None:
+        """Note the new limits of a page."""
+        for limit in limits:
+            self.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
+        if limits != list(page.devices):
+            self.limits[name] = limits
 
 
 def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
@@ -151,14 +158,11 @@ class Resizing:
             used = {use.uuid: use.used_bytes for use in ledger}
             limits = [
                 self._limit(
-                    slot_allocation, limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome
+                    slot_allocation, old, mine.get(old.uuid), used.get(old.uuid, 0), outcome
                 )
-                for limit in content.devices
+                for old in content.devices
             ]
-            for limit in limits:
-                outcome.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
-            if limits != list(content.devices):
-                outcome.limits[slot_allocation.name] = limits
+            outcome.add(slot_allocation.name, content, request, limits)
         return outcome
 
     def _limit(

@@ -323,13 +323,8 @@ def _former_accounts(state: SlotState, new: ClaimAllocation) -> list[ClaimAlloca
     """
     claim = f"{new.namespace}/{new.claim_name}"
     old = state.claim_allocations.get(new.claim_uid)
-    if old is not None and old.closed and old.allocation_id == new.allocation_id:
-        raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
-    if old is not None and not old.closed and old.pod_uid != new.pod_uid:
-        raise Refused(
-            Why.CLAIM_CLOSED,
-            f"claim {claim} still serves pod {old.pod_name} (UID {old.pod_uid}) on this node",
-        )
+    if old is not None:
+        _refuse_ended_or_shared(old, new)
     identity = new.claim_uid, new.allocation_id
     former = [
         account
@@ -346,6 +341,17 @@ def _former_accounts(state: SlotState, new: ClaimAllocation) -> list[ClaimAlloca
             f"{', '.join(sorted(left))}",
         )
     return former
+
+
+def _refuse_ended_or_shared(old: ClaimAllocation, new: ClaimAllocation) -> None:
+    claim = f"{new.namespace}/{new.claim_name}"
+    if old.closed and old.allocation_id == new.allocation_id:
+        raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
+    if not old.closed and old.pod_uid != new.pod_uid:
+        raise Refused(
+            Why.CLAIM_CLOSED,
+            f"claim {claim} still serves pod {old.pod_name} (UID {old.pod_uid}) on this node",
+        )
 
 
 def _taken_over(
