@@ -1,6 +1,7 @@
-"""Decides pods and Immediate claims: what may be had where, who waits, and what is kept for whom.
+"""Scheduling: decides which pods and Immediate claims get devices, and on which node.
 
-`schedule_one` decides one pod or claim, `reservation` has what a decision is until the pod runs,
-`queue` who waits and what makes them worth another look, `earmarks` what is kept for who starved
-and what all of that keeps from others, `schedule_due` the pass over those that wait.
+`schedule_one` decides one pod or claim. `reservation` holds a decision until the pod runs. `queue`
+holds the pods and claims that wait, and knows when it is worth trying them again. `earmarks` keeps
+devices for requests that have starved, and `kept` tells placement which devices are kept for
+others. `schedule_due` makes a pass over the queue.
 """

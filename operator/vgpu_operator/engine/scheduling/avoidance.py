@@ -1,19 +1,21 @@
 """Keeps a controller's pods away from a node that turned one of them away.
 
-A node can refuse a pod although its devices are free: its kubelet does, for want of a NUMA node, an
-allowed sysctl or a living device plugin; in mode Gate kube-scheduler finds no room there. The
-controller makes another pod at once, for which that node would be the best one again, as often as
-the API server can take it. So the controller's next pods go elsewhere for a time.
+A node can turn a pod away although its devices are free. The kubelet rejects the pod because it
+cannot align NUMA nodes, does not allow a sysctl, or has no running device plugin. In mode Gate,
+kube-scheduler may find no room on the node. The controller then makes another pod at once, and the
+same node would be the best one again, as fast as the API server can create pods. So the
+controller's next pods go elsewhere for a time.
 
-* It is a rule and no preference: where there is no other node the pods wait. A preference would
-  let them fail in a loop wherever the others are full. A lone node is tried again when the time is
-  over, 30 s at first, then twice as long each time, up to ten minutes.
-* It holds for one controller: others may ask for what the node can give.
-* Pods that were on their way do not count again, however many are turned away meanwhile.
-* It is forgotten once a pod of the controller starts there, or ten minutes after its end.
-* A pod without a controller comes back in no loop. It stands for itself, so that people hear of it.
-* A new leader that was a standby knows it all; after a restart of all replicas each loop costs one
-  more failure.
+* This is a hard rule, not a preference: if there is no other node, the pods wait. With a
+  preference they would fail in a loop whenever the other nodes are full. A lone node is tried
+  again after 30 s at first, then after twice as long each time, up to ten minutes.
+* It applies to one controller only; the pods of others may ask for something the node can give.
+* Pods that were already on their way when the node was marked do not count again.
+* It is forgotten once a pod of the controller starts there, or ten minutes after it has ended.
+* A pod without a controller is not replaced, so there is no loop to stop. It is recorded under its
+  own UID all the same, so that the event on the node is written.
+* A new leader that was a standby has seen all of this. After a restart of all replicas each loop
+  costs one more failure.
 """
 
 from __future__ import annotations
@@ -26,28 +28,28 @@ from vgpu_operator.engine.scheduling.schedule_one import controller_of, put_in_q
 from vgpu_operator.engine.state import Avoided, State
 
 AVOID_S = 30.0
-"""For so long the pods of a controller go elsewhere; twice as long each time."""
+"""How long a controller's pods avoid a node at first; it doubles each time."""
 AVOID_AT_MOST_S = 600.0
 CONTROLLERS = 1000
-"""So many are remembered. With more the oldest is forgotten, which costs it one more failure."""
+"""Controllers remembered. Beyond that the oldest is forgotten, which costs it one more failure."""
 _REVIEW_EVERY_S = 1.0
 _SHOWN = 300
-"""Characters of a kubelet's message."""
+"""Characters of a kubelet's message that the event repeats."""
 
 
 def turn_away(state: State, controller: str, node: str, rejection: str = "") -> None:
-    """Let the pods of a controller avoid a node, unless they do already.
+    """Make the pods of a controller avoid a node, unless they do already.
 
     Args:
-        state: Where.
-        controller: Its UID.
+        state: The engine's state.
+        controller: The controller's UID.
         node: The node's name.
-        rejection: What its kubelet said; empty: kube-scheduler found no room there.
+        rejection: The kubelet's message; empty if kube-scheduler found no room there.
     """
     known = state.avoidance.of.setdefault(controller, {})
     before = known.get(node)
     if before is not None and before.until > state.now:
-        return  # that pod was on its way
+        return  # the pod was already on its way when the node was marked
     times = 1 if before is None else before.times + 1
     until = state.now + min(AVOID_S * 2 ** (times - 1), AVOID_AT_MOST_S)
     known[node] = Avoided(until, times, rejection)
@@ -56,9 +58,9 @@ def turn_away(state: State, controller: str, node: str, rejection: str = "") -> 
 
 
 def note_phase(state: State, before: Pod, pod: GPUPod) -> None:
-    """Note that a node turned the pod away, or let it start.
+    """Record that a node rejected the pod, or let it start.
 
-    Only a change counts: a pod that ran before shows nothing about the node as it is now.
+    Only a change of phase counts: a pod that was running before says nothing about the node now.
     """
     controller, node = controller_of(pod), pod.pod.spec.node_name
     if pod.pod.has_started:
@@ -74,7 +76,7 @@ def note_phase(state: State, before: Pod, pod: GPUPod) -> None:
 
 
 def review_avoidance(state: State) -> None:
-    """Forget what is long over, tell of what is new, and let pods go where they may go again."""
+    """Forget old entries, record events about new ones, and retry pods whose time is over."""
     work = state.avoidance
     if state.now < work.review_at or not (work.of or work.waiting):
         return
@@ -94,7 +96,7 @@ def review_avoidance(state: State) -> None:
 
 
 def _tell(state: State) -> None:
-    """Record an event on each node that turned pods away since the last look."""
+    """Record an event on each node that has rejected pods since the last review."""
     news: dict[str, list[Avoided]] = {}
     for nodes in state.avoidance.of.values():
         for name, avoided in nodes.items():
@@ -115,7 +117,7 @@ def _tell(state: State) -> None:
 
 
 def _try_again(state: State, uid: str) -> None:
-    """Judge a pod anew that may go to a node again, or is to wait for the next one."""
+    """Judge a pod again once it may use one of the nodes it avoided."""
     pod = state.cache.pod(uid)
     if pod is None:
         return

@@ -1,11 +1,11 @@
 """Earmarks: devices on which nothing new starts until a request that has starved fits there.
 
-kube-scheduler owns the order of pods, so a stream of small requests could take every device that a
-large one waits for. A request that was refused for want of room for long enough gets an earmark: on
-the node where the least must become free, for the devices that the whole claim would get there once
-they are free. It is given up when the claim is served, waits no more, or could not go there. (HPC
-schedulers call this a reservation for backfill. Source of the rule:
-docs/design/queue-earmarks-preemption.md.)
+kube-scheduler decides in which order pods are tried, so a stream of small requests could take every
+device that a large one waits for. A request that has been refused for lack of room for long enough
+gets an earmark: on the node where the least must become free, for the devices that the whole claim
+would get there. The earmark is removed when the claim is served, stops waiting, or can no longer
+use the node. HPC schedulers call this a reservation for backfill
+(docs/design/queue-earmarks-preemption.md).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from vgpu_operator.placement.fit_node import plan_alone_on, policies_on
 from vgpu_operator.placement.part_requests import on_device, on_node
 
 HELD = "held for a request that has waited longer"
-"""In a refusal, of devices that an earmark alone keeps."""
+"""Text in a refusal for devices that only an earmark keeps from the request."""
 NODES_WEIGHED = 32
-"""Nodes that are checked closely for one request: those where the least must become free."""
+"""Nodes that are examined for one request: those where the least must become free."""
 
 
 def is_sound(columns: Columns, earmark: Earmark, nodes: NodeFilter) -> bool:
-    """True if its devices are there, in order, and on a node that takes its pod."""
+    """Return True if all of its devices are healthy and uncordoned and its node takes the pod."""
     node, numbers = columns.node_id(earmark.node), numbers_of(columns, earmark)
     if node != earmark.number or node not in nodes or columns.closed(node, nodes) is not None:
         return False
@@ -50,7 +50,7 @@ def explain(
 def kept_text(node: str, count: int) -> str:
     """Return the note about a node's kept devices.
 
-    The claim that they are kept for is left out: it may be another tenant's.
+    It does not name the claim they are kept for, which may belong to another tenant.
     """
     return f"{count} on {node} {HELD}"
 
@@ -73,7 +73,7 @@ def kept_devices(
 
 
 def _is_enough(columns: Columns, device: int, requested: RequestDemand) -> bool:
-    """Whether as much memory is free of a device as a request means there."""
+    """Return True if a device has as much free memory as the request means on that device."""
     request = on_device(columns, device, requested)
     if request is None:
         return False
@@ -88,21 +88,21 @@ def choose(
     earmarks: Earmarks,
     promised: Collection[int] = (),
 ) -> Earmark | None:
-    """The devices that would serve `demand` soonest; None where no node ever could.
+    """Return an earmark on the node where the least must become free, or None if no node will do.
 
     Args:
-        fleet: The state of all devices; left as it was.
-        demand: What is waited for.
-        key: The claim.
-        nodes: Those that its pod may use.
-        earmarks: Devices that are kept already are kept for one claim only.
-        promised: Numbers of devices that are left to others.
+        fleet: The state of all devices; unchanged on return.
+        demand: The claim's request.
+        key: The claim that gets the earmark.
+        nodes: The nodes that its pod may use.
+        earmarks: The earmarks that exist; no device is kept for two claims.
+        promised: Numbers of devices that must not be chosen.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
     left = {fleet.name[device] for device in promised}
     for node, least in fleet.closest(demand, NODES_WEIGHED, nodes):
         if best is not None and least >= best[0] and len(demand.requests) == 1:
-            break  # no less must become free on the nodes that follow
+            break  # on the nodes that follow at least as much must become free
         target = _on_node(fleet, node, demand, earmarks.devices_on(node) | left)
         if target is not None and (best is None or target < best):
             best = target
@@ -116,7 +116,7 @@ def choose(
 def _on_node(
     columns: Columns, node: int, demand: Demand, taken: set[str]
 ) -> tuple[float, str, tuple[str, ...]] | None:
-    """Return what must still become free there, the node, and the devices for the claim."""
+    """Return how much must still become free on a node, its name, and the devices to keep."""
     there = _asked_on(columns, node, demand)
     if there is None:
         return None
@@ -135,7 +135,7 @@ def _on_node(
 
 
 def _asked_on(columns: Columns, node: int, demand: Demand) -> Demand | None:
-    """Return what a demand means on a node; None if a request can have nothing there."""
+    """Return the demand as it applies to a node, or None if a request cannot be served there."""
     found = [on_node(columns, node, request) for request in demand.requests]
     requests = tuple(request for request in found if request is not None)
     if len(requests) < len(found):
@@ -156,7 +156,7 @@ def _groups_on(
 
 
 def _served_by(columns: Columns, node: int, demand: Demand, devices: list[int]) -> list[int]:
-    """The devices that the whole claim gets if these are empty and the node's others full."""
+    """Return the devices the claim would get if these were empty and the node's others full."""
     laid = lay(
         columns,
         [
@@ -177,7 +177,7 @@ def _served_by(columns: Columns, node: int, demand: Demand, devices: list[int]) 
 def _with_least_missing(
     columns: Columns, node: int, devices: list[int], demand: Demand
 ) -> list[int]:
-    """The devices where the least must become free, request by request; none if too few could."""
+    """Return, request by request, the devices on which the least must become free."""
     alone = "Mutex" in policies_on(columns, node, demand)
     least: dict[int, ClaimUse] = {}
     for request in demand.requests:
@@ -194,7 +194,7 @@ def _with_least_missing(
 
 
 def _missing(columns: Columns, node: int, demand: Demand, devices: list[int]) -> float:
-    """What must become free of some devices, in devices: each amount as a part of its whole."""
+    """Return how much must become free on some devices: the sum of the missing fractions."""
     share = max(len(devices), 1)
     alone = "Mutex" in policies_on(columns, node, demand)
     alone = alone or any(request.cores >= ALL_CORES for request in demand.requests)
@@ -209,7 +209,7 @@ def _missing(columns: Columns, node: int, demand: Demand, devices: list[int]) ->
 
 
 def _with(need: ClaimUse | None, request: RequestDemand, total_mib: int) -> ClaimUse:
-    """Return a need with one request more, on a device with so much memory."""
+    """Return the use of a device with one more request, if the device has this much memory."""
     return (need or ClaimUse()).plus(request, request.memory_on(total_mib))
 
 

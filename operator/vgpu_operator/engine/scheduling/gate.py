@@ -1,20 +1,20 @@
 """Mode Gate: pods wait behind our scheduling gate until their devices are reserved.
 
-For clusters whose kube-scheduler asks no extender (docs/design/scheduler-modes.md). What a Filter
-and a Bind do there, two writes do here, in this order:
+For clusters whose kube-scheduler calls no extender (docs/design/scheduler-modes.md). Two writes
+take the place of Filter and Bind, in this order:
 
     gated ──reserved, the claim written──► gated, allocated ──one PATCH──► lifted ──► bound
                        ▲                        │
                        └── not lifted in time ──┘
 
-The PATCH ties the pod to its node and takes the gate off; it tests the resourceVersion that it was
-decided on. Which side of it a pod is on is recorded in the pod alone, so an operator that dies
-between the two leaves nothing to guess: its successor finds the claim allocated and the gate
-there, and lifts it, or the gate gone, and waits.
+The PATCH ties the pod to its node and removes the gate, and it tests the resourceVersion that the
+decision was based on. The pod alone records whether the PATCH has been applied. So if the operator
+dies between the two writes, its successor has nothing to guess: it finds the claim allocated and
+the gate in place, and lifts it; or it finds the gate gone, and waits.
 
-From the PATCH on kube-scheduler may bind the pod at any time, without notice. So its
-devices stay reserved until it runs, or is gone. A pod cannot be gated again nor go elsewhere: where
-kube-scheduler finds no room on its node after all, it has to be replaced.
+After the PATCH kube-scheduler may bind the pod at any time without telling us, so the devices stay
+reserved until the pod runs or is gone. A pod can neither be gated again nor moved: if
+kube-scheduler finds no room on its node after all, the pod has to be replaced.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from vgpu_operator.engine.scheduling.schedule_one import (
 from vgpu_operator.engine.state import State
 
 STUCK_S = 10.0
-"""A pod for which kube-scheduler finds no room on its node is replaced after so long."""
+"""A pod is replaced after kube-scheduler has found no room on its node for this long."""
 PREEMPTING_S = 60.0
-"""One for which it evicts other pods, after so long: they may take their time to end."""
+"""The same if kube-scheduler preempts other pods for it: these may take a while to end."""
 REPORT_EVERY_S = 300.0
 _REVIEW_EVERY_S = 1.0
 _AGAIN_S = 1.0
@@ -56,11 +56,11 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _CURED_UNSEEN = frozenset(
     {Reason.VOLUME_CLAIM_NOT_READY, Reason.VOLUME_CLAIM_IN_USE, Reason.RESERVED_ELSEWHERE}
 )
-"""Reasons of gated pods that end without an event of the pod's own or of its claim's."""
+"""Reasons that may stop to apply to a gated pod without an event about the pod or its claim."""
 
 
 def is_on(state: State) -> bool:
-    """Whether pods are behind our gate in this cluster."""
+    """Return True if the operator runs in mode Gate."""
     return state.config.scheduling.mode == "Gate"
 
 
@@ -68,7 +68,7 @@ def is_on(state: State) -> bool:
 
 
 def admit(state: State, pod: GPUPod) -> None:
-    """Put a gated pod where it belongs: among those that wait, or with what its claim has."""
+    """Queue a gated pod, give it what its claim has already, or record why it cannot be served."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and not held.is_tentative:
         state.claims.look_at(held.key)
@@ -87,14 +87,14 @@ def admit(state: State, pod: GPUPod) -> None:
     state.pods.blocked.pop(pod.uid, None)
     allocation = None if claim is None else claim.status.allocation
     if allocation is not None:
-        if state.claims.expired.get(pod.claim) != allocation.id:  # else it is being taken back
+        if state.claims.expired.get(pod.claim) != allocation.id:  # else it is being released
             offer(state, pod, {allocation.node_name})
         return
     put_in_queue(state, pod, spec)
 
 
 def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
-    """Note what a gated pod is to be judged again for, where no event of its own tells of it."""
+    """Remember to judge a gated pod again for changes that no event about the pod reports."""
     if refusal is None or refusal.reason in _CURED_UNSEEN:
         if pod.host_demand.volumes:
             state.gates.with_volumes[pod.uid] = None
@@ -103,12 +103,9 @@ def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
 
 
 def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Why a gated pod cannot be decided now, whatever devices there are; None if it can.
+    """Return why a gated pod cannot be decided now, whatever devices are free; None if it can.
 
-    Args:
-        state: Left as it is.
-        pod: The pod.
-        claim: The one that serves it, if it exists.
+    The state is not changed. `claim` is the pod's claim, if that exists.
     """
     if not is_on(state):
         text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
@@ -121,14 +118,12 @@ def refusal_behind_gate(state: State, pod: GPUPod, claim: VGPUClaim | None) -> R
 
 
 def refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
-    """Why its volumes, or an Immediate claim's node, keep a pod from going anywhere.
+    """Return why the pod's volumes, or the node of its Immediate claim, rule out every node.
 
-    Args:
-        state: Left as it is.
-        pod: The pod, which need not exist.
-        claim: The one that serves it, if it exists.
+    The state is not changed. The pod need not exist, since explanations ask about pods on paper.
     """
-    # What was allocated for this pod lapses first, so that no device is kept for it meanwhile.
+    # If devices are allocated for this pod, volumes are not checked here: the reservation lapses
+    # first, so that no device is kept for the pod meanwhile.
     found = None if _is_allocated(claim) else state.ledger.filters.volumes.refusal(pod.pod)
     if found is not None:
         return Refusal(*found)
@@ -136,21 +131,24 @@ def refusal_before_nodes(state: State, pod: GPUPod, claim: VGPUClaim | None) -> 
 
 
 def _is_allocated(claim: VGPUClaim | None) -> bool:
-    """Whether a claim was decided for its pod, which an Immediate one is not."""
+    """Return True if the claim was allocated for its pod, which an Immediate claim never is."""
     if claim is None or claim.spec.binding_mode == "Immediate":
         return False
     return claim.status.allocation is not None
 
 
 def _leave_queue(state: State, pod: GPUPod) -> None:
-    """Only its own turn: an Immediate claim, or another pod of the claim, waits on."""
+    """Take the pod out of the queue; an Immediate claim or another pod of its claim stays in."""
     waiter = state.queue.get(pod.claim)
     if waiter is not None and waiter.pod_uid == pod.uid:
         state.queue.remove(pod.claim)
 
 
 def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
-    """Why an Immediate claim cannot serve the pod now: it goes where its devices are or nowhere."""
+    """Return why an Immediate claim cannot serve the pod now.
+
+    Its pod can only run on the node where the claim's devices are.
+    """
     if claim.spec.binding_mode != "Immediate":
         return None
     name, allocation = claim.metadata.name, claim.status.allocation
@@ -164,7 +162,7 @@ def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None
 
 
 def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
-    """Why a pod cannot go to a node now, its devices apart."""
+    """Return why a pod cannot go to a node now, leaving its devices aside, or None if it can."""
     number = state.ledger.columns.node_id(node)
     if number is None:
         return Reason.NODE_NOT_READY
@@ -174,7 +172,7 @@ def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
 
 
 def review_gates(state: State) -> None:
-    """Let gated pods be judged again that wait for what no event of theirs reports."""
+    """Judge gated pods again if they wait for changes that no event about them reports."""
     work = state.gates
     if state.now < work.review_at:
         return
@@ -184,7 +182,7 @@ def review_gates(state: State) -> None:
         work.volumes_version = state.ledger.filters.volumes.version
         state.pods.due.update(work.with_volumes)
     if is_on(state):
-        for waiter in state.queue:  # a pod that comes or goes elsewhere may be what one waits for
+        for waiter in state.queue:  # pod affinity: another pod's start or end may help this one
             of_kind = state.queue.class_of(waiter.kind)
             if of_kind is not None and waiter.kind.host_demand is not None:
                 of_kind.cursor = UNKNOWN
@@ -194,7 +192,7 @@ def review_gates(state: State) -> None:
 
 
 def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
-    """The pod for which the claim is allocated is tied to that node, and may be scheduled."""
+    """Tie the pod for which the claim is allocated to its node, and remove the pod's gate."""
     key, work, allocation = key_of(claim), state.gates, claim.status.allocation
     held = state.reservations.of_claim(key)
     pod = None if held is None else _behind_gate(state, held, claim)
@@ -204,7 +202,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
         state.claims.timers.set(key, work.not_before[pod.uid])
         return None
     if held.phase is Phase.OFFERED and _ruled_out(state, pod, held.node) is not None:
-        held.until = state.now  # decided anew, once it was read
+        held.until = state.now  # the pod is read, then decided again
         return None
     if served_before(state, pod, held.node):
         state.claims.timers.set(key, state.now + _AGAIN_S)
@@ -212,12 +210,12 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
     try:
         records = records_of(state, pod, claim.spec, allocation, unix_time=int(state.unix))
     except BadInput as error:
-        held.until = state.now  # decided anew
+        held.until = state.now  # the pod is decided again
         note = f"its gate is not lifted: {error}"
         state.outbox.append(RecordEvent(_itself(pod), "Warning", "GateNotLifted", _ACTION, note))
         return None
     held.begin_bind(pod.reserved_for)
-    if not held.is_written:  # an Immediate claim names its pod first
+    if not held.is_written:  # the status of an Immediate claim must name the pod first
         held.bind_failed(state.now)
         state.claims.look_at(key)
         return None
@@ -234,7 +232,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | None:
-    """The pod whose gate a reservation may lift: the claim has it, and no try is under way."""
+    """Return the gated pod if its claim's allocation is written and no PATCH is in flight."""
     pod, allocation = state.cache.pod(held.pod_uid), claim.status.allocation
     is_ready = held.is_written and held.phase in (Phase.OFFERED, Phase.PINNED)
     if not is_ready or held.has_lapsed(state.now) or pod is None or not pod.is_gated:
@@ -246,7 +244,7 @@ def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | 
 
 
 def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
-    """A pod for which there is no room on its node after all makes way for a new one."""
+    """Delete a pod for which kube-scheduler finds no room on its node, so that it is replaced."""
     key, work = key_of(claim), state.gates
     for pod in state.cache.pods_of(key):
         if pod.uid not in work.stuck or not pod.wants_node:
@@ -270,7 +268,7 @@ def _replaced(pod: GPUPod, state: State) -> Effect | None:
         note = f"{why}: {said}; a pod cannot be moved: delete it and create it anew"
         state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodStuck", _ACTION, note))
         return None
-    work.stuck[pod.uid] = state.now  # should it still be there after so long
+    work.stuck[pod.uid] = state.now  # try again if the pod is still there after STUCK_S
     state.claims.timers.set(pod.claim, state.now + STUCK_S)
     turn_away(state, owner.uid, node)
     note = f"{why}: {said}; deleted, so that {owner.kind} {owner.name} makes another"
@@ -282,7 +280,10 @@ def _replaced(pod: GPUPod, state: State) -> Effect | None:
 
 
 def note_lifted(state: State, pod: GPUPod) -> None:
-    """A pod has no gate any more: kube-scheduler may bind it at any moment, and nothing lapses."""
+    """Record that the pod's gate is gone.
+
+    kube-scheduler may bind the pod at any moment from now on, so its reservation does not lapse.
+    """
     if not is_on(state) or not pod.wants_node:
         return
     state.gates.lifting.discard(pod.uid)
@@ -294,7 +295,7 @@ def note_lifted(state: State, pod: GPUPod) -> None:
         state.gates.stuck.pop(pod.uid, None)
     held = state.reservations.of_pod(pod.uid)
     if held is None or held.is_tentative:
-        _leave_queue(state, pod)  # lifted by others: it is served once it has a node
+        _leave_queue(state, pod)  # somebody else removed the gate: serve the pod once it is bound
         state.pods.blocked.pop(pod.uid, None)
         return
     held.begin_bind(pod.reserved_for)
@@ -302,7 +303,7 @@ def note_lifted(state: State, pod: GPUPod) -> None:
 
 
 def tied_node(pod: GPUPod) -> str:
-    """The one node that its required affinity names in each term; empty: there is none."""
+    """Return the one node that all terms of its required affinity name; empty if there is none."""
     affinity = pod.pod.spec.affinity
     of_node = None if affinity is None else affinity.node_affinity
     required = None if of_node is None else of_node.required
@@ -316,7 +317,7 @@ def tied_node(pod: GPUPod) -> str:
 
 
 def _refused_with(pod: GPUPod) -> str:
-    """Why kube-scheduler keeps the pod from its node; empty: nothing."""
+    """Return kube-scheduler's message if it finds the pod unschedulable; empty if it does not."""
     for condition in pod.pod.status.conditions:
         is_refused = condition.status == "False" and condition.reason == "Unschedulable"
         if condition.type == "PodScheduled" and is_refused:
@@ -333,11 +334,11 @@ def _itself(pod: GPUPod) -> Regarding:
 
 
 def tied_to(pod: GPUPod, node: str) -> list[dict[str, Any]]:
-    """JSON patch: the pod may go to this node only, and our gate is off.
+    """Return the JSON patch that ties the pod to this node and removes our gate.
 
-    Of a gated pod the API server lets a required affinity be added, and each term of one that is
-    there be narrowed, but no term added or an empty one filled (KEP-3838). A term that is empty
-    matches no node, and stays so.
+    For a gated pod the API server accepts a new required affinity, and accepts that each existing
+    term is narrowed, but no new term and no change of an empty one (KEP-3838). An empty term
+    matches no node, so leaving it alone is right.
     """
     line = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms: Any = {"nodeSelectorTerms": [{"matchFields": [line]}]}

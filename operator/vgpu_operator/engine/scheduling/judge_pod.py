@@ -1,4 +1,4 @@
-"""Judges where a pod whose situation has changed belongs."""
+"""Decides what to do with a pod whose situation has changed: queue it, block it, or wake it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vgpu_operator.engine.state import State
 
 
 def judge_pod(state: State, uid: str) -> None:
-    """Put a pod whose situation has changed where it belongs: among those that wait, or nowhere."""
+    """Queue a pod, record why it is blocked, or requeue it if its claim has devices by now."""
     pod = state.cache.pod(uid)
     if pod is None:
         return
@@ -44,7 +44,7 @@ def _may_be_served(state: State, pod: GPUPod, claim: VGPUClaim | None) -> bool:
 
 
 def _spec_for(state: State, pod: GPUPod, claim: VGPUClaim | None) -> VGPUClaimSpec | Refusal:
-    """Return the spec of the pod's claim, or why that cannot serve the pod, whatever is free."""
+    """Return the spec of the pod's claim, or why the claim cannot serve it whatever is free."""
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal) or claim is None:
         return spec
@@ -52,7 +52,7 @@ def _spec_for(state: State, pod: GPUPod, claim: VGPUClaim | None) -> VGPUClaimSp
 
 
 def _has_its_allocation(pod: GPUPod, claim: VGPUClaim | None) -> bool:
-    """Whether the claim is allocated on the pod's node, for this pod."""
+    """Return True if the claim is allocated for this pod on the pod's node."""
     if claim is None or claim.status.allocation is None or claim.status.reserved_for is None:
         return False
     here = claim.status.allocation.node_name == pod.pod.spec.node_name

@@ -1,6 +1,6 @@
-"""What is kept from a claim for others: earmarked devices, and tentative places.
+"""Capacity that a claim may not use because it is kept for others: earmarks and tentative places.
 
-`KeptFrom` is the view of both that placement asks; `State.deciding` makes it.
+Placement asks `KeptFrom`, a view of both for one claim; `State.deciding` makes it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, Share
 
 MOST = 9
-"""Earmarks at a time in the cluster."""
+"""Earmarks in the cluster at a time."""
 MOST_OF_A_NAMESPACE = 3
-"""Of those, for one namespace: no tenant keeps the others' devices free for itself."""
+"""Earmarks of one namespace, so that no tenant can keep all others from the devices."""
 CROWDED = 4
-"""So many kinds of pods are requeued for one node before no more are."""
+"""Once pods of this many other kinds are awaited on a node, a requeue respects all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earmark:
-    """Devices of one node that are kept for a claim.
+    """The devices of one node that are kept for a claim.
 
     Attributes:
         key: The claim, which need not exist yet.
@@ -59,12 +59,12 @@ class Earmarks:
         return len(self._of_claim)
 
     def get(self, key: ClaimKey) -> Earmark | None:
-        """The claim's."""
+        """Return the claim's earmark, or None."""
         return self._of_claim.get(key)
 
     @property
     def by_node(self) -> Mapping[int, list[Earmark]]:
-        """By node number."""
+        """The earmarks by node number."""
         return self._on_node
 
     def devices_on(self, node: int) -> set[str]:
@@ -72,18 +72,18 @@ class Earmarks:
         return {name for earmark in self._on_node.get(node, ()) for name in earmark.devices}
 
     def has_room_for(self, namespace: str) -> bool:
-        """Whether a claim of the namespace may get one."""
+        """Return True if a claim of the namespace may get an earmark."""
         used = Counter(key.namespace for key in self._of_claim)
         return len(self._of_claim) < MOST and used[namespace] < MOST_OF_A_NAMESPACE
 
     def put(self, earmark: Earmark) -> None:
-        """Keep devices from now on."""
+        """Add an earmark; it replaces the claim's former one."""
         self.remove(earmark.key)
         self._of_claim[earmark.key] = earmark
         self._on_node.setdefault(earmark.number, []).append(earmark)
 
     def remove(self, key: ClaimKey) -> Earmark | None:
-        """Keep nothing for the claim any more; returns what was kept."""
+        """Remove the claim's earmark and return it, or return None if there was none."""
         earmark = self._of_claim.pop(key, None)
         if earmark is not None:
             there = self._on_node[earmark.number]
@@ -93,7 +93,10 @@ class Earmarks:
         return earmark
 
     def shares_on(self, columns: Columns, node: int, key: ClaimKey) -> list[Share]:
-        """What is kept on a node from a claim: all memory of each device, so nothing starts."""
+        """Return the shares that earmarks of other claims take on a node.
+
+        Each is all memory of its device, so that nothing new can be placed there.
+        """
         shares = []
         for earmark in self._on_node.get(node, ()):
             if earmark.key != key:
@@ -103,7 +106,7 @@ class Earmarks:
 
 
 def numbers_of(columns: Columns, earmark: Earmark) -> dict[str, int]:
-    """Return the columns' numbers of an earmark's devices, of those that are there, by name."""
+    """Return the numbers of an earmark's devices by name, without those that no longer exist."""
     node = columns.node_id(earmark.node)
     devices = [] if node is None else columns.node_devices[node]
     return {
@@ -114,31 +117,33 @@ def numbers_of(columns: Columns, earmark: Earmark) -> dict[str, int]:
 
 
 class Yielding(Enum):
-    """Which tentative places a claim respects."""
+    """The rule by which a claim respects the tentative places of others."""
 
     ALL = "all"
-    """Every other's: a Filter looks for room beside them first."""
+    """Respect all of them. A Filter looks for room beside them first."""
     MORE_IMPORTANT = "more important"
-    """Only those of pods of a higher priority: everybody else's yields to a Filter."""
+    """Respect those of pods with a higher priority. A Filter that finds no room otherwise takes the
+    places of all other pods."""
     OF_ITS_KIND = "of its kind"
-    """For a requeue: as many pods of a kind are requeued as there is room for, but pods of another
-    kind are not kept waiting for one that may never come."""
+    """Respect those of the same kind, and those of pods with a higher priority. This is for a
+    requeue: no more pods of a kind are requeued than there is room for, but pods of another kind
+    are not kept waiting for a pod that may never come."""
     AS_IMPORTANT = "as important"
-    """For an Immediate claim: those of pods of its priority or a higher one."""
+    """Respect those of pods with the same or a higher priority. This is for an Immediate claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFrom:
-    """What is kept from a claim; see `placement.Kept`.
+    """The capacity that is kept from a claim; implements `placement.Kept`.
 
     Attributes:
-        key: The claim.
-        kind: Its kind, if it waits.
-        priority: Its pod's, or its own.
-        yielding: Which tentative places count.
+        key: The claim that is being decided.
+        kind: Its equivalence class, if it waits.
+        priority: The priority of its pod, or of an Immediate claim itself.
+        yielding: The rule for tentative places.
         columns: The state of all devices.
-        reservations: Where the tentative places are.
-        earmarks: Count always, but for the claim's own.
+        reservations: All reservations, among them the tentative places.
+        earmarks: All earmarks; those of other claims always count.
     """
 
     key: ClaimKey

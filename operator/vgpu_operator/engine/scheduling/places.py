@@ -1,6 +1,7 @@
-"""Takes decisions into the state: makes reservations, adopts allocations, ends reservations.
+"""Applies decisions to the state: makes reservations, adopts allocations, ends reservations.
 
-The only code that assumes in the ledger, and that forgets what was assumed.
+Apart from the writes of resizes and init containers, which assume for as long as they are in
+flight, only this module assumes allocations in the ledger and forgets them again.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from vgpu_operator.placement import Columns, Plan, Share
 def reserve(
     state: State, key: ClaimKey, spec: VGPUClaimSpec, plan: Plan, pod: GPUPod | None
 ) -> Reservation:
-    """Make a reservation of a plan: assumed from now on, and to be written into the claim.
+    """Turn a plan into a reservation: assume it in the ledger, and have the claim written.
 
     Args:
-        state: Where.
+        state: The engine's state.
         key: The claim, which need not exist yet.
-        spec: What was decided on.
-        plan: What was decided; not a refusal.
-        pod: The pod it is for; None: an Immediate claim's, for whatever pod comes.
+        spec: The spec that the plan was made for.
+        plan: The plan, which must not be a refusal.
+        pod: The pod it is for; None for an Immediate claim, which serves whichever pod comes.
     """
     allocation = _named(state, plan.allocation())
     former = state.reservations.of_claim(key)
@@ -63,10 +64,10 @@ def reserve(
 
 
 def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
-    """Take the claim's current allocation as the pod's reservation."""
+    """Make a reservation of the allocation that the claim already has."""
     allocation = claim.status.allocation
     assert allocation is not None
-    state.claims.expired.pop(key_of(claim), None)  # its pod has come after all
+    state.claims.expired.pop(key_of(claim), None)  # do not take it back: the pod has come after all
     state.ledger.count_as(key_of(claim), pod.scopes)
     reservation = Reservation(
         key=key_of(claim),
@@ -86,7 +87,7 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
 
 
 def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
-    """Hold the allocation of a bound pod whose claim is gone, until its new claim shows it."""
+    """Reserve the devices of a bound pod whose claim is gone, until a new claim shows them."""
     allocation = claim.status.allocation
     assert allocation is not None
     reservation = Reservation(
@@ -106,7 +107,7 @@ def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
 
 
 def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> Reservation:
-    """Keep a place for a pod that is requeued; written nowhere."""
+    """Keep a tentative place, in memory only, for a pod that is being requeued."""
     shares = _shares(state.ledger.columns, plan)
     assert plan.node is not None
     place = _tentative(state, waiter.key, pod.uid, plan.node, shares, TENTATIVE_S)
@@ -115,7 +116,7 @@ def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> R
 
 
 def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
-    """Keep a place for a pod that is on its way to Bind, as long as no other pod needs it."""
+    """Keep a tentative place for a pod that may take minutes to reach Bind."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
         unreserve(state, held)
@@ -127,10 +128,10 @@ def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
 
 
 def lapse(state: State, reservation: Reservation) -> None:
-    """End a reservation that was not bound in time; its place stays tentative.
+    """End a reservation that was not bound in time, and keep its place tentatively.
 
-    Binding a volume may take minutes, so the pod may still come. Until then anybody who needs the
-    devices takes them. The allocation is taken off the claim (the step `expire`).
+    Binding a volume may take minutes, so the pod may still come. Until then any pod that needs the
+    devices may take them. The step `expire` removes the allocation from the claim.
     """
     unreserve(state, reservation)
     allocation = reservation.allocation
@@ -141,7 +142,7 @@ def lapse(state: State, reservation: Reservation) -> None:
     is_nobodys = reservation.is_immediate or reservation.is_withdrawn
     if is_nobodys or pod is None or not pod.wants_node:
         return
-    if state.queue.get(reservation.key) is None:  # else a Filter has ruled its node out
+    if state.queue.get(reservation.key) is None:  # if it waits, a Filter has ruled its node out
         state.pods.slow.add(pod.uid)
     columns = state.ledger.columns
     names = {columns.name[number]: number for number in columns.node_devices[reservation.number]}
@@ -154,16 +155,16 @@ def lapse(state: State, reservation: Reservation) -> None:
 
 
 def unreserve(state: State, reservation: Reservation) -> None:
-    """End a reservation, and forget what is assumed for it; the claim's status stays as it is."""
+    """End a reservation and forget its assumption; the claim's status stays as it is."""
     if state.reservations.is_current(reservation):
         state.reservations.drop(reservation)
         _let_go(state, reservation)
 
 
 def _let_go(state: State, reservation: Reservation) -> None:
-    """Free what a reservation has kept, now that it is none any more."""
+    """Free the capacity of a reservation that has ended."""
     if reservation.is_tentative:
-        state.ledger.touch(reservation.node)  # who waits may have a place there
+        state.ledger.touch(reservation.node)  # pods that wait may fit there now
     else:
         _no_longer_expected(state, reservation.pod_uid)
     _retire(state, reservation)
@@ -171,7 +172,7 @@ def _let_go(state: State, reservation: Reservation) -> None:
 
 
 def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
-    """The claim's status has the reservation's allocation, with its amounts."""
+    """Record that the claim's status shows the reservation's allocation."""
     reservation.allocation = claim.status.allocation  # a resize keeps the id
     reservation.is_written = claim.status.reserved_for == reservation.reserved_for
     if reservation.assumption is not None:
@@ -180,7 +181,10 @@ def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
 
 
 def resolve(state: State, key: ClaimKey, version: int) -> None:
-    """The claim was observed at a version: writes that were decided on earlier ones have failed."""
+    """Forget unsettled writes that were decided on versions before the one now observed.
+
+    They test the version they were decided on, so they can no longer succeed.
+    """
     waiting = state.claims.unsettled.get(key)
     if not waiting:
         return
@@ -195,9 +199,10 @@ def resolve(state: State, key: ClaimKey, version: int) -> None:
 
 
 def leave_unsettled(state: State, key: ClaimKey, version: int, write: InFlight) -> None:
-    """It is unknown whether a write landed, or still will, while the claim is at this version.
+    """Assume a write whose outcome is unknown until the claim is seen at a later version.
 
-    It is assumed once more, apart from the reservation's own assumption, which goes its own way.
+    The write may have landed or may still land. Its assumption is separate from the reservation's,
+    which may end earlier.
     """
     if write.allocation is None or write.spec is None:
         return
@@ -239,7 +244,7 @@ def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
 
 
 def _retire(state: State, reservation: Reservation) -> None:
-    """Forget what was assumed, unless its write is under way: then its outcome decides."""
+    """Forget the assumption, unless its write is in flight: then the write's outcome decides."""
     assumption, reservation.assumption = reservation.assumption, None
     in_flight = state.claims.writing.get(reservation.key)
     under_way = in_flight is not None and in_flight.assumption is assumption
@@ -248,7 +253,7 @@ def _retire(state: State, reservation: Reservation) -> None:
 
 
 def _no_longer_expected(state: State, uid: str) -> None:
-    """A pod without a node takes no CPU."""
+    """Stop counting the CPU and other resources of a pod that will not come to its node."""
     pod = state.cache.pod(uid)
     if pod is None or not pod.pod.is_bound:
         state.ledger.filters.hosts.remove_pod(uid)
@@ -257,7 +262,7 @@ def _no_longer_expected(state: State, uid: str) -> None:
 
 
 def _named(state: State, allocation: Allocation) -> Allocation:
-    """The allocation with an id of its own, tied to the node that has its name now."""
+    """Return the allocation with a new id, the UID of its node, and the current time."""
     node = state.cache.nodes.get(allocation.node_name)
     return allocation.model_copy(
         update={

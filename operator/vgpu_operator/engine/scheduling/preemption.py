@@ -1,8 +1,8 @@
-"""Judges the victims that kube-scheduler proposes: would the pod get its devices if they ended?
+"""Checks the victims that kube-scheduler proposes: would the pod get its devices if they ended?
 
-kube-scheduler counts CPU, memory and the extended resources that the kubelet knows. Device memory
-and compute it does not see, so without this check it ends pods whose devices do not help, again
-and again (kubernetes#139270).
+kube-scheduler counts CPU, memory and the extended resources that the kubelet knows, but not device
+memory and compute. Without this check it would end pods whose devices do not help, again and again
+(kubernetes#139270).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ def nodes_that_victims_free(
 ) -> list[str]:
     """Return the nodes on which the pod would get its devices if the victims there ended.
 
-    What ends by itself counts as free, too. Nothing is reserved, and nothing is ended.
+    Devices of pods that are ending anyway count as free, too. Nothing is reserved or ended here.
 
     Args:
-        state: Where.
+        state: The engine's state.
         pod: The pod that is to run.
-        victims: UIDs of pods, by node. A node without any is left out: kube-scheduler takes an
-            empty list of victims for an error.
+        victims: UIDs of pods by node. A node without victims is never returned, because
+            kube-scheduler treats an empty list of victims as an error.
     """
     spec, claim = spec_for(state, pod), state.cache.claim(pod.claim)
     if isinstance(spec, Refusal) or spec.binding_mode == "Immediate":
-        return []  # an Immediate claim is placed by the operator alone, whoever ends
+        return []  # no pod's end moves an Immediate claim: the operator alone places it
     if claim is not None and refusal_of(state, claim, pod) is not None:
         return []
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.is_binding:
-        return []  # its Binding may still come to stand
+        return []  # its Binding may still succeed
     demand, nodes = pod.request(spec, state.config), nodes_of(state, pod)
     freed = []
     for node, uids in victims.items():
@@ -56,7 +56,7 @@ def nodes_that_victims_free(
 
 
 def _returned_by(state: State, node: str, uids: Collection[str]) -> Iterator[ClaimKey]:
-    """Yield the claims on a node whose devices come back once these pods have ended."""
+    """Yield the claims on a node whose devices become free once these pods have ended."""
     for device in state.ledger.devices(node):
         for holder in state.ledger.holders(device.status.uuid):
             if _is_returned(state, holder.key, uids):
@@ -64,7 +64,7 @@ def _returned_by(state: State, node: str, uids: Collection[str]) -> Iterator[Cla
 
 
 def _is_returned(state: State, key: ClaimKey, uids: Collection[str]) -> bool:
-    """Return True if the claim's pod is one of these, or has ended or is going already."""
+    """Return True if the claim's pod is one of these, has ended, or is being deleted."""
     claim, held = state.cache.claim(key), state.reservations.of_claim(key)
     if state.cache.is_unreadable(key):
         return False

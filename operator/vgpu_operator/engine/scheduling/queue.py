@@ -1,11 +1,12 @@
-"""Who waits for devices: pods that a Filter refused, Immediate claims, and bound pods without any.
+"""The queue for devices: pods that a Filter refused, Immediate claims, and bound pods without any.
 
-Those that are alike wait as one class. For a class it is known up to which release of devices no
-node serves it; after that only the nodes where something became free are checked, once for each
-class. So ten thousand waiting pods of a hundred kinds cost what a hundred cost, and nothing while
-nothing becomes free.
+Waiters that the same nodes and devices can serve form one class. Each class has a cursor: no node
+serves the class as of that release of devices. After it, only the nodes where something became free
+are checked, once for each class. So ten thousand waiting pods of a hundred kinds cost as much as a
+hundred pods, and cost nothing while nothing becomes free.
 
-kube-scheduler owns the order of pods; this is about who is worth a requeue when there is room.
+kube-scheduler decides in which order pods are tried. The queue only decides which pods are worth a
+requeue when there is room.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
 UNKNOWN = -1
-"""The cursor of a class of which no node has been looked at."""
+"""The cursor of a class for which all nodes have yet to be checked."""
 _MOST_AT_ONCE = 64
 _STALE = 64
-"""Entries of a heap that may be out of date, beside as many as wait."""
+"""Stale entries that a heap may hold beyond as many as there are waiters."""
 
 
 class EquivalenceClass(NamedTuple):
-    """What makes two that wait alike: the same nodes and devices serve both.
+    """The key of a class: waiters with the same values can be served by the same devices.
 
     Attributes:
-        request: What is asked for.
-        rules: The pod's rules about nodes.
-        namespace: Whose quota it counts against.
-        node: The node that a bound pod has; empty: any.
-        ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
-            the pod.
+        request: The devices that are requested.
+        rules: The pod's node selector, affinity and tolerations.
+        namespace: The namespace whose quotas apply.
+        node: The node of a bound pod; empty for any node.
+        ruled_out: Bits of nodes that kube-scheduler did not offer. No requeue is needed for them:
+            a change that makes kube-scheduler offer such a node also wakes the pod.
         avoided: Bits of nodes that its controller's pods avoid for now.
-        host_demand: What else it asks of a node; None where kube-scheduler checks that.
-        scopes: Which of the namespace's quotas count it; None: it is for no pod.
+        host_demand: The pod's other demands on a node; None if kube-scheduler checks them.
+        scopes: The quota scopes that match the pod; None if it is for no pod.
     """
 
     request: Demand
@@ -56,14 +57,14 @@ class EquivalenceClass(NamedTuple):
 
 @dataclass(slots=True)
 class Waiter:
-    """A claim that waits.
+    """A claim in the queue.
 
     Attributes:
         key: The claim, which need not exist yet.
         pod_uid: The pod that it is for; empty for an Immediate claim.
-        kind: What it waits for.
-        rank: Its turn.
-        since: When it was refused first, monotonic seconds; a failed try does not reset it.
+        kind: The class it waits in.
+        rank: Its position; a lower rank goes first.
+        since: When it was first refused, in monotonic seconds; a failed try does not reset it.
     """
 
     key: ClaimKey
@@ -78,15 +79,16 @@ class WaitClass:
     """All waiters of one kind.
 
     Attributes:
-        cursor: Up to which release of devices no node serves it.
-        budget: The version of the namespace's quotas that it was checked with.
-        misses: By node number: how many in a row were requeued for room there and not offered the
-            node. Pods of one kind differ in what only kube-scheduler knows, so after each miss
-            twice as many are requeued at once: those that cannot go there do not keep others
-            waiting.
-        explained: Why it was refused, when that was found out, and as of which changes.
-        waiters: By claim.
-        heap: In turn; some of those in it wait no more.
+        kind: The key of the class.
+        cursor: The last release of devices as of which no node serves the class.
+        budget: The version of the namespace's quotas that the class was last checked with.
+        misses: By node number, how many pods in a row were requeued for room on the node and were
+            not offered it. Pods of one kind can still differ in ways that only kube-scheduler
+            knows. So each miss doubles the number of pods requeued at once, and pods that cannot
+            use the node do not keep the others waiting.
+        explained: When the class was last explained, as of which cursors, and the refusal.
+        waiters: The waiters by claim.
+        heap: The waiters by rank; may contain entries that no longer wait.
     """
 
     kind: EquivalenceClass
@@ -104,7 +106,7 @@ class WaitClass:
         return iter(list(self.waiters.values()))
 
     def head(self) -> Waiter | None:
-        """The first in turn."""
+        """Return the waiter with the lowest rank, or None if nobody waits."""
         while self.heap:
             waiter = self.heap[0][2]
             if self.waiters.get(waiter.key) is waiter:
@@ -113,41 +115,42 @@ class WaitClass:
         return None
 
     def pop(self) -> Waiter:
-        """Take the head out of its turn, for the length of a pass; `push` puts it back."""
+        """Take the head off the heap for the rest of a pass; `push` puts it back."""
         waiter = self.head()
         assert waiter is not None
         heappop(self.heap)
         return waiter
 
     def leave(self, key: ClaimKey) -> None:
-        """A claim waits no more."""
+        """Remove a claim that no longer waits."""
         del self.waiters[key]
-        # Behind a head that stays for days others come and go: the heap may not grow with them.
+        # Only the head is popped when it is stale. A head that stays for days would let the heap
+        # grow with all that come and go behind it.
         if len(self.heap) > 2 * len(self.waiters) + _STALE:
             waiting = self.waiters
             self.heap = [each for each in self.heap if waiting.get(each[2].key) is each[2]]
             heapify(self.heap)
 
     def push(self, waiter: Waiter) -> None:
-        """Give a waiter its turn."""
+        """Put a waiter on the heap, if it still waits."""
         if self.waiters.get(waiter.key) is waiter:
             heappush(self.heap, (waiter.rank, id(waiter), waiter))
 
     def at_once(self, node: int) -> int:
-        """How many are requeued together for room on a node."""
+        """Return how many pods are requeued together for room on a node."""
         return int(min(2 ** self.misses.get(node, 0), _MOST_AT_ONCE))
 
     def missed(self, node: int) -> None:
-        """One that was requeued for a node was not offered it."""
+        """Count a pod that was requeued for a node and was not offered it."""
         self.misses[node] = self.misses.get(node, 0) + 1
 
     def hit(self, node: int) -> None:
-        """One got its place there."""
+        """Reset the count of misses: a pod got its place on the node."""
         self.misses.pop(node, None)
 
 
 class WaitQueue:
-    """All that wait, by claim and by class."""
+    """All waiters, by claim and by class."""
 
     def __init__(self) -> None:
         self._classes: dict[EquivalenceClass, WaitClass] = {}
@@ -161,15 +164,15 @@ class WaitQueue:
         return iter(list(self._waiters.values()))
 
     def get(self, key: ClaimKey) -> Waiter | None:
-        """The waiter of a claim."""
+        """Return the waiter of a claim, or None."""
         return self._waiters.get(key)
 
     def class_of(self, kind: EquivalenceClass) -> WaitClass | None:
-        """The class of a kind, while anybody waits in it."""
+        """Return the class of a kind, or None if nobody waits in it."""
         return self._classes.get(kind)
 
     def put(self, waiter: Waiter) -> Waiter:
-        """Let a claim wait; one that waits already keeps its time."""
+        """Add a claim to the queue; a claim that waits already keeps its time."""
         waiter.since = self._since.setdefault(waiter.key, waiter.since)
         known = self._waiters.get(waiter.key)
         if known is not None:
@@ -186,12 +189,12 @@ class WaitQueue:
         return waiter
 
     def remove(self, key: ClaimKey) -> Waiter | None:
-        """It waits no more: it was served, or is gone; returns it."""
+        """Remove and return the waiter of a claim that was served or is gone."""
         self._since.pop(key, None)
         return self.take(key)
 
     def take(self, key: ClaimKey) -> Waiter | None:
-        """It is being tried; returns it. If it is refused it comes back and keeps its time."""
+        """Remove and return a waiter that is being tried; if it comes back, it keeps its time."""
         waiter = self._waiters.pop(key, None)
         if waiter is None:
             return None
@@ -202,7 +205,7 @@ class WaitQueue:
         return waiter
 
     def by_rank(self) -> list[tuple[Rank, WaitClass]]:
-        """The classes with the ranks of their heads, those with the most important first."""
+        """Return the classes and the ranks of their heads, ordered by rank."""
         ranked = [(head.rank, of_kind) for of_kind in self._classes.values()
                   if (head := of_kind.head()) is not None]  # fmt: skip
         return sorted(ranked, key=lambda pair: pair[0])

@@ -1,4 +1,4 @@
-"""Why a pod or a claim gets nothing now. The text is made when it is read."""
+"""The reason why a pod or a claim gets nothing now; its text is only made when it is read."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from vgpu_api.reasons import CURES, Cure, Reason
 from vgpu_operator.placement import Plan
 
 OF_ROOM = frozenset(reason for reason, cure in CURES.items() if cure is Cure.ROOM)
-"""Reasons that the end of others on a device can cure."""
+"""Reasons that go away when others on a device end."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _NONE_KEPT: Mapping[str, int] = MappingProxyType({})
 
 
 class Refusal:
-    """A reason, and a text for each node that was checked, if any was.
+    """The reason for a refusal, with a text for each node that was checked.
 
     Args:
-        reason: Why, where no node was checked.
-        text: The same in a sentence.
-        plan: The refused plan, where nodes were checked.
-        notes: By node: what its text has to add.
-        kept: By node: how many devices have room, and are kept for other requests.
+        reason: The reason, if no node was checked.
+        text: The same as a sentence.
+        plan: The refused plan, if nodes were checked.
+        notes: By node, a note to add to its text.
+        kept: By node, how many devices have room but are kept for other requests.
 
     Attributes:
         kept: As above; the text says it, too.
@@ -46,39 +46,36 @@ class Refusal:
 
     @property
     def reason(self) -> Reason:
-        """The reason that stands for all."""
+        """The one reason that is shown: the given one, or the plan's."""
         if self._reason is None:
             self._reason = Reason.NO_GPU_NODES if self._plan is None else self._plan.reason
         return self._reason
 
     @property
     def message(self) -> str:
-        """Everything in a sentence, for an event, a condition, or a node without a text."""
+        """The whole refusal as one text, for an event, a condition, or a node without its own."""
         if not self._text and self._plan is not None:
             self._text = "; ".join((self._plan.text, *self._notes.values()))
         return self._text
 
     @property
     def is_of_room(self) -> bool:
-        """Whether the end of others can cure it."""
+        """True if the refusal may go away when others end."""
         return self.reason in OF_ROOM
 
     def on(self, node: str) -> str:
-        """Why not on this node."""
+        """Return why the node was refused."""
         for texts in self.by_cure((node,)):
             if node in texts:
                 return texts[node]
         return self.message
 
     def by_cure(self, nodes: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Why not on these nodes, by name.
-
-        Args:
-            nodes: Those that were checked, or of which nothing is known.
+        """Return why each of these nodes was refused, in two maps by node name.
 
         Returns:
-            The nodes where the end of others could make room, so that preemption may help; and the
-            other ones.
+            The nodes where preemption may help, because the end of others could make room; and the
+            others, among them nodes that were not checked.
         """
         curable: dict[str, str] = {}
         others: dict[str, str] = {}

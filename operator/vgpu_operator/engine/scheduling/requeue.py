@@ -1,7 +1,8 @@
-"""Makes kube-scheduler try a pod again.
+"""Requeue: makes kube-scheduler try a pod again.
 
-kube-scheduler retries a pod that it has set aside only on events that it can observe; an annotation
-of ours is one. Where it looks at a sample of the nodes, a nomination makes it try ours first.
+kube-scheduler retries an unschedulable pod only on events that it can observe, so we change an
+annotation of the pod. In a large cluster it checks only a sample of the nodes; there we also
+nominate our node, which it then tries first.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from vgpu_operator.engine.scheduling.schedule_one import SAMPLED_FROM
 from vgpu_operator.engine.state import State
 
 REQUEUE_EVERY_S = 3.0
-"""One pod is requeued at most once in so many seconds."""
+"""The least time between two requeues of one pod."""
 
 
 def was_just_requeued(uid: str, state: State) -> bool:
-    """Whether a pod is not to be requeued again yet."""
+    """Return True if it is too early to requeue a pod again."""
     at = state.pods.requeued.get(uid)
     return at is not None and state.now - at < REQUEUE_EVERY_S
 
 
 def requeue(pod: GPUPod, node: str, state: State) -> Requeue:
-    """Wake a pod, for room on a node."""
+    """Return the effect that wakes a pod because there is room on a node."""
     state.pods.requeued[pod.uid] = state.now
     allowed = state.ledger.filters.rules.of(pod.rules).allowed
     nodes = len(state.cache.nodes) if allowed < 0 else allowed.bit_count()
@@ -39,7 +40,10 @@ def requeue(pod: GPUPod, node: str, state: State) -> Requeue:
 
 
 def clear_nomination(pod: GPUPod, state: State) -> Requeue | None:
-    """Clear the nomination of a pod whose place is gone: it would keep CPU from other pods."""
+    """Return the effect that clears the nomination of a pod whose place is gone, if it has one.
+
+    kube-scheduler would otherwise keep the pod's CPU on that node from other pods.
+    """
     if pod.uid not in state.pods.nominated:
         return None
     state.pods.nominated.discard(pod.uid)

@@ -1,4 +1,4 @@
-"""Reservations: what was decided for a pod that does not run yet, or for an Immediate claim."""
+"""Reservations: decisions for pods that do not run yet, and for Immediate claims."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from vgpu_operator.ledger import Assumption, ClaimKey
 from vgpu_operator.placement import Share
 
 TENTATIVE_S = 15.0
-"""A pod that was requeued for a tentative place has so long until its Filter."""
+"""How long a tentative place waits for the Filter of the pod that was requeued for it."""
 LAPSED_S = 600.0
-"""A place that was offered and not bound stays tentative for so long: volumes take their time."""
+"""How long a place stays tentative after its offer lapsed: binding volumes may take minutes."""
 OFFERED_S = 15.0
-"""An offered reservation without a Bind lapses after so long, and its devices are free again."""
+"""How long an offered reservation waits for Bind before it lapses and frees its devices."""
 PINNED_S = 60.0
-"""A Binding without an answer may still come to stand for so long."""
+"""How long a Binding that got no answer may still succeed."""
 
 
 class Phase(Enum):
-    """How far a reservation has come."""
+    """The phase of a reservation."""
 
     TENTATIVE = "Tentative"
     OFFERED = "Offered"
@@ -33,41 +33,46 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Reservation:
-    """A place for one claim.
+    """Devices on one node that are reserved for one claim.
 
-        Tentative ──Filter offers the node──► Offered ──Bind──► Binding ──it stands──► Bound
+        Tentative ──Filter offers the node──► Offered ──Bind──► Binding ──succeeded──► Bound
             ▲  │                                │  ▲              │ │
             │  └─► (gone: another pod's         │  └─── refused ──┘ │ no answer
             │       Filter took the devices,    │                   ▼
             │       or no Filter came)          │                 Pinned (this node and no
             └───── no Bind in time ─────────────┘                   other, until it was read)
 
-    A tentative place is held in memory only, and yields to any Filter. From Offered on the devices
-    are assumed in the ledger and the claim is written; so between these two a new reservation takes
-    the place of the old one. Every other change of phase is one of the methods below. How one
-    ends, and what is left of it, is a table in docs/design/reservations.md.
+    A tentative place exists in memory only, and yields to any Filter. From Offered on, the devices
+    are assumed in the ledger and the claim is written. Because of that difference, the step between
+    Tentative and Offered makes a new reservation that replaces the old one. All other changes of
+    phase are methods below. docs/design/reservations.md has a table of the ways a reservation ends
+    and of what is left of it.
 
     Attributes:
         key: The claim.
-        pod_uid: The pod it is for; empty for an Immediate claim without one.
+        pod_uid: The pod it is for; empty for an Immediate claim without a pod.
         node: The node's name.
         number: The number that the columns give the node.
-        priority: Of the pod: more important ones do not yield to less important ones.
-        shares: What a tentative place keeps.
-        kind: Of the waiter that a tentative place was taken for.
-        is_awaited: Its pod was requeued for this tentative place, so a Filter is to come soon.
-        spec: What was decided on; a claim that asks for something else now is left alone. None:
-            the claim has the allocation already.
-        allocation: The claim status's, or what it will be; None while tentative.
+        phase: The phase it is in.
+        until: When it lapses, in monotonic seconds; None if it does not.
+        priority: The pod's priority; the place does not yield to less important requeues.
+        shares: The capacity that a tentative place keeps.
+        kind: The class of the waiter that a tentative place was taken for.
+        is_awaited: True if the pod was requeued for this tentative place, so its Filter is due.
+        spec: The spec that was decided on; if the claim's spec differs by now, the claim is not
+            written. None if the claim has the allocation already.
+        allocation: The allocation in the claim's status, or the one to be written; None while
+            tentative.
         reserved_for: The pod as the claim's status names it.
-        replaces: Ids of allocations that the write may replace.
-        is_immediate: Of an Immediate claim: the allocation stays when its pod goes elsewhere.
-        assumption: What the ledger holds for it until the write has an outcome.
-        is_written: Whether the claim's status has it.
-        until: When it lapses, monotonic seconds; None: it does not.
-        is_read: Its pod is being read, which decides about its end.
-        is_withdrawn: Its scheduler has taken the place back: nothing of it stays tentative.
-        pinned_until: Until then an earlier Binding without an answer may come to stand.
+        replaces: Ids of the allocations that the write may replace.
+        is_immediate: True for an Immediate claim, which keeps its allocation if its pod goes
+            elsewhere.
+        assumption: The ledger's assumption until the write has an outcome.
+        is_written: True if the claim's status shows the reservation.
+        is_read: True while its pod is being read, to decide if the reservation may end.
+        is_withdrawn: True if the scheduler has given the place back; then no tentative place
+            remains.
+        pinned_until: Until then an earlier Binding that got no answer may still succeed.
     """
 
     key: ClaimKey
@@ -93,41 +98,41 @@ class Reservation:
 
     @property
     def is_tentative(self) -> bool:
-        """Whether it yields."""
+        """True if this is only a tentative place, which yields."""
         return self.phase is Phase.TENTATIVE
 
     @property
     def is_binding(self) -> bool:
-        """Whether a Binding to its node was posted, or will be, and has not failed."""
+        """True if a Binding to its node was posted or is about to be, and has not failed."""
         return self.phase in (Phase.BINDING, Phase.BOUND, Phase.PINNED)
 
     @property
     def is_bound(self) -> bool:
-        """Whether its Binding stands."""
+        """True if its pod is bound."""
         return self.phase is Phase.BOUND
 
     @property
     def allocation_id(self) -> str:
-        """The id of its allocation; empty while tentative."""
+        """The id of its allocation; empty while it is tentative."""
         return "" if self.allocation is None else self.allocation.id
 
     def lapse_now(self, now: float) -> None:
-        """End the offer now instead of in time: kube-scheduler has ruled the node out."""
+        """Let the offer lapse at once, because kube-scheduler has ruled the node out."""
         if self.phase is Phase.OFFERED:
             self.until = now
 
     def withdraw(self, now: float) -> None:
-        """End the offer now, and keep no tentative place: its scheduler takes the place back."""
+        """Let the offer lapse at once without a tentative place: the scheduler gives it back."""
         if self.phase is Phase.OFFERED:
             self.until, self.is_withdrawn = now, True
 
     def offer_again(self, now: float) -> None:
-        """A place that was taken back, and has not lapsed yet, is offered once more."""
+        """Offer a withdrawn place once more, if it has not been ended yet."""
         if self.is_withdrawn and self.phase is Phase.OFFERED:
             self.until, self.is_withdrawn = now + OFFERED_S, False
 
     def begin_bind(self, reserved_for: ReservedFor) -> None:
-        """Its pod is being bound: the claim is to name it, and nothing lapses meanwhile."""
+        """Start binding the pod: the claim must name it, and the reservation does not lapse."""
         assert not self.is_tentative
         if self.phase is not Phase.BOUND:
             self.phase, self.until = Phase.BINDING, None
@@ -135,17 +140,20 @@ class Reservation:
             self.reserved_for, self.is_written = reserved_for, False
 
     def bound(self) -> None:
-        """Its pod has the node."""
+        """Record that the pod is bound."""
         self.phase, self.until = Phase.BOUND, None
 
     def keep(self) -> None:
-        """Its pod is gone, and may have run: only the watch or the agent can end it."""
+        """Keep the devices of a pod that is gone but may have run.
+
+        From now on only the watch or the agent can end the reservation.
+        """
         self.phase, self.until = Phase.BOUND, None
 
     def bind_failed(self, now: float) -> None:
-        """The Binding was refused, or never posted: kube-scheduler will try again.
+        """Go back to Offered: the Binding was refused or never posted, and will be tried again.
 
-        An earlier one without an answer may still come to stand, whatever became of this one.
+        If an earlier Binding got no answer, it may still succeed, so the reservation is pinned.
         """
         if self.phase is Phase.BINDING and now < self.pinned_until:
             self.phase, self.until = Phase.PINNED, self.pinned_until
@@ -153,21 +161,22 @@ class Reservation:
             self.phase, self.until = Phase.OFFERED, now + OFFERED_S
 
     def pin(self, now: float) -> None:
-        """There was no answer: the Binding may still come to stand."""
+        """Pin the reservation to its node: the Binding got no answer and may still succeed."""
         if self.phase is Phase.BINDING:
             self.phase, self.until = Phase.PINNED, now + PINNED_S
             self.pinned_until = self.until
 
     def has_lapsed(self, now: float) -> bool:
-        """Whether its time is over."""
+        """Return True if its time is over."""
         return self.until is not None and now >= self.until
 
 
 @dataclass(slots=True)
 class Reservations:
-    """All reservations, one at most for a claim and for a pod.
+    """All reservations, at most one for a claim and one for a pod.
 
-    `tentative` are the tentative ones by node number and claim, to be read only.
+    Attributes:
+        tentative: The tentative places by node number and claim; callers must not change it.
     """
 
     _of_claim: dict[ClaimKey, Reservation] = field(default_factory=dict)
@@ -181,15 +190,15 @@ class Reservations:
         return len(self._of_claim)
 
     def of_pod(self, uid: str) -> Reservation | None:
-        """The pod's."""
+        """Return the pod's reservation, or None."""
         return self._of_pod.get(uid)
 
     def of_claim(self, key: ClaimKey) -> Reservation | None:
-        """The claim's."""
+        """Return the claim's reservation, or None."""
         return self._of_claim.get(key)
 
     def _former(self, reservation: Reservation) -> tuple[Reservation, ...]:
-        """Return those that it replaces: the claim's and the pod's, which may be two."""
+        """Return the reservations it replaces: the claim's and the pod's, which may differ."""
         of_claim = self._of_claim.get(reservation.key)
         of_pod = self._of_pod.get(reservation.pod_uid) if reservation.pod_uid else None
         if of_claim is of_pod:
@@ -197,7 +206,7 @@ class Reservations:
         return tuple(each for each in (of_claim, of_pod) if each is not None)
 
     def put(self, reservation: Reservation) -> tuple[Reservation, ...]:
-        """Take one on; return the claim's and the pod's former ones, which it replaces."""
+        """Add a reservation; return the claim's and the pod's former ones, which it replaces."""
         replaced = self._former(reservation)
         for former in replaced:
             self.drop(former)
@@ -209,7 +218,7 @@ class Reservations:
         return replaced
 
     def drop(self, reservation: Reservation) -> None:
-        """Forget it, if it is still the one."""
+        """Remove a reservation, unless another has replaced it already."""
         if self._of_claim.get(reservation.key) is reservation:
             del self._of_claim[reservation.key]
         if self._of_pod.get(reservation.pod_uid) is reservation:
@@ -221,5 +230,5 @@ class Reservations:
                 del self.tentative[reservation.number]
 
     def is_current(self, reservation: Reservation) -> bool:
-        """Whether nothing has replaced it."""
+        """Return True if the reservation has been neither replaced nor dropped."""
         return self._of_claim.get(reservation.key) is reservation

@@ -1,8 +1,7 @@
-"""The pass over those that wait: who fits gets a place, the most important and oldest first.
+"""The pass over the queue: waiters that fit get a place, the most important and oldest first.
 
-A bound pod, one behind our gate and an Immediate claim get their devices at once. A pod that
-kube-scheduler has set aside gets a tentative place and is requeued: its Filter makes the
-reservation.
+Bound pods, gated pods and Immediate claims get their devices at once. A pod that waits in
+kube-scheduler gets a tentative place and is requeued; its Filter then makes the reservation.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from vgpu_operator.placement import Plan, best_of, place
 
 @dataclass(slots=True)
 class _Look:
-    """A look at one class, left while it is the turn of somebody else.
+    """The progress of a pass through one class, kept while other classes have their turn.
 
     Attributes:
         of_kind: The class.
-        changed: The numbers of the nodes that may serve the class by now; None: any may.
-        passed: Of those that cannot be served now, though others of the class may be.
+        changed: The numbers of the nodes that may serve the class by now; None if any may.
+        passed: Waiters that were skipped because it is too early to try them again.
     """
 
     of_kind: WaitClass
@@ -45,12 +44,12 @@ class _Look:
 
 
 def schedule_due(state: State) -> Iterator[list[Effect]]:
-    """Look at every class for which something may have changed; effects after each that is served.
+    """Try every class for which something may have changed; yield the effects of each waiter.
 
-    A class is left when it is the turn of one in another class, and taken up again later: its first
-    in turn, however important, must not bring along all the others.
+    The pass leaves a class when the next waiter by rank is in another class, and comes back later.
+    Otherwise one important pod would pull all others of its class ahead of everybody else.
 
-    Between two lists anything may happen to the state: the caller decides how long to go on.
+    The state may change between two lists, and the caller decides how long to go on.
     """
     freed, line, at = _Freed(state), state.queue.by_rank(), 0
     left: list[tuple[Rank, int, _Look]] = []
@@ -72,14 +71,14 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
 
 class _Freed:
-    """Which nodes may serve a class by now; found once for all classes of the same cursor."""
+    """The nodes that may serve a class by now, found once for all classes with the same cursor."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._known: dict[tuple[int, int], frozenset[int]] = {}
 
     def nodes_for(self, of_kind: WaitClass) -> frozenset[int] | None:
-        """Their numbers; None: any may."""
+        """Return the numbers of these nodes, or None if all nodes must be checked."""
         ledger = self._state.ledger
         if of_kind.cursor == UNKNOWN or of_kind.budget != ledger.budget_version(
             of_kind.kind.namespace
@@ -95,7 +94,7 @@ class _Freed:
 
 
 def is_due(of_kind: WaitClass, state: State) -> bool:
-    """Whether anything has become free since the class was last tried."""
+    """Return True if devices or quota have become free since the class was last tried."""
     budget = state.ledger.budget_version(of_kind.kind.namespace)
     return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
 
@@ -103,7 +102,7 @@ def is_due(of_kind: WaitClass, state: State) -> bool:
 def _schedule_class(
     look: _Look, until: Rank | None, freed: _Freed, state: State
 ) -> Generator[list[Effect], None, Waiter | None]:
-    """Serve those of a class that come before a rank; returns who is behind, if anybody is left."""
+    """Serve the waiters of a class up to a rank; return the next one behind it, if any is left."""
     of_kind = look.of_kind
     if look.changed is not None:
         look.changed = freed.nodes_for(of_kind)
@@ -123,7 +122,9 @@ def _schedule_class(
     effects = list(_serve_earmarked(of_kind, look.changed, state))
     for waiter in look.passed:
         of_kind.push(waiter)
-    if not look.passed or of_kind.head() is not look.passed[0]:  # else there may be room in time
+    # If the head was only skipped as too early, there may be room for it when its time has come, so
+    # the class must be tried again without waiting for another release.
+    if not look.passed or of_kind.head() is not look.passed[0]:
         of_kind.cursor = state.ledger.cursors[1]
         of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
     yield effects
@@ -133,7 +134,7 @@ def _schedule_class(
 def _serve_earmarked(
     of_kind: WaitClass, changed: frozenset[int] | None, state: State
 ) -> Iterator[Effect]:
-    """What is kept for one of the class is kept from its head too, which may have come later."""
+    """Serve waiters behind the head that have an earmark: their devices are kept from the head."""
     for earmark in state.earmarks:
         waiter = of_kind.waiters.get(earmark.key)
         if waiter is None or waiter is of_kind.head():
@@ -146,7 +147,7 @@ def _serve_earmarked(
 
 
 def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan | None:
-    """A place for who waits, among the nodes that changed."""
+    """Return a plan for a waiter on the nodes that changed, or None."""
     kind, columns = waiter.kind, state.ledger.columns
     nodes = nodes_for(kind, state)
     priority, yielding = _importance(waiter, state)
@@ -162,7 +163,7 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
 
 
 def _importance(waiter: Waiter, state: State) -> tuple[int, Yielding]:
-    """Return a waiter's priority, and which tentative places it respects."""
+    """Return a waiter's priority, and the rule by which it respects tentative places."""
     pod = state.cache.pod(waiter.pod_uid)
     if pod is None:
         claim = state.cache.claim(waiter.key)
@@ -173,7 +174,7 @@ def _importance(waiter: Waiter, state: State) -> tuple[int, Yielding]:
 
 
 def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iterator[Effect]:
-    """Give a place to who waits."""
+    """Carry out a plan for a waiter: reserve its devices, or requeue its pod."""
     state.queue.take(waiter.key)
     claim, pod = state.cache.claim(waiter.key), state.cache.pod(waiter.pod_uid)
     if not waiter.pod_uid:
@@ -196,7 +197,7 @@ def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iter
 
 
 def _requeue_more(of_kind: WaitClass, node: str, state: State) -> Iterator[Effect]:
-    """Wake more pods of a class for a node, twice as many after each that was not offered it."""
+    """Requeue more pods of a class for a node, twice as many after each of its misses."""
     number = state.ledger.columns.node_id(node)
     assert number is not None
     for _ in range(of_kind.at_once(number) - 1):
@@ -210,7 +211,7 @@ def _requeue_more(of_kind: WaitClass, node: str, state: State) -> Iterator[Effec
 
 
 def _serve_bound(pod: GPUPod, state: State) -> None:
-    """A pod that has a node gets its devices there, whatever else it was to get."""
+    """Reserve devices for a bound pod on its node, replacing any other reservation of the pod."""
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         state.pods.due[pod.uid] = None

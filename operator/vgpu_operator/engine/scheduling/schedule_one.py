@@ -1,6 +1,7 @@
-"""Decides one pod or one Immediate claim: the same function for Filter, Bind and the engine's loop.
+"""Decides one pod or one Immediate claim, for Filter, Bind and the engine's loop alike.
 
-Synchronous: nothing moves between looking and assuming, so no lock exists. Read `offer` first.
+All functions are synchronous, so the state cannot change between a check and the assumption that
+follows it, and no lock is needed. Read `offer` first.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_
 from vgpu_operator.placement.constraints import only
 
 SAMPLED_FROM = 100
-"""kube-scheduler offers every feasible node where they are fewer than this, else a sample.
+"""With fewer nodes than this, kube-scheduler offers every feasible node; else it offers a sample.
 Source: minFeasibleNodesToFind in its schedule_one.go."""
 _ANY_NODE = NodeRules()
 _ITS_NODE = NodeRules(tolerations=(("", "Exists", "", ""),))
-"""Of a pod that has its node: kube-scheduler has judged that, whatever the node is by now."""
+"""The rules for a bound pod: kube-scheduler has accepted the node, so its taints do not matter."""
 _NOT_ADMITTED = (
     f"metadata.labels[{names.LABEL_ADMITTED}]: Required value: admission has not read the pod, "
     f"which therefore gets no device; create it anew in a namespace that is neither labelled "
@@ -52,16 +53,17 @@ def offer(
 ) -> Reservation | Refusal:
     """Reserve devices for a pod on the best of the candidate nodes.
 
-    A reservation on one of the candidates is kept; elsewhere it moves, unless a Binding to its node
-    may still come to stand. A tentative place is promoted if its node is a candidate, else it ends;
-    those of other pods yield where there is no room beside them.
+    If the pod has a reservation on one of the candidates, that is kept. On another node it moves,
+    unless a Binding to that node may still succeed. A tentative place is promoted if its node is a
+    candidate, and ends otherwise. Tentative places of other pods yield if there is no room beside
+    them.
 
     Args:
-        state: Where.
-        pod: The pod.
-        candidates: Nodes.
-        softly: Only a tentative place is taken, and Bind decides again: the pod may not come for
-            minutes.
+        state: The engine's state.
+        pod: The pod to place.
+        candidates: The names of the nodes that kube-scheduler offers.
+        softly: Take a tentative place only, and let Bind decide again, because the pod may take
+            minutes to get there.
     """
     held = state.reservations.of_pod(pod.uid)
     reserved = None if held is None else _reserved(state, pod, held, candidates)
@@ -91,7 +93,7 @@ def offer(
 def _reserved(
     state: State, pod: GPUPod, held: Reservation, candidates: Collection[str]
 ) -> Reservation | Refusal | None:
-    """Return the pod's reservation if it stays, why the pod must wait for it, or None."""
+    """Return the pod's reservation if it stays, a refusal if it blocks the pod, or None."""
     if held.is_tentative:
         return None
     if held.node in candidates and (held.is_binding or _is_on_same_node(state, held)):
@@ -118,12 +120,12 @@ def _plan_for(
 
 
 def _is_on_same_node(state: State, held: Reservation) -> bool:
-    """Return True unless the node was registered anew since: then its devices may be others."""
+    """Return True unless the node was registered again since; then its devices may differ."""
     return held.allocation is None or state.cache.is_there(held.allocation)
 
 
 def _note_hit(state: State, held: Reservation | None, plan: Plan) -> None:
-    """Whether a pod that was requeued for room on a node got it there."""
+    """Count a hit for the class if the pod gets the place that it was requeued for."""
     if held is None or not held.is_tentative or held.kind is None or plan.node != held.node:
         return
     of_kind = state.queue.class_of(held.kind)
@@ -134,7 +136,7 @@ def _note_hit(state: State, held: Reservation | None, plan: Plan) -> None:
 def offer_immediate(
     state: State, claim: VGPUClaim, candidates: Collection[str] | None = None
 ) -> Reservation | Refusal:
-    """Decide a claim at once, for whatever pod comes to use it; on a candidate, if any is given."""
+    """Reserve devices for an Immediate claim, on one of the candidates if any are given."""
     key = key_of(claim)
     held = state.reservations.of_claim(key)
     if held is not None and not held.is_tentative:
@@ -152,7 +154,7 @@ def offer_immediate(
 def without_effect(
     state: State, pod: GPUPod, candidates: Collection[str]
 ) -> Mapping[str, str] | Refusal:
-    """Why the pod cannot go to some of the nodes, by node; nothing is reserved."""
+    """Return why the pod cannot use some of the nodes, by node, without reserving anything."""
     spec = spec_for(state, pod)
     if isinstance(spec, Refusal):
         return spec
@@ -170,7 +172,7 @@ def without_effect(
 
 
 def withdraw(state: State, pod: GPUPod) -> None:
-    """Let the place that is offered to a pod lapse now, unless a Binding to it may still stand."""
+    """Let a pod's offered place lapse now, unless a Binding to its node may still succeed."""
     held = state.reservations.of_pod(pod.uid)
     if held is None:
         return
@@ -182,14 +184,15 @@ def withdraw(state: State, pod: GPUPod) -> None:
 
 
 def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str]) -> None:
-    """A Filter was refused: let the pod wait for what would cure that.
+    """Queue or block a pod whose Filter was refused.
 
     Args:
-        state: Where.
-        pod: The pod.
-        refusal: Why.
-        candidates: The nodes that were offered. Where kube-scheduler offered all that are feasible,
-            a requeue for another node would have no effect: what makes that feasible wakes the pod.
+        state: The engine's state.
+        pod: The refused pod.
+        refusal: The reason for the refusal.
+        candidates: The nodes that kube-scheduler offered. If these were all feasible nodes, a
+            requeue for any other node would have no effect, so the others are ruled out: a change
+            that makes one of them feasible wakes the pod anyway.
     """
     held = state.reservations.of_pod(pod.uid)
     missed = 0 if held is None else _rule_out(state, held, candidates)
@@ -208,9 +211,9 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
 
 
 def _rule_out(state: State, held: Reservation, candidates: Collection[str]) -> int:
-    """End the place of a pod that a Filter refused; return the bit of a node it need not wait for.
+    """End the place of a refused pod; return the bit of a node it need not be requeued for.
 
-    An offer that is written already lapses: its pod is read first.
+    An offer that is already written lapses instead, so that its pod is read before it ends.
     """
     if held.is_tentative:
         unreserve(state, held)
@@ -225,7 +228,7 @@ def _rule_out(state: State, held: Reservation, candidates: Collection[str]) -> i
 
 
 def _is_decided(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
-    """Whether more room would not help the pod: its Binding is open, or its claim is decided."""
+    """Return True if more room would not help: a Binding is open, or the claim refuses the pod."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.is_binding:
         return True
@@ -248,14 +251,14 @@ def put_in_queue(
     ruled_out: int = 0,
     standing: Standing = Standing.WAITS,
 ) -> Waiter:
-    """Let a pod wait for devices: any, or those of the node that it has.
+    """Add a pod to the queue for devices on any node, or on its own node if it is bound.
 
     Args:
-        state: Where.
-        pod: The pod.
-        spec: Of its claim.
+        state: The engine's state.
+        pod: The pod that waits.
+        spec: The spec of its claim.
         ruled_out: Bits of nodes that it need not be requeued for.
-        standing: How sure it is that devices are all that it lacks.
+        standing: The certainty that devices are all the pod lacks; it comes first in the rank.
     """
     request, namespace = pod.request(spec, state.config), pod.claim.namespace
     if pod.is_running:
@@ -279,7 +282,7 @@ def put_in_queue(
 
 
 def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
-    """Let an Immediate claim wait for devices; on its pod's node, where a pod is bound already."""
+    """Add an Immediate claim to the queue; if its pod is bound already, for that node only."""
     key = key_of(claim)
     bound = [pod for pod in state.cache.pods_of(key) if pod.is_running]
     node = min((pod.pod.spec.node_name for pod in bound), default="")
@@ -303,11 +306,11 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
 
 
 def was_bound_past_us(state: State, pod: GPUPod) -> bool:
-    """Return True if a pod has a node that we did not give it, so that it waits like any other.
+    """Return True if somebody else bound the pod, so that it waits in turn like any other.
 
-    Its author named another scheduler, or our gate was taken off by hand. If it went first, that
-    would be a way past all who wait. A scheduler's name cannot be changed, and ours bind through
-    our Bind alone; all else that a pod has can be forged.
+    Its author named another scheduler, or our gate was removed by hand. If such a pod went first,
+    anybody could jump the queue. The check relies on the scheduler's name, because that cannot be
+    changed and our schedulers bind only through our Bind; everything else in a pod can be forged.
     """
     if not pod.pod.spec.node_name or pod.uid in state.pods.owed:
         return False
@@ -317,30 +320,30 @@ def was_bound_past_us(state: State, pod: GPUPod) -> bool:
 
 
 def yielding_of(state: State, pod: GPUPod) -> Yielding:
-    """Return which tentative places a pod respects that is to have its devices at once."""
+    """Return the rule by which a pod respects tentative places if it gets its devices at once."""
     is_past_us = was_bound_past_us(state, pod)
     return Yielding.AS_IMPORTANT if is_past_us else Yielding.MORE_IMPORTANT
 
 
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
-    """The nodes that those of a kind could run on, as far as anybody knows."""
+    """Return the nodes that pods of a kind could run on, as far as the engine knows."""
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if not (kind.node or kind.ruled_out or kind.avoided):
         return nodes
     selector = nodes.selector & ~kind.ruled_out
-    if kind.node:  # the pod is bound, and no other node can ever run it
+    if kind.node:  # the pod is bound and can never move to another node
         number = state.ledger.columns.node_id(kind.node)
         selector &= 0 if number is None else only(number)
     return replace(nodes, selector=selector, welcoming=~kind.avoided)
 
 
 def claim_priority(state: State, claim: VGPUClaim) -> int:
-    """The claim's priority, as far as the administrator allows."""
+    """Return the claim's priority, capped at `scheduling.maxClaimPriority`."""
     return min(claim.spec.scheduling_priority, state.config.scheduling.max_claim_priority)
 
 
 def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
-    """The spec of the claim that the pod has, or will have."""
+    """Return the spec of the pod's claim, or of the claim that will be made for the pod."""
     if isinstance(pod.demand, BadInput):
         return Refusal(Reason.POD_UNREADABLE, str(pod.demand))
     cache = state.cache
@@ -362,7 +365,7 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
 
 
 def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
-    """Return True if the claim holds devices for this very pod, which it then keeps."""
+    """Return True if the claim already holds devices for this pod, which then keeps them."""
     if claim is None or claim.status.allocation is None:
         return False
     reserved = claim.status.reserved_for
@@ -370,7 +373,7 @@ def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
 
 
 def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
-    """Why an existing claim cannot serve the pod, whatever devices there are; None if it can."""
+    """Return why an existing claim cannot serve the pod whatever is free, or None if it can."""
     name = claim.metadata.name
     if pod.owned and not is_owned_by(claim, pod.uid):
         return Refusal(Reason.CLAIM_NOT_OWNED, f"claim {name} exists and is not this pod's own")
@@ -393,7 +396,7 @@ def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
 
 
 def _of_later_version(claim: VGPUClaim) -> Refusal | None:
-    """Why nothing is decided about a claim with values that this version does not know."""
+    """Return a refusal if the claim has values that this version of the operator does not know."""
     if not claim.unknown_values:
         return None
     text = (
@@ -404,7 +407,7 @@ def _of_later_version(claim: VGPUClaim) -> Refusal | None:
 
 
 def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refusal:
-    """The spec of the claim to be made from a template, which itself is never decided."""
+    """Return the spec of the claim to be made from a template for the pod."""
     template = state.cache.claim(key)
     if template is None:
         text = f"claim template {key.name} does not exist yet; the pod waits for it"
@@ -422,7 +425,7 @@ def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refus
 def _standing(
     state: State, pod: GPUPod, claim: VGPUClaim, candidates: Collection[str]
 ) -> Reservation | Refusal | None:
-    """What an existing claim has already; None when it is free to be decided."""
+    """Return the reservation or refusal that an existing claim implies, or None if it has none."""
     refusal = refusal_of(state, claim, pod)
     allocation = claim.status.allocation
     if refusal is not None or allocation is None:
@@ -433,14 +436,15 @@ def _standing(
     if allocation.node_name in candidates:
         return _unless_avoided(state, pod, claim) or adopt(state, pod, claim)
     if claim.spec.binding_mode != "Immediate" and not is_bound_there:
-        # one whose pod is there stays: a successor relies on it (docs/design/leader-and-fence.md)
+        # The allocation moves. It would stay if its pod were bound there, because a new leader
+        # relies on that (docs/design/leader-and-fence.md).
         return None
     text = f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
 
 def _unless_avoided(state: State, pod: GPUPod, claim: VGPUClaim) -> Refusal | None:
-    """Return why a pod waits before it goes to its Immediate claim's node, or None."""
+    """Return a refusal if the pod must avoid the node of its Immediate claim for now."""
     allocation = claim.status.allocation
     if claim.spec.binding_mode != "Immediate" or allocation is None or pod.pod.spec.node_name:
         return None
@@ -457,7 +461,7 @@ def _unless_avoided(state: State, pod: GPUPod, claim: VGPUClaim) -> Refusal | No
 def _immediate_for(
     state: State, claim: VGPUClaim, candidates: Collection[str]
 ) -> Reservation | Refusal:
-    """An Immediate claim's reservation for a pod that has come before it was decided."""
+    """Reserve devices for an Immediate claim whose pod has come before the claim was decided."""
     outcome = offer_immediate(state, claim, candidates)
     if isinstance(outcome, Refusal) or outcome.node in candidates:
         return outcome
@@ -466,9 +470,10 @@ def _immediate_for(
 
 
 def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection[str]) -> Plan:
-    """Where it fits; what the claim holds already is not in its own way.
+    """Plan a pod on the candidates, as if its claim held nothing.
 
-    Beside what is kept tentatively for others if there is room, else in its place.
+    The first try respects all tentative places; only if there is no room beside them, a second try
+    respects those of more important pods alone.
     """
     nodes, yielding = nodes_of(state, pod), yielding_of(state, pod)
     with state.deciding(pod.claim, yielding, priority=pod.priority) as kept:
@@ -486,12 +491,14 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
             )
             if not plan.refused:
                 return plan
-        _ = plan.groups  # found out while the claim's own holding is lifted
+        # `groups` is computed when it is first read, and must be read in here, where the claim's
+        # own devices count as free.
+        _ = plan.groups
     return plan
 
 
 def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
-    """Return the nodes that the pod may use, devices and what kube-scheduler checks apart."""
+    """Return the nodes that the pod may use by its own rules, leaving devices and CPU aside."""
     if pod.pod.spec.node_name:
         return state.ledger.filters.rules.of(_ITS_NODE)
     nodes = state.ledger.filters.rules.of(pod.rules)
@@ -500,9 +507,9 @@ def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
 
 
 def avoided_by(state: State, pod: GPUPod) -> int:
-    """Return the bits of the nodes that turned away a pod of the same controller lately.
+    """Return the bits of the nodes that recently turned away a pod of the same controller.
 
-    A pod that is to be tried again once it may go there is noted.
+    If there are any, the pod is noted, to be tried again when it may use them.
     """
     if not state.avoidance.of:
         return 0
@@ -530,7 +537,7 @@ def _notes(state: State, key: ClaimKey, request: Demand) -> Mapping[str, str]:
 
 
 def _evict_tentative(state: State, reservation: Reservation) -> None:
-    """Tentative places that a reservation has taken devices of are judged again."""
+    """End tentative places whose capacity a reservation has taken, and judge their pods again."""
     columns, number = state.ledger.columns, reservation.number
     for place_ in list(state.reservations.tentative.get(number, {}).values()):
         if place_.key == reservation.key:

@@ -1,4 +1,4 @@
-"""Who has waited for too long for room: gives and takes back earmarks."""
+"""Starvation: gives earmarks to claims that have waited too long for room, and removes them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 
 _WEIGHED_AT_ONCE = 8
-"""Requests, of those that have waited for longest, of which the most important go first."""
+"""Starving requests that are taken at a time, the longest waiting first, and sorted by rank."""
 
 
 def review_earmarks(state: State) -> None:
-    """Take back the earmarks that are moot."""
+    """Remove earmarks whose claim no longer waits or cannot use them any more."""
     for earmark in state.earmarks:
         kind = _kind_of(earmark, state)
         if kind is None or not _can_use(kind, earmark, state):
@@ -29,14 +29,14 @@ def review_earmarks(state: State) -> None:
 
 
 def earmark_due(state: State) -> Iterator[None]:
-    """Give earmarks to those that starve, one at a time; anything may happen between two."""
+    """Give earmarks to starving claims, one at a time; the state may change between two."""
     after_s = state.config.scheduling.starvation_after_seconds
     starving: list[Waiter] = []
     while len(starving) < _WEIGHED_AT_ONCE and (keys := state.starving.pop(state.now, at_most=1)):
         waiting = map(state.queue.get, keys)
         starving += (waiter for waiter in waiting if waiter is not None)
     for waiter in sorted(starving, key=lambda waiter: waiter.rank):
-        # Where none is found now, one may be then.
+        # If it gets no earmark now, it is looked at again after the same time.
         state.starving.set(waiter.key, state.now + after_s)
         yield  # an explanation takes milliseconds at 5,000 nodes
         if state.queue.get(waiter.key) is not waiter or not _may_have_one(waiter, state):
@@ -54,9 +54,9 @@ def earmark_due(state: State) -> Iterator[None]:
 
 
 def _promised(waiter: Waiter, state: State) -> set[int]:
-    """The devices that are tentatively those of pods more important than who waits.
+    """Return the devices in tentative places of awaited pods more important than the waiter.
 
-    An earmark there would turn such a pod away from what it was requeued for.
+    An earmark on one of them would keep such a pod from the place that it was requeued for.
     """
     priority = -waiter.rank[1]
     return {
@@ -72,22 +72,23 @@ def _may_have_one(waiter: Waiter, state: State) -> bool:
     key: ClaimKey = waiter.key
     if state.earmarks.get(key) is not None or not state.earmarks.has_room_for(key.namespace):
         return False
-    if waiter.rank[0] == Standing.DOUBTFUL:  # unknown whether it could run there
+    if waiter.rank[0] == Standing.DOUBTFUL:  # the pod may lack more than devices
         return False
     refusal = explain_waiter(waiter, state)
     return refusal is not None and refusal.is_of_room
 
 
 def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
-    """The class of a claim that waits, or whose pod is asked to come; None for any other."""
+    """Return the class of a claim that waits or whose pod was just requeued, else None."""
     waiter = state.queue.get(earmark.key)
     if waiter is not None:
         return waiter.kind
     held = state.reservations.of_claim(earmark.key)
     if held is not None:
         return held.kind if held.is_awaited else None
-    # The pod was requeued for another place, and others took that before kube-scheduler's back-off
-    # was over. It comes for its earmark; without one it would starve again and again.
+    # The pod was requeued for another place, and other pods took that place before kube-scheduler's
+    # back-off was over. Keep the earmark until its Filter comes: without it the pod would starve
+    # again and again.
     pod = state.cache.pod(earmark.pod_uid)
     if pod is None or not pod.wants_node or pod.uid in state.pods.blocked:
         return None
