@@ -307,6 +307,7 @@ def _by_rankings(space: _Space) -> Found | None:
     for numa in _passes(demand):
         ranking = fleet.rankings.of((demand, numa))
         found = _best(ranking, numa, space)
+        # Only now is it worth the cost to look at the nodes that were cut off.
         if found is None and ranking.beyond is not None and space.is_everything:
             ranking.look_beyond()
             found = _best(ranking, numa, space)
@@ -341,6 +342,7 @@ def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -
         if key is None:
             continue
         entry = (key, names[node], node, versions[node])
+        # Behind the cut the heap has gaps: an entry there would come before better nodes.
         if beyond is None or entry < beyond:
             heappush(heap, entry)
 
@@ -376,7 +378,7 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
     found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
         _, name, node, seen = heap[0]
-        if seen != version[node]:
+        if seen != version[node]:  # the node has changed; if it may serve, it has a newer entry
             heappop(heap)
         elif not everything and not space.has(node, name):
             aside.append(heappop(heap))

@@ -30,7 +30,7 @@ CPU_UNKNOWN = 1 << 62
 
 
 class Changes:
-    """What has changed since a fleet last updated its arrays.
+    """The changes since a fleet last updated its arrays.
 
     Attributes:
         devices: Devices that were added, changed or removed.
@@ -66,10 +66,9 @@ class Columns:
     `node_cpu_free` (milli-CPU) `node_in_mig_mode` (number of devices in MIG mode), and the sums
     over its devices `node_slots node_cores node_memory` and `node_slots_used`, etc.
 
-    `rankings` is what request classes remember of nodes, `changes` what a scan of all devices has
-    not read yet, `mix` the requests that are typical, `conditions` gives kinds and conditions their
-    numbers. `search_steps` is how many choices the decision under way may still try
-    (`planning.DECISION_STEPS`).
+    `rankings` remembers nodes by request class, `changes` lists what the arrays of a `Fleet` lack,
+    `mix` holds the typical requests, and `conditions` numbers kinds and conditions. `search_steps`
+    is the number of choices that the current decision may still try (`fit_node.DECISION_STEPS`).
     """
 
     def __init__(self) -> None:
@@ -251,6 +250,7 @@ class Columns:
     ) -> None:
         """Set the requests, percent of compute, MiB and MIG slices of a device that are in use."""
         self.lend(device, slots, cores, memory, slices)
+        # Not in `lend`: a plan may hold results by condition while it lends devices.
         if self.conditions.are_too_many:
             self._number_conditions_anew()
         self._touch(self.node_of[device], device)

@@ -149,6 +149,7 @@ def preferred(
     if count > 1:
         ordered = _sorted(columns, devices, request=request, keys=keys, weights=weights)
         return tuple(reversed(ordered[-count:]))
+    # One device needs no sort: keep the best by each key until one is left.
     for key in keys:
         if len(devices) == 1:
             break

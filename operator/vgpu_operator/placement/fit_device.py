@@ -72,7 +72,7 @@ def refusal_among(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
-    """Do the same as `refusal_of_room` for a request that cannot share a device with every pod."""
+    """Do the same as `refusal_of_room` for a request with marks for its neighbours."""
     return refusal_beside(columns.slices_used[device], request.neighbours) or refusal_of_room(
         columns, device, request, policies, charge
     )
@@ -134,7 +134,7 @@ def passing(
 ) -> list[int]:
     """Return the devices that pass every check, in the given order."""
     known, condition = columns.conditions.fitting.of(request), columns.condition
-    try:
+    try:  # nearly always all conditions are known, and then this costs less than `get` for each
         found = [device for device in devices if known[condition[device]]]
     except KeyError:
         found = _serving(columns, devices, request)

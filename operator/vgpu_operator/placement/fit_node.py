@@ -491,6 +491,8 @@ def _plan(
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
+    # A sole request need not take its devices, as no later request has to see that. A device in MIG
+    # mode is taken all the same, since the request may get several instances of it.
     alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
     for requested in demand.requests:

@@ -35,7 +35,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _NOWHERE = -1
 _MORE_THAN_ANY = 1 << 62
-"""MiB."""
+"""More MiB than any device has."""
 _MEMORY = 4
 """The row of a device's memory."""
 _IN_USE = 5
@@ -252,6 +252,7 @@ class Fleet(Columns):
         self._refresh()
         if not self.conditions.facts:
             return []
+        # Prefer the first app container or sidecar, which holds its devices for longest.
         request = min(demand.requests, key=lambda request: request.phase == "Init")
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()
         requested, own_cores = _requested(self, request, facts, memory)
@@ -338,7 +339,7 @@ class Fleet(Columns):
     ) -> NodeRefusals:
         """Count by node why devices do not serve a request.
 
-        The counts are right for requests without UUIDs and parts, and devices not in MIG mode.
+        The request must not name UUIDs or a part, and the devices must not be in MIG mode.
 
         Args:
             request: The request.

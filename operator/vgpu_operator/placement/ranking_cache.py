@@ -81,6 +81,7 @@ class Rankings:
         """Note that something of the node changed."""
         self.version[node] += 1
         self._log.append(node)
+        # Drop half of the log at once, so that a touch has a constant cost on average.
         if len(self._log) >= 2 * _LOG_KEPT:
             del self._log[:_LOG_KEPT]
             self._first += _LOG_KEPT
@@ -109,4 +110,4 @@ class Rankings:
             return None
         if cursor == ranking.cursor:
             return ()
-        return set(self._log[cursor - self._first :])
+        return set(self._log[cursor - self._first :])  # a busy node occurs many times

@@ -110,6 +110,7 @@ class Mix:
             self._seen += 1.0
             self._until_step -= 1
         if self._seen >= _WINDOW:
+            # Types that fall below one request are dropped, so that rare ones do not pile up.
             self._seen /= 2
             self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
         if self._until_step <= 0:

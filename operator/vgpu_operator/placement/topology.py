@@ -61,6 +61,7 @@ def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tup
         if steps > _MAX_STEPS:
             return
         bound = sum(sorted(gains[start:], reverse=True)[:missing])
+        # The missing devices can gain `bound` with the chosen ones, and `most` with each other.
         if total + bound + most * missing * (missing - 1) // 2 <= best_sum:
             return
         for index in range(start, len(score) - missing + 1):
