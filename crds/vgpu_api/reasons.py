@@ -157,7 +157,7 @@ OF_A_NODE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often each reason applied, out of so many devices (or nodes)."""
+    """The number of times each reason applied, among a number of devices (or nodes)."""
 
     counts: Mapping[Reason, int]
     total: int

@@ -32,7 +32,7 @@ async def changed(source: ConfigFile, level: str, *, every_s: float = LOOK_S) ->
         try:
             config = source.look()
         except BadInput as error:
-            logger.error("configuration: %s; the one before stays in force", error)
+            logger.error("configuration: %s; the former one stays in force", error)
             continue
         if config is None:
             continue

@@ -134,7 +134,7 @@ class NvidiaConfig(_Section):
     memory_factor: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1)] = 1
     """The number of MiB in one unit of the memory resource."""
     gpu_core_policy: Annotated[CorePolicy, BeforeValidator(_core_word)] = "Default"
-    """When compute limits are enforced for containers that do not set the variable themselves."""
+    """The core policy of containers that do not set the variable: when their limit is enforced."""
     disable_core_limit: bool = False
     """Count compute shares but never enforce them, whatever `gpuCorePolicy` says."""
     runtime_class_name: Annotated[str, Field(max_length=253)] = ""
@@ -143,7 +143,7 @@ class NvidiaConfig(_Section):
     """MIG profiles that may be used, by model. A model that no row names may use all its
     profiles."""
     mig_strategy: MigStrategy = "none"
-    """How devices in MIG mode are shared. none: instances are made on demand. single, mixed: the
+    """The use of devices in MIG mode. none: instances are made on demand. single, mixed: the
     instances that an administrator made are handed out; pods ask by the count alone (single) or by
     `nvidia.com/mig-<profile>` (mixed)."""
     mig_profiles: tuple[MigProfileName, ...] = KNOWN_MIG_PROFILES
@@ -261,16 +261,16 @@ class SchedulingConfig(_Section):
     device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
     """The policy that chooses among the devices of a node."""
     quota_at: Literal["Scheduling", "Admission"] = "Scheduling"
-    """When a pod above its namespace's quota is refused: it is created and waits for room
+    """The time to check a pod against its namespace's quota: above it, the pod waits for room
     (Scheduling), or it is not created (Admission)."""
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim. It is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
     """After this wait, devices that become free are earmarked for the request. 0 means never."""
     mode: Literal["Extender", "Gate"] = "Extender"
-    """How kube-scheduler learns the decision. Extender: kube-scheduler calls the extender at Filter
-    and Bind. Gate: GPU pods are created with a scheduling gate, which is removed once their devices
-    are reserved; use it in clusters whose kube-scheduler cannot be configured."""
+    """The hand-over of decisions to kube-scheduler. Extender: kube-scheduler calls the extender at
+    Filter and Bind. Gate: GPU pods are created with a scheduling gate, which is removed once their
+    devices are reserved; use it in clusters whose kube-scheduler cannot be configured."""
     scheduler_name: str = "vgpu-scheduler"
     """The scheduler set on pods that ask for a GPU and name none. Empty: do not set one. In mode
     Gate this scheduler does not run, and pods that name it get `default-scheduler`."""

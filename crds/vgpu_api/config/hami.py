@@ -122,7 +122,7 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What has been read from the documents so far."""
+    """The parts of the documents that have been read so far."""
 
     sections: dict[str, Any]
     notices: list[Notice]

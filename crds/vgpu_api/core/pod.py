@@ -162,7 +162,7 @@ class PodStatus(ApiModel):
 
     phase: Word = ""
     reason: Word = ""
-    """Why the kubelet ended or refused the pod; empty if its containers simply ended."""
+    """The kubelet's reason to end or refuse the pod; empty if its containers simply ended."""
     message: str = ""
     qos_class: Word = ""
     conditions: list[Condition] = Field(default_factory=no_items)

@@ -1,4 +1,4 @@
-"""What all kinds share: camelCase on the wire, metadata and conditions.
+"""The parts that all kinds share: camelCase on the wire, metadata and conditions.
 
 The CRDs are generated from the models (see `vgpu_api.schema`). Docstrings and field descriptions
 become the text of `kubectl explain`, and `json_schema_extra` has what pydantic cannot express.
@@ -148,7 +148,7 @@ class Condition(ApiModel):
     """One aspect of the object's state."""
 
     type: Annotated[Word, Field(max_length=64)]
-    """What the condition is about."""
+    """The aspect that the condition is about."""
     status: Literal["True", "False", "Unknown"]
     """True, False or Unknown."""
     reason: Annotated[Word, Field(max_length=128)] = ""

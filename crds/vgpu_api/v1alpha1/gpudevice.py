@@ -68,7 +68,7 @@ class GPUDeviceSpec(ApiModel):
     cordoned: bool = False
     """Allocate nothing new on this device. Running pods stay."""
     mode: DeviceMode = "Shared"
-    """How the device is divided."""
+    """The way in which the device is divided."""
     slots: Annotated[int, Field(ge=1, le=1000)] | None = None
     """The most requests that the device serves at once. Default: the configuration's, 10."""
     memory: Size | None = None
@@ -79,7 +79,7 @@ class GPUDeviceSpec(ApiModel):
     core_scaling: Scaling | None = None
     """Factor from the device's compute to its allocatable compute. Default 1."""
     core_policy: CorePolicy = "Default"
-    """When compute limits are enforced: only while others are active, always, or never."""
+    """The enforcement of compute limits: only while others are active, always, or never."""
     mig_instances: MigInstances | None = None
     """In MIG mode: OnDemand creates instances for claims. Static uses the instances that an
     administrator created and never creates or deletes one. Default: the configuration's

@@ -125,11 +125,11 @@ class VGPURequest(ApiModel):
     vendor: Annotated[str, Field(max_length=64)] = "nvidia"
     """The vendor of the devices."""
     mode: RequestMode = "Any"
-    """How the device must be divided."""
+    """The required division of the device."""
     mig_profile: Annotated[str, Field(max_length=64, pattern=r"^([0-9]+g\..+|any)$")] | None = None
     """The MIG profile, such as 1g.10gb, or `any`, instead of amounts. Only in mode MIG."""
     core_policy: CorePolicy = "Default"
-    """When the compute limit is enforced: only while others are active, always, or never."""
+    """The enforcement of the compute limit: only while others are active, always, or never."""
     compute_priority: Annotated[int, Field(ge=0, le=10)] | None = None
     """Priority when sharing a device's compute with other requests; 0 is the highest."""
     selector: DeviceSelector | None = None
@@ -137,7 +137,7 @@ class VGPURequest(ApiModel):
     app_class: AppClass | None = None
     """The class that the vendor's plugin gives precedence on a device. Not for NVIDIA devices."""
     qos_policy: QosPolicy | None = None
-    """How the vendor's plugin shares a device's compute. Not for NVIDIA devices."""
+    """The way the vendor's plugin shares a device's compute. Not for NVIDIA devices."""
     links_first: bool = False
     """Prefer the node where the fewest links between free devices break. Not for NVIDIA devices."""
     part_size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)] | None = None
@@ -235,7 +235,7 @@ class VGPUClaimSpec(ApiModel):
     placement: Placement | None = None
     """Preferences among the nodes and devices that fit."""
     binding_mode: BindingMode = "WaitForFirstConsumer"
-    """When to allocate: once the pod is scheduled, or immediately."""
+    """The time to allocate: once the pod is scheduled, or immediately."""
     scheduling_priority: int = 0
     """The order of waiting Immediate claims; higher goes first."""
     ttl_seconds_after_unused: Annotated[int, Field(ge=0)] | None = None
@@ -314,7 +314,7 @@ class Allocation(ApiModel):
     allocated_time: Time | None = None
     """The time of the decision; it does not identify the allocation."""
     init_round: Round = 0
-    """How many times init containers got devices again after giving them back."""
+    """The number of times init containers got devices again after giving them back."""
 
 
 class ReservedFor(ApiModel):

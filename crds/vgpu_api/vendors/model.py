@@ -97,7 +97,7 @@ class Sizes(_Part):
 
 
 class Memory(_Part):
-    """How pods ask for memory."""
+    """The resource by which pods ask for memory, and its meaning."""
 
     resource: ResourceName
     """The resource, an amount per device. If it is absent or 0, a request takes all memory of a
@@ -112,7 +112,7 @@ class Memory(_Part):
 
 
 class Cores(_Part):
-    """How pods ask for compute."""
+    """The resource by which pods ask for compute, and its meaning."""
 
     resource: ResourceName
     """The resource, a percentage of each device."""
@@ -195,7 +195,7 @@ class Ring(_Part):
 
 
 class Capacity(_Part):
-    """How devices follow from a node's capacity: all alike, numbered from 0."""
+    """A rule that derives devices from a node's capacity: all alike, numbered from 0."""
 
     resource: ResourceName
     """The resource that tells the number of devices."""
@@ -219,7 +219,7 @@ JsonKey: TypeAlias = Literal["id", "index", "count", "devmem", "devcore", "type"
 
 
 class Register(_Part):
-    """Where a node lists its devices: in an annotation, or by its capacity."""
+    """The place where a node lists its devices: an annotation, or its capacity."""
 
     annotation: AnnotationKey | None = None
     """The annotation of the node that the vendor's device plugin writes."""
@@ -330,11 +330,11 @@ class Kind(_Part):
     count: ResourceName
     """The resource for the number of devices. A container without it asks for no device."""
     memory: Memory | None = None
-    """How pods ask for memory. None: they do not."""
+    """The request for memory. None: pods cannot ask for it."""
     cores: Cores | None = None
-    """How pods ask for compute. None: they do not."""
+    """The request for compute. None: pods cannot ask for it."""
     numbered_cores: NumberedCores | None = None
-    """How pods ask for numbered cores. None: they do not."""
+    """The request for numbered cores. None: pods cannot ask for them."""
     counted: bool = False
     """True if a request takes a slot of a device and no memory."""
     alone: bool = False
@@ -362,11 +362,11 @@ class Kind(_Part):
     the size of the part that a container asks for. It may name memory or compute instead, and gets
     the smallest part with both. A container has one part."""
     unsupported: Unsupported = Unsupported()
-    """What acts in HAMi and is refused here by name."""
+    """Names that have an effect in HAMi and are refused here."""
     selection: Selection = Selection()
     """The pod annotations that choose among devices."""
     register_: Annotated[Register, Field(alias="register")]
-    """Where nodes list their devices."""
+    """The place where nodes list their devices."""
     records: Records
     """The annotations that the vendor's device plugin reads back."""
     named_in: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63)] | None = (

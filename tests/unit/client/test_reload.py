@@ -30,7 +30,7 @@ async def test_the_next_right_configuration_is_returned_and_wrong_ones_are_logge
     assert slept == [3.0, 3.0, 3.0]
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert line.startswith(f"configuration: {file}: ")
-    assert line.endswith("the one before stays in force")
+    assert line.endswith("the former one stays in force")
 
 
 async def test_the_level_of_logging_is_taken_up_and_nothing_else_begins_anew(
