@@ -135,8 +135,8 @@ class Replica:
         self.leading = True
         self.slept: list[float] = []
         self.clock = clock or SetClock(self)
-        self.writer = ObjectWriter(self.api, sleep=self._no_sleep)
-        self.recorder = Recorder(self.api, "vgpu-operator", unix=self.clock.unix)
+        self.writer = ObjectWriter(self.api, clock=SetClock(self))
+        self.recorder = Recorder(self.api, "vgpu-operator", clock=self.clock)
         self.state = State(config, Ledger(config=config), self.api.new_id)
         self.effector = Effector(
             self.api,

@@ -90,10 +90,7 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
     """
     files = kubeconfig or os.environ.get("KUBECONFIG")
     if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        try:
-            return _SERVICE_NAMESPACE.read_text().strip() or _DEFAULT_NAMESPACE
-        except OSError:
-            return _DEFAULT_NAMESPACE
+        return _service_namespace()
     files = files or str(Path.home() / ".kube" / "config")
     if not _any_exists(files):
         raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
@@ -101,14 +98,18 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
         contexts, current = list_kube_config_contexts(files)
     except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
         raise LoginError(f"kubeconfig {files}: {error}") from error
-    desired = (
-        current
-        if context is None
-        else next((each for each in contexts if each["name"] == context), None)
-    )
+    by_name = {each["name"]: each for each in contexts}
+    desired = current if context is None else by_name.get(context)
     if desired is None:
         raise LoginError(f"kubeconfig {files}: no context {context}")
     return str((desired.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE)
+
+
+def _service_namespace() -> str:
+    try:
+        return _SERVICE_NAMESPACE.read_text().strip() or _DEFAULT_NAMESPACE
+    except OSError:
+        return _DEFAULT_NAMESPACE
 
 
 async def _from_service_account() -> Connection:

@@ -9,12 +9,13 @@ outcome; the caller reads the object and decides again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import (
     ApiError,
     ClientError,
@@ -246,7 +247,7 @@ class ObjectWriter:
         timeout_s: The server's time limit for a request.
         budget_s: Returns how many seconds from now a write may still take effect (the rest of the
             lease). It is called before each request, which is not sent if too little is left.
-        sleep: Waits while the server is busy (429); replaced in tests.
+        clock: Waits while the server is busy (429).
     """
 
     def __init__(
@@ -256,12 +257,12 @@ class ObjectWriter:
         in_flight: int = 64,
         timeout_s: float = 10.0,
         budget_s: Callable[[], float] = lambda: float("inf"),
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._timeout_s = timeout_s
         self._budget_s = budget_s
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._in_flight = asyncio.Semaphore(in_flight)
         self._last: dict[Target, asyncio.Task[Outcome]] = {}
 
@@ -313,7 +314,7 @@ class ObjectWriter:
                 return Written(await request.send(self._api, target, version, timeout_s))
             except TooManyRequests as error:  # certainly not carried out, whatever the request is
                 busy = str(error)
-                await self._sleep(error.retry_after)
+                await self._clock.sleep(error.retry_after)
             except Conflict as error:
                 return Conflicted(error)
             except (Unreachable, LoginError) as error:

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from vgpu_api.resources import EVENTS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.transport import Object
 
@@ -70,8 +71,7 @@ class Recorder:
     Args:
         api: The API server to write to.
         component: The reporting component.
-        unix: Unix time.
-        sleep: Waits between writes; replaced in tests.
+        clock: The time of day, and the waits between writes.
         on_drop: Called for each event that is dropped; for a metric.
     """
 
@@ -80,20 +80,18 @@ class Recorder:
         api: Api,
         component: str,
         *,
-        unix: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock,
         on_drop: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._component = component
-        self._unix = unix
-        self._sleep = sleep
+        self._clock = clock
         self._on_drop = on_drop
         self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
         self._queue: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._due = asyncio.Event()
         self._tokens = float(BURST)
-        self._counted = unix()
+        self._counted = clock.unix()
 
     def record(
         self,
@@ -113,7 +111,7 @@ class Recorder:
             action: The attempted action, one CamelCase word.
             note: A sentence.
         """
-        key, now = (regarding.uid, reason), self._unix()
+        key, now = (regarding.uid, reason), self._clock.unix()
         series = self._series.get(key)
         if series is None:
             series = _Series(regarding, type, reason, action, note[:_NOTE_KEPT], now, now)
@@ -145,7 +143,7 @@ class Recorder:
             if self._queue:
                 self._due.set()
                 # Not longer, so that the first event of another object need not wait for this one.
-                await self._sleep(min(wait_s, _LOOK_S))
+                await self._clock.sleep(min(wait_s, _LOOK_S))
 
     async def _write_due(self) -> float:
         """Write the events that are due; return the seconds until the next one is."""
@@ -155,7 +153,7 @@ class Recorder:
             if series is None:
                 self._queue.pop(key, None)
                 continue
-            wait_s = series.written + AGAIN_S - self._unix()
+            wait_s = series.written + AGAIN_S - self._clock.unix()
             if wait_s > 0:
                 soonest = min(soonest, wait_s)
                 continue
@@ -166,7 +164,7 @@ class Recorder:
         return soonest
 
     def _take_token(self) -> bool:
-        now = self._unix()
+        now = self._clock.unix()
         gained = max(0.0, now - self._counted) * RATE
         self._tokens, self._counted = min(self._tokens + gained, float(BURST)), now
         if self._tokens < 1:
@@ -175,7 +173,7 @@ class Recorder:
         return True
 
     async def _write(self, series: _Series) -> None:
-        series.written = self._unix()
+        series.written = self._clock.unix()
         namespace = series.regarding.namespace or "default"
         try:
             if series.name:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -273,8 +273,7 @@ class Reflector(Generic[T]):
         self._must_not_go_back(int(listing.resource_version))
         items: list[_Item] = list(listing.items)
         self._must_not_contradict(items)
-        present = {item.place for item in items}
-        for place in [place for place in self._known if place not in present]:
+        for place in self._missing_from(items):
             self._deliver_deleted(place)
         for number, item in enumerate(items):
             if item.read:
@@ -290,6 +289,10 @@ class Reflector(Generic[T]):
         self._note_reached()
         async with self._list_delivered:
             self._list_delivered.notify_all()
+
+    def _missing_from(self, items: Sequence[_Item]) -> list[_Place]:
+        present = {item.place for item in items}
+        return [place for place in self._known if place not in present]
 
     async def _read(self, not_older_than: str | None, each: Each) -> Listing:
         """Return a list; read it from etcd if the server's cache cannot serve it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 
 KEPT = 1_000
 AT_ONCE = 4
@@ -75,7 +75,7 @@ class Answers(Generic[K, V]):
         keep_s: Returns for how many seconds an answer may be cached; 0: not at all.
         owner: Returns the owner of an accepted question; None: the question was refused.
         limits: The limits of its size.
-        clock: Monotonic seconds.
+        clock: The time.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Answers(Generic[K, V]):
         *,
         owner: Callable[[K, V], str | None],
         limits: Limits = Limits(),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._keep_s = keep_s
         self._owner = owner
         self._limits = limits
-        self._clock = clock
+        self._clock = clock or Clock()
         self._refused: _Kept[K, V] = OrderedDict()
         self._accepted: dict[str, _Kept[K, V]] = {}
         self._owner_of: dict[K, str] = {}
@@ -108,7 +108,7 @@ class Answers(Generic[K, V]):
         """
         owner = self._owner_of.get(key)
         kept = (self._refused if owner is None else self._accepted[owner]).get(key)
-        if kept is not None and self._clock() < kept[0]:
+        if kept is not None and self._clock.monotonic() < kept[0]:
             return kept[1]
         lane = self._strangers if owner is None else self._known
         task = lane.under_way.get(key)
@@ -129,7 +129,7 @@ class Answers(Generic[K, V]):
         if not seconds:
             return
         self._forget(key)
-        owner, entry = self._owner(key, answer), (self._clock() + seconds, answer)
+        owner, entry = self._owner(key, answer), (self._clock.monotonic() + seconds, answer)
         if owner is None:
             self._refused[key] = entry
             if len(self._refused) > self._limits.kept:

@@ -6,11 +6,10 @@ that a role grants that user the path. Kubelets check their own scrapers in the 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, bearer, fingerprint, may, user_of
 
@@ -35,10 +34,10 @@ class Scrapers:
 
     Args:
         api: Our client; its account may create TokenReviews and SubjectAccessReviews.
-        clock: Monotonic seconds.
+        clock: The time.
     """
 
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, *, clock: Clock | None = None) -> None:
         self._api = api
         self._answers: Answers[bytes, Answer] = Answers(
             _good_for, owner=lambda _, answer: "" if answer.status == 200 else None, clock=clock

@@ -78,7 +78,7 @@ class Operator:
         clock = Clock(api)
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self._recorder = Recorder(
-            api, FIELD_MANAGER_OPERATOR, unix=clock.unix, on_drop=EVENTS_DROPPED.inc
+            api, FIELD_MANAGER_OPERATOR, clock=clock, on_drop=EVENTS_DROPPED.inc
         )
         self._effector = Effector(
             api, self._writer, self._recorder, clock, observe=self._observe, leads=self.leads

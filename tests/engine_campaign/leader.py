@@ -95,7 +95,7 @@ class Leader:
         writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self.state = State(config, Ledger(config=config), line.server.new_id)
         effector = Effector(
-            api, writer, Recorder(api, line.name, unix=clock.unix), clock,
+            api, writer, Recorder(api, line.name, clock=clock), clock,
             observe=self._observe, leads=self.leads,
         )  # fmt: skip
         self.engine = DrawnEngine(self.state, effector, clock, self.leads)

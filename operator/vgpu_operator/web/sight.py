@@ -7,8 +7,7 @@ right takes one SubjectAccessReview, whose answer is kept for some seconds.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress, islice
 from typing import TypeAlias
@@ -22,6 +21,7 @@ from vgpu_api.resources import (
     Resource,
 )
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, Limits, User, bearer, fingerprint, may, user_of
 
@@ -79,10 +79,10 @@ class Visitors:
 
     Args:
         api: A client whose account may create TokenReviews and SubjectAccessReviews.
-        clock: Returns monotonic seconds.
+        clock: The time.
     """
 
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, *, clock: Clock | None = None) -> None:
         self._api = api
         self._users: Answers[bytes, User | None] = Answers(
             lambda user: REFUSED_S if user is None else KNOWN_S,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_client.errors import (
     AlreadyExists,
@@ -95,12 +96,8 @@ def a_write(name: str = "c", *requests: Request, version: str = "7") -> Write:
     return Write(target, requests or (Patch(OPERATIONS, "status"),), version)
 
 
-async def no_wait(seconds: float) -> None:
-    pass
-
-
 async def outcome_of(*errors: ClientError) -> Outcome:
-    return await ObjectWriter(ScriptedApi(*errors), sleep=no_wait).submit(a_write())
+    return await ObjectWriter(ScriptedApi(*errors), clock=SetClock()).submit(a_write())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from set_clock import SetClock
 from vgpu_client.errors import NotFound, ServerError
 from vgpu_client.recorder import AGAIN_S, BURST, RATE, Recorder, Regarding
 
@@ -42,13 +43,13 @@ class World:
     """A recorder whose time the test advances."""
 
     def __init__(self) -> None:
-        self.now = 1_700_000_000.0
+        self.clock = SetClock(1_700_000_000.0)
         self.dropped = 0
         self.server = Server()
         self.recorder = Recorder(
             self.server,  # type: ignore[arg-type]
             "vgpu-operator",
-            unix=lambda: self.now,
+            clock=self.clock,
             on_drop=self._dropped,
         )
 
@@ -75,9 +76,9 @@ async def test_twenty_waiting_pods_and_twenty_changes_are_twenty_events(world: W
         for pod in range(20):
             world.record(f"pod-{pod}", f"{change}/160 CardInsufficientMemory")
         await world.write()
-        world.now += 0.1
+        world.clock.time += 0.1
     assert world.server.writes == ["create"] * 20
-    world.now += AGAIN_S
+    world.clock.time += AGAIN_S
     await world.write()
     assert world.server.writes == ["create"] * 20 + ["patch"] * 20
     for event in world.server.events.values():
@@ -89,7 +90,7 @@ async def test_the_same_words_again_are_no_event(world: World) -> None:
     for _ in range(3):
         world.record("pod-1", "no room")
         await world.write()
-        world.now += 2 * AGAIN_S
+        world.clock.time += 2 * AGAIN_S
     assert world.server.writes == ["create"]
 
 
@@ -105,7 +106,7 @@ async def test_beyond_a_burst_events_are_written_at_a_rate(world: World) -> None
         world.record(f"pod-{pod}", "no room")
     await world.write()
     assert len(world.server.writes) == BURST
-    world.now += 1.0
+    world.clock.time += 1.0
     await world.write()
     assert len(world.server.writes) == BURST + RATE
 
@@ -124,7 +125,7 @@ async def test_an_event_that_the_server_has_forgotten_is_made_anew(world: World)
     world.record("pod-1", "first")
     await world.write()
     world.server.events.clear()
-    world.now += AGAIN_S
+    world.clock.time += AGAIN_S
     world.record("pod-1", "second")
     await world.write()
     (event,) = world.server.events.values()
@@ -137,7 +138,7 @@ async def test_a_server_that_takes_no_events_stops_nothing(world: World) -> None
     await world.write()
     assert world.dropped == 1
     world.server.error = None
-    world.now += AGAIN_S
+    world.clock.time += AGAIN_S
     world.record("pod-1", "second")
     await world.write()
     (event,) = world.server.events.values()
@@ -156,7 +157,7 @@ async def test_words_that_were_lost_are_written_when_they_are_said_again(world: 
     world.record("pod-1", "no room")
     await world.write()
     world.server.error = None
-    world.now += AGAIN_S
+    world.clock.time += AGAIN_S
     world.record("pod-1", "no room")
     await world.write()
     assert [event["message"] for event in world.server.events.values()] == ["no room"]
@@ -167,7 +168,7 @@ async def test_words_that_were_dropped_are_written_when_they_are_said_again(worl
         world.record(f"pod-{pod}", "no room")
     world.record("pod-0", "no room")
     for _ in range(60):
-        world.now += 1.0
+        world.clock.time += 1.0
         await world.write()
     named = {event["involvedObject"]["name"] for event in world.server.events.values()}
     assert "pod-0" in named
@@ -175,26 +176,25 @@ async def test_words_that_were_dropped_are_written_when_they_are_said_again(worl
 
 async def test_an_event_does_not_wait_for_anothers_next_turn(world: World) -> None:
     """A series that repeats waits a minute; the first event of another pod comes meanwhile."""
-    slept: list[float] = []
 
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        world.now += seconds
-        if len(slept) == 1:
-            world.record("pod-2", "evicted", reason="Evicted")
-        await asyncio.sleep(0)
+    class Passing(SetClock):
+        async def sleep(self, seconds: float) -> None:
+            self.time += seconds
+            await super().sleep(seconds)
+            if len(self.slept) == 1:
+                world.record("pod-2", "evicted", reason="Evicted")
 
     recorder = world.recorder
-    recorder._sleep = sleep
+    recorder._clock = world.clock = Passing(world.clock.time)
     world.record("pod-1", "first words")
     running = asyncio.ensure_future(recorder.run())
     await asyncio.sleep(0)
     world.record("pod-1", "second words")
-    began = world.now
+    began = world.clock.time
     for _ in range(20):
         await asyncio.sleep(0)
         if len(world.server.events) == 2:
             break
     running.cancel()
     assert len(world.server.events) == 2
-    assert world.now - began < 5
+    assert world.clock.time - began < 5

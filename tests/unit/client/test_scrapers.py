@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from set_clock import SetClock
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from vgpu_client.errors import Unreachable
 from vgpu_client.listen import listen
@@ -58,26 +59,18 @@ class Reviews:
         return {"status": {"allowed": spec["user"] in self.allowed}}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def api() -> Reviews:
     return Reviews()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SetClock:
+    return SetClock(100.0)
 
 
 @pytest.fixture
-def reviewed(api: Reviews, clock: Clock) -> Scrapers:
+def reviewed(api: Reviews, clock: SetClock) -> Scrapers:
     return Scrapers(api, clock=clock)  # type: ignore[arg-type]
 
 
@@ -104,17 +97,17 @@ async def test_a_forged_token_is_refused(reviewed: Scrapers) -> None:
 
 
 async def test_an_answer_is_kept_for_a_while_and_no_longer(
-    reviewed: Scrapers, api: Reviews, clock: Clock
+    reviewed: Scrapers, api: Reviews, clock: SetClock
 ) -> None:
     await reviewed.review("Bearer good")
-    clock.now += ALLOWED_S - 1
+    clock.time += ALLOWED_S - 1
     await reviewed.review("bearer good")
     assert len(api.asked) == 2
     api.allowed.clear()
-    clock.now += 2
+    clock.time += 2
     assert (await reviewed.review("Bearer good")).status == 403
     api.allowed.add("prometheus")
-    clock.now += REFUSED_S + 1
+    clock.time += REFUSED_S + 1
     assert (await reviewed.review("Bearer good")).status == 200
 
 
@@ -153,7 +146,7 @@ async def test_a_flood_of_forged_tokens_is_bounded(reviewed: Scrapers, api: Revi
 
 
 async def test_a_flood_of_forged_tokens_neither_delays_nor_evicts_a_known_scraper(
-    reviewed: Scrapers, api: Reviews, clock: Clock
+    reviewed: Scrapers, api: Reviews, clock: SetClock
 ) -> None:
     assert (await reviewed.review("Bearer good")).status == 200
     for number in range(KEPT + 50):
@@ -161,7 +154,7 @@ async def test_a_flood_of_forged_tokens_neither_delays_nor_evicts_a_known_scrape
     asked = len(api.asked)
     assert (await reviewed.review("Bearer good")).status == 200
     assert len(api.asked) == asked  # it is still kept
-    clock.now += ALLOWED_S + 1
+    clock.time += ALLOWED_S + 1
     api.gate.clear()
     flood = [asyncio.create_task(reviewed.review(f"Bearer again-{n}")) for n in range(200)]
     await asyncio.sleep(0)
@@ -175,13 +168,13 @@ async def test_a_flood_of_forged_tokens_neither_delays_nor_evicts_a_known_scrape
 
 
 async def test_a_token_whose_right_ended_is_a_strangers_again(
-    reviewed: Scrapers, api: Reviews, clock: Clock
+    reviewed: Scrapers, api: Reviews, clock: SetClock
 ) -> None:
     assert (await reviewed.review("Bearer good")).status == 200
     api.allowed.clear()
-    clock.now += ALLOWED_S + 1
+    clock.time += ALLOWED_S + 1
     assert (await reviewed.review("Bearer good")).status == 403
-    clock.now += REFUSED_S + 1
+    clock.time += REFUSED_S + 1
     api.gate.clear()
     flood = [asyncio.create_task(reviewed.review(f"Bearer again-{n}")) for n in range(WAITING)]
     await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import pytest
 
 from builders import a_claim, a_container, a_pod, a_request, an_allocation, use_of
 from replica import Replica
+from set_clock import SetClock
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
@@ -74,12 +75,9 @@ def a_fence(
     other: Watch | None = None,
     pods: Watch | None = None,
 ) -> Fence:
-    async def no_sleep(_: float) -> None:
-        await asyncio.sleep(0)
-
     return Fence(
         api=replica.api,
-        writer=ObjectWriter(replica.api, sleep=no_sleep),
+        writer=ObjectWriter(replica.api, clock=SetClock()),
         clock=replica.clock,
         cache=replica.cache,
         claims=watch or Watch(),

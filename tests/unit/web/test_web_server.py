@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from builders import GATE
+from set_clock import SetClock
 from vgpu_client.listen import listen
 from vgpu_operator.engine import events
 from vgpu_operator.web import server, views
@@ -28,14 +29,6 @@ POD = (
 )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @dataclass
 class Served:
     """A server, and a client of it."""
@@ -43,7 +36,7 @@ class Served:
     url: str
     mirror: Mirror
     reviews: Reviews
-    clock: Clock
+    clock: SetClock
     synced: asyncio.Event
     session: aiohttp.ClientSession
 
@@ -82,7 +75,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def serving(mirror: Mirror) -> AsyncIterator[Served]:
-    clock = Clock()
+    clock = SetClock(100.0)
     reviews = Reviews(
         {"admin": EVERYTHING, "tenant": {"gpudevices", "vgpuclaims in mine"}, "nobody": set()}
     )
@@ -156,7 +149,7 @@ async def test_rights_are_reviewed_again_after_some_seconds(served: Served) -> N
     await served.get("/api/v1/nodes", token="tenant")
     assert len(served.reviews.asked) == asked
     served.reviews.rights = {"tenant": set()}
-    served.clock.now += KNOWN_S + 1
+    served.clock.time += KNOWN_S + 1
     assert (await served.get("/api/v1/nodes", token="tenant"))[0] == 403
 
 
@@ -187,7 +180,7 @@ async def test_a_stream_ends_with_the_right_to_it(served: Served) -> None:
     async with served.stream("/api/v1/nodes", "tenant") as documents:
         await anext(documents)
         served.reviews.rights = {"tenant": set()}
-        served.clock.now += KNOWN_S + 1
+        served.clock.time += KNOWN_S + 1
         served.mirror.observe(events.ClaimObserved(a_holder("c", namespace="mine")))
         assert await anext(documents) == {
             "status": 403,
@@ -313,7 +306,7 @@ async def test_behind_the_gate_volumes_are_judged_for_who_may_list_their_claims(
         page.reviews.rights = {
             "tenant": {"gpudevices", "vgpuclaims in mine", "persistentvolumeclaims in mine"}
         }
-        page.clock.now += REFUSED_S + 1
+        page.clock.time += REFUSED_S + 1
         _, found = await page.ask(with_volume)
         (answer,) = found["pods"]
         assert answer["refused"] == "PersistentVolumeClaim data does not exist yet"
