@@ -101,7 +101,7 @@ class Elector:
                 if await self._try_to_take():
                     return
             except ClientError as error:
-                logger.warning("lease %s: looking again: %s", self._name, error)
+                logger.warning("lease %s: retrying: %s", self._name, error)
             await self._clock.sleep(self._until_next_look_s())
 
     def _until_next_look_s(self) -> float:

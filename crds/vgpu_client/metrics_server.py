@@ -27,8 +27,8 @@ class MetricsAccess(StrEnum):
 
 
 ACCESS_HELP = (
-    "reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over HTTP, to "
-    "whoever reaches the port"
+    "reviewed: HTTPS, for clients that the API server allows to get /metrics; open: HTTP, for any "
+    "client that can reach the port"
 )
 """Help text of the option `--metrics-access`."""
 
@@ -65,7 +65,7 @@ class MetricsServer:
         logger.info(
             "metrics are served on port %d, %s",
             self._listening.getsockname()[1],
-            "to whoever reaches it" if self._scrapers is None else "to reviewed scrapers",
+            "to any client" if self._scrapers is None else "to reviewed scrapers",
         )
         return self
 

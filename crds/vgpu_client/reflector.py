@@ -194,19 +194,19 @@ class Reflector(Generic[T]):
         """Set while it follows the stream; clear while it has to list again."""
 
     def restarted(self, reason: str) -> None:
-        """Count that a new list has to make up for the stream; a subclass does.
+        """Do nothing; a subclass counts that a new list has to replace the stream.
 
         Args:
-            reason: Why: `gone`, `broken`.
+            reason: The cause: `gone`, `broken`.
         """
 
     def listed(self, version: int, uids: Iterable[str]) -> None:
-        """Note that all of a list has been delivered; a subclass does.
+        """Do nothing; a subclass takes note that a whole list has been delivered.
 
         Args:
-            version: The list's.
-            uids: Of all that there was then. The handler may know of more, from elsewhere: what of
-                that is no newer came and went between two watches.
+            version: The version of the list.
+            uids: The UIDs of all objects in it. The handler may know others from elsewhere: those
+                that are no newer than the list were created and deleted between two watches.
         """
 
     async def relist(self) -> None:

@@ -114,7 +114,7 @@ class Answers(Generic[K, V]):
         task = lane.under_way.get(key)
         if task is None:
             if len(lane.under_way) >= self._limits.waiting:
-                raise Busy("too many reviews are under way; try again")
+                raise Busy("too many reviews are in progress; try again")
             task = asyncio.create_task(_answered(lane, query))
             lane.under_way[key] = task
             task.add_done_callback(lambda done: self._keep(key, lane, done))

@@ -28,12 +28,12 @@ async def serve_metrics(
     """Serve this process's metrics for as long as it runs.
 
     Args:
-        config: Where, and to whom.
-        identity: The certificate that the process shows elsewhere; None: one of its own making.
+        config: The address, and the clients that may read.
+        identity: The certificate that the process uses elsewhere; None: a self-signed one.
 
     Raises:
         OSError: The port is taken.
-        LoginError: No credentials to review scrapers with.
+        LoginError: There are no credentials for reviewing scrapers.
     """
     address, is_open = config.metrics, config.metrics_access is MetricsAccess.OPEN
     if address is not None:
@@ -51,7 +51,7 @@ async def serve_metrics(
 async def _in_a_thread(
     config: OperatorConfig | WebhookConfig, address: Address, tls: ssl.SSLContext | None
 ) -> None:
-    """Serve on another thread's loop until cancelled; raises what ends that."""
+    """Serve on another thread's loop until cancelled; raise the error that ends it."""
     here, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
     there = asyncio.new_event_loop()
     serving = there.create_task(_serve(config, address, tls))

@@ -207,7 +207,7 @@ class NodeConfig(_Section):
     @model_validator(mode="after")
     def _is_of_some_node(self) -> NodeConfig:
         if bool(self.name) == bool(self.selector):
-            raise ValueError("give the name of a node or a selector, one of them")
+            raise ValueError("give the name of a node or a selector, not both")
         return self
 
     def holds_for(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -311,7 +311,7 @@ class VendorsConfig(_Section):
         known = [kind.name for kind in kinds()]
         for name in value:
             if name not in known:
-                raise ValueError(f"{name} is no kind of device; these are: {', '.join(known)}")
+                raise ValueError(f"{name} is no kind of device; known kinds: {', '.join(known)}")
         return value
 
 

@@ -92,7 +92,7 @@ class Sizes(_Part):
             or steps[-1] > self.whole_mib
             or self.whole_mib > self.most_mib
         ):
-            raise ValueError("parts rise in memory, up to wholeMib, and that is at most mostMib")
+            raise ValueError("parts must grow in memory up to wholeMib, and that up to mostMib")
         return self
 
 
@@ -164,7 +164,7 @@ class Neighbours(_Part):
     @model_validator(mode="after")
     def _default_is_a_policy(self) -> Neighbours:
         if self.default_policy not in self.policies:
-            raise ValueError("defaultPolicy is one of policies")
+            raise ValueError("defaultPolicy must be one of policies")
         return self
 
 
@@ -257,11 +257,11 @@ class Register(_Part):
     @model_validator(mode="after")
     def _form_has_its_source(self) -> Register:
         if (self.form == "capacity") != (self.capacity is not None):
-            raise ValueError("capacity is given with the form capacity, and with no other")
+            raise ValueError("capacity must be set with the form capacity and with no other")
         if (self.form == "capacity") != (self.annotation is None):
-            raise ValueError("annotation is given with every form but capacity")
+            raise ValueError("annotation must be set with every form but capacity")
         if (self.form == "parts") != (self.id is not None):
-            raise ValueError("id is given with the form parts, and with no other")
+            raise ValueError("id must be set with the form parts and with no other")
         return self
 
 
@@ -377,17 +377,17 @@ class Kind(_Part):
     @model_validator(mode="after")
     def _amounts_go_together(self) -> Kind:
         if self.counted and self.memory is not None:
-            raise ValueError("counted is without memory: nothing of it is taken")
+            raise ValueError("counted excludes memory: a request takes none")
         if self.alone and self.cores is not None:
-            raise ValueError("alone is without cores: all of them are taken")
+            raise ValueError("alone excludes cores: a request takes all of them")
         if self.numbered_cores is not None and (self.cores is not None or not self.counted):
-            raise ValueError("numberedCores is for counted devices, without cores")
+            raise ValueError("numberedCores requires counted, and excludes cores")
         if self.neighbours is not None and self.cores is None:
-            raise ValueError("neighbours is with cores: an Online pod reserves none of them")
+            raise ValueError("neighbours requires cores: an Online pod reserves none of them")
         if self.in_parts != (self.register_.form == "parts"):
-            raise ValueError("inParts goes with a register of the form parts")
+            raise ValueError("inParts requires a register of the form parts")
         if self.in_parts and (self.memory is None or self.cores is None):
-            raise ValueError("inParts is with memory and cores, for which a part may be asked")
+            raise ValueError("inParts requires memory and cores, by which a part may be requested")
         return self
 
     @property

@@ -62,7 +62,7 @@ def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
                     field=f"{kind.name}.{what[0]}",
                     value=what[1],
                     fault=Fault.DUPLICATE,
-                    detail=f"kind {taken[what]} has it too",
+                    detail=f"kind {taken[what]} uses it already",
                 )
 
 

@@ -94,6 +94,8 @@ class Endpoint:
                 force=True,
             )
         except ClientError as error:
-            logger.warning("service %s does not lead here yet: %s", self._advertised.service, error)
+            logger.warning(
+                "service %s does not lead to this replica yet: %s", self._advertised.service, error
+            )
             return False
         return True

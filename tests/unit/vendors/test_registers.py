@@ -104,10 +104,10 @@ def test_a_capacity_that_is_no_number_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("register", "text"),
     [
-        ({"form": "json"}, "annotation is given with every form but capacity"),
+        ({"form": "json"}, "annotation must be set with every form but capacity"),
         (
             {"form": "capacity", "annotation": "hami.io/x"},
-            "capacity is given with the form capacity, and with no other",
+            "capacity must be set with the form capacity and with no other",
         ),
     ],
 )

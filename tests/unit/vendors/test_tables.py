@@ -108,5 +108,5 @@ def test_no_two_tables_claim_a_resource() -> None:
     with pytest.raises(BadInput) as caught:
         refuse_shared_words(tables)
     assert str(caught.value) == (
-        'other.resource: Duplicate value: "acme.com/mem": kind acme has it too'
+        'other.resource: Duplicate value: "acme.com/mem": kind acme uses it already'
     )
