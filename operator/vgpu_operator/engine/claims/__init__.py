@@ -1,5 +1,5 @@
-"""The life of a claim after it was decided: its status, its release, what is due.
+"""The life of a claim after its decision: its status, its release and its deletion.
 
-`lifecycle` has the rules, `status` the words of a status, `reconcile` the steps that name the one
-write that a claim wants, `announce` the events that report it.
+`lifecycle` holds the rules and `status` builds the statuses. The steps of `reconcile` choose the
+one write that a claim needs next, and `announce` makes the events that report it.
 """

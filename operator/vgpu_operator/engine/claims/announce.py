@@ -1,7 +1,7 @@
-"""Events on claims: given devices, refused, released, violated.
+"""Events on claims: allocated, refused, released, violated.
 
-A claim that a user wrote gets one for each change that its condition shows. One that was made for a
-pod gets none of these: its pod has them, and would cost as many requests again
+A claim that a user wrote gets an event for each change of its condition. A claim that was made for
+a pod gets none: the pod has the events already, and a second set would double the requests
 (docs/design/web-cli-and-monitoring.md).
 """
 
@@ -17,11 +17,11 @@ from vgpu_operator.engine.effects import RecordEvent
 from vgpu_operator.engine.state import State
 
 _QUIET = frozenset({Reason.WAITING_FOR_POD.value, Reason.TEMPLATE.value})
-"""Nothing has happened yet."""
+"""Reasons without an event, because nothing has happened yet."""
 
 
 def is_news(claim: VGPUClaim, desired: DesiredStatus) -> bool:
-    """Whether a status that replaces the claim's is worth an event."""
+    """Return True if the change to the desired status is worth an event."""
     if desired.reason in _QUIET or any(o.kind == "Pod" for o in claim.metadata.owner_references):
         return False
     shown, allocation = find(claim.status.conditions, ALLOCATED), claim.status.allocation
@@ -31,7 +31,7 @@ def is_news(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def announce(claim: VGPUClaim) -> RecordEvent | None:
-    """The event about a change of a claim's status."""
+    """Return the event about the status that was written, or None if it has no condition."""
     shown = find(claim.status.conditions, ALLOCATED)
     if shown is None:
         return None
@@ -46,7 +46,7 @@ def announce(claim: VGPUClaim) -> RecordEvent | None:
 
 
 def announce_violation(claim: VGPUClaim, state: State) -> None:
-    """Record an event when an agent reports that a claim's limits were passed, once each time."""
+    """Record one event each time an agent reports that a claim has exceeded its limits."""
     key, violated = key_of(claim), find(claim.status.conditions, VIOLATED)
     if violated is None or violated.status != "True":
         state.claims.violated.pop(key, None)

@@ -1,8 +1,8 @@
 """Reports why a pod or a claim gets nothing: a condition on the claim, an event on the pod.
 
-The words are the same in both. Counts in a refusal move with every change of the cluster, so a text
-is written again only when its reason changes or, ever less often, when time has passed; and a pod
-that waits a moment only is not written about at all.
+Both have the same text. The counts in a refusal change with every change of the cluster. So a text
+is written again only if its reason changes, or after intervals that double each time; and a pod
+that waits for only a moment gets no report at all.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from vgpu_operator.placement import amounts, impossible, place
 from vgpu_operator.placement.constraints import only
 
 REPORT_AFTER_S = 1.0
-"""A shorter refusal is not reported."""
+"""A refusal that is over sooner is not reported."""
 REPORT_AGAIN_S = 5.0
-"""A text is written again after so long at the earliest, and after twice as long each time."""
+"""The first interval after which a text is written again; it doubles each time."""
 REPORT_AGAIN_AT_MOST_S = 300.0
 REPORT_DELETION_AFTER_S = 5.0
 """A deletion that is over sooner is not reported."""
@@ -47,7 +47,7 @@ _ACTION = "Scheduling"
 
 
 def describe(claim: VGPUClaim, state: State) -> Effect | None:
-    """A step of `reconcile`: report why the claim has nothing."""
+    """Report why the claim has no devices, or that it is being deleted. A step of `reconcile`."""
     key = key_of(claim)
     if claim.metadata.deletion_timestamp is not None:
         return _describe_deletion(claim, state)
@@ -73,14 +73,15 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _describe_deletion(claim: VGPUClaim, state: State) -> Effect | None:
-    """Report that the claim is being deleted and what that waits for.
+    """Report that the claim is being deleted, and what its deletion waits for.
 
-    A pod that runs may do so for days; what else holds a deletion up is over within seconds as a
-    rule, and a write for each pod that ends would be one too many.
+    A running pod is reported at once, since it may run for days. Anything else usually delays a
+    deletion by seconds only, so it is reported after REPORT_DELETION_AFTER_S: otherwise each pod
+    that ends would cost one more write.
     """
     key = key_of(claim)
     if not claim.metadata.finalizers:
-        return None  # it is gone, and the watch is about to show that
+        return None  # it is gone, and the watch will show that in a moment
     if has_live_pod(claim, state.cache):
         state.claims.going.pop(key, None)
     else:
@@ -93,7 +94,7 @@ def _describe_deletion(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _awaited(claim: VGPUClaim, state: State) -> str:
-    """What the deletion of a claim waits for."""
+    """Return what the deletion of a claim waits for, as the end of a sentence."""
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None:
         return f"waits for its finalizers: {', '.join(claim.metadata.finalizers)}"
@@ -106,7 +107,10 @@ def _awaited(claim: VGPUClaim, state: State) -> str:
 
 
 def describe_missing(key: ClaimKey, state: State) -> Effect | None:
-    """Report why a pod without its own claim gets nothing: the claim is made for that."""
+    """Report why a pod whose claim does not exist yet is refused.
+
+    Return the write that creates the pod's own claim with the refusal in its status, if it is due.
+    """
     pods = state.cache.pods_of(key)
     if not pods or not _is_refused(key, pods, state):
         _stop_reporting(key, state)
@@ -130,7 +134,7 @@ def _stop_reporting(key: ClaimKey, state: State) -> None:
 
 
 def node_event(node: Node, reason: str, note: str) -> RecordEvent:
-    """Faults of a node, reported on the node."""
+    """Return a warning event about a node."""
     regarding = Regarding("v1", "Node", None, node.metadata.name, node.metadata.uid)
     return RecordEvent(regarding, "Warning", reason, "Observing", note)
 
@@ -146,7 +150,7 @@ def _is_refused(key: ClaimKey, pods: list[GPUPod], state: State) -> bool:
 def _report(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> DesiredStatus | None:
-    """The report for the claim, if it is time; the pods' events are recorded at once."""
+    """Return the status that reports the refusal and record the pods' events, if that is due."""
     reported = state.claims.reported.setdefault(key, ReportedRefusal(state.now))
     due = max(reported.since + REPORT_AFTER_S, reported.next)
     if state.now < due:
@@ -159,7 +163,7 @@ def _report(
     if not (is_known or state.claims.turns.may_find_out(key)):
         return None
     found = _refusals(key, pods, claim, state)
-    if not found:  # there is room by now
+    if not found:  # there is room now, so the next pass is likely to serve the claim
         state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
         return None
     for refused, why in found:
@@ -179,7 +183,7 @@ def _report(
 
 
 def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:
-    """Record the events of a pod that gets nothing."""
+    """Record the events about a refused pod."""
     state.outbox.append(_pod_event(pod, refusal))
     if state.config.views.hami_events:
         nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
@@ -189,7 +193,7 @@ def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:
 def _refusals(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> list[tuple[GPUPod | None, Refusal]]:
-    """Why each pod of the claim gets nothing, or the claim itself."""
+    """Return the refusals of the claim's pods, or of the claim itself with None as its pod."""
     found: list[tuple[GPUPod | None, Refusal]] = [
         (pod, state.pods.blocked[pod.uid]) for pod in pods if pod.uid in state.pods.blocked
     ]
@@ -205,7 +209,7 @@ def _refusals(
 
 
 def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
-    """Why no node serves who waits, as things are now; None if one does."""
+    """Return why no node can serve the waiter now, or None if one can."""
     known = _explained(waiter, state)
     if known is not None:
         return known
@@ -217,17 +221,17 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
 
 
 def _explained(waiter: Waiter, state: State) -> Refusal | None:
-    """Why its class is refused, as it was found out a moment ago; None if that is due again."""
+    """Return the refusal that was computed for its class a moment ago, or None if it is too old."""
     of_kind = state.queue.class_of(waiter.kind)
     if of_kind is None or of_kind.explained is None:
         return None
     at, cursors, known = of_kind.explained
-    # Its counts move with every change; who reads them does not.
+    # The counts change with every change of the cluster, but nobody needs them that fresh.
     return known if cursors == state.ledger.cursors or state.now - at < REPORT_AGAIN_S else None
 
 
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
-    """Why no node serves a claim of this kind, in full; None if one does."""
+    """Return why no node can serve a claim of this kind, with all details; None if one can."""
     columns, request = state.ledger.columns, kind.request
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:
@@ -243,8 +247,8 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         )
         if not plan.refused:
             return None
-        # Found out while the claim's own holding is lifted; the reasons of 5,000 nodes are not
-        # kept for each class that waits.
+        # Read these in here, where the claim's own devices count as free. Only the text is kept:
+        # the plan has the reasons of up to 5,000 nodes, too much for each class that waits.
         reason, text = plan.reason, plan.text
         texts = [text]
         if Reason.RESOURCE_QUOTA_NOT_FIT in text:
@@ -263,7 +267,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
 
 
 def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:
-    """Whether the claim only has the name that a pod's own claim would have."""
+    """Return True if the claim has the name of a pod's own claim but belongs to somebody else."""
     return any(pod.owned and not is_owned_by(claim, pod.uid) for pod in pods)
 
 

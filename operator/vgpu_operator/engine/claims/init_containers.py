@@ -1,4 +1,4 @@
-"""Devices of init containers: given back when these have ended, and fitted again for a rerun."""
+"""Devices of init containers: released when they have ended, and allocated again for a rerun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vgpu_operator.placement.fit_node import plan_alone_on
 
 
 def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
-    """Devices of init containers that have ended are taken out of the allocation."""
+    """Remove the devices of ended init containers from the allocation. A step of `reconcile`."""
     if claim.metadata.deletion_timestamp is not None or not lifecycle.init_devices_are_free(claim):
         return None
     assert claim.status.allocation is not None
@@ -28,10 +28,10 @@ def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
-    """Init containers that must run again get devices anew, on their pod's node.
+    """Allocate devices again, on the pod's node, for init containers that must run again.
 
-    The kubelet runs them when it makes a pod's sandbox anew. The agent refuses that until there is
-    room beside what the app containers keep.
+    The kubelet runs them again when it recreates the pod's sandbox. The agent refuses to start them
+    until there is room beside the devices that the app containers keep. A step of `reconcile`.
     """
     allocation, key = claim.status.allocation, key_of(claim)
     if allocation is None or claim.metadata.deletion_timestamp is not None:
@@ -40,7 +40,7 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
         state.claims.init_refused.pop(key, None)
         return None
     again = allocation.model_copy(update={"init_round": allocation.init_round + 1})
-    if has_init_part(claim.spec, allocation):  # not given back yet: only the round is new
+    if has_init_part(claim.spec, allocation):  # not released yet: only count the new round
         return write(claim, with_devices(claim, again))
     plan = _plan_init(claim, allocation, state)
     if plan.refused:
@@ -59,9 +59,9 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
-    """The whole claim on its node, the app containers on the devices they have.
+    """Plan the whole claim on its node, with the app containers on the devices they have.
 
-    Whether the node takes new pods does not matter: this one is there.
+    The node's taints and readiness do not matter, because the pod is there already.
     """
     columns, name, key = state.ledger.columns, allocation.node_name, key_of(claim)
     node = columns.node_id(name)
@@ -78,7 +78,7 @@ def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
 
 
 def _pinned(spec: VGPUClaimSpec, allocation: Allocation) -> VGPUClaimSpec:
-    """The spec with the app containers' requests tied to the devices that they have."""
+    """Return the spec with the app containers' requests pinned to the devices they have."""
     devices: dict[str, list[str]] = {}
     for device in allocation.devices:
         devices.setdefault(device.request, []).append(device.uuid)

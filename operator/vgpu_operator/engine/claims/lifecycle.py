@@ -1,8 +1,8 @@
-"""When the devices of a claim are free again, and when a claim goes. Pure rules.
+"""Pure rules about when a claim's devices are released and when a claim is deleted.
 
-Capacity is free exactly when `status.allocation` is gone, and that goes only when nothing can use
-the devices any more: the agent reports it of this very allocation, or the pod never had a node, or
-the node is gone and its pod is gone too.
+Capacity is free exactly when `status.allocation` is gone. That is removed only when nothing can use
+the devices any more: the agent has reported so for this very allocation, or the pod never had a
+node, or both the node and its pod are gone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.device_facts import is_healthy
 
 DEVICES_BACK_S = 60.0
-"""For so long a node that was registered anew may take to publish the devices it had."""
+"""How long a node that was registered again may take to publish the devices it had."""
 REFIT_S = 1.0
-"""Devices that are not there yet, or found no room, are looked for again this often."""
+"""The interval between tries while devices are not published yet or there is no room."""
 UNUSABLE_S = 300.0
-"""For so long an Immediate claim keeps devices that serve no pod."""
+"""How long an Immediate claim keeps devices that no pod could use."""
 
 
 def was_released(claim: VGPUClaim) -> bool:
-    """Whether the agent reports that nothing of *this* allocation is in use any more."""
+    """Return True if the agent has reported that *this* allocation is no longer in use."""
     released, allocation = claim.status.released, claim.status.allocation
     return (
         released is not None
@@ -39,7 +39,7 @@ def was_released(claim: VGPUClaim) -> bool:
 
 
 def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
-    """Why the claim's allocation must go now; None while it must stay."""
+    """Return why the claim's allocation must be released now, or None if it must stay."""
     allocation = claim.status.allocation
     if allocation is None:
         return None
@@ -53,15 +53,16 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
         deleted = claim.metadata.deletion_timestamp is not None
         return "it was deleted before a pod used it" if deleted else None
     if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
-        return None  # only its pod's name goes
+        return None  # only the pod's name is removed, by `keep_for_next_pod`
     return _never_there(reserved.pod_uid, allocation, cache)
 
 
 def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
-    """Whether devices that no agent of ours serves are free, because their pod is gone or ended.
+    """Return True if the devices need no agent's report, and their pod has ended or is gone.
 
-    The kubelet keeps a pod until its containers have ended, and takes their devices back from the
-    vendor's plugin then. A claim that asks for a device of NVIDIA's, too, waits for the agent.
+    This is for devices of other vendors' plugins: the kubelet keeps a pod until its containers have
+    ended, and then takes their devices back. A claim that also asks for an NVIDIA device waits for
+    the agent.
     """
     reserved = claim.status.reserved_for
     if reserved is None or any(kind_of(each.vendor) is None for each in claim.spec.requests):
@@ -71,7 +72,8 @@ def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
         return pod.pod.is_terminal and pod.pod.is_bound
     if cache.was_never_bound(reserved.pod_uid):
         return False
-    # Its own claim is deleted by Kubernetes when it is gone, also between two watches.
+    # If the watch missed the pod's end, its claim still shows it: Kubernetes deletes a pod's own
+    # claim once the pod is gone.
     is_collected = claim.metadata.deletion_timestamp is not None
     return cache.is_deleted(reserved.pod_uid) or is_collected
 
@@ -79,8 +81,8 @@ def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
 def has_live_pod(claim: VGPUClaim, cache: Cache) -> bool:
     """Return True while the pod of an allocated claim is bound to its node and has not ended.
 
-    Its containers may run whatever became of the Node object: kubelet, autoscaler and Cluster API
-    delete Nodes and register them anew under running pods.
+    The Node object does not matter: kubelet, autoscaler and Cluster API delete Nodes and register
+    them again while their pods keep running.
     """
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     known = None if reserved is None else cache.pod(reserved.pod_uid)
@@ -90,7 +92,7 @@ def has_live_pod(claim: VGPUClaim, cache: Cache) -> bool:
 
 
 def node_lost(allocation: Allocation, cache: Cache) -> str | None:
-    """In which way the node of an allocation is gone; None while it is there."""
+    """Return how the node of an allocation was lost, or None if it is there."""
     if cache.is_there(allocation):
         return None
     if allocation.node_name in cache.nodes:
@@ -99,7 +101,10 @@ def node_lost(allocation: Allocation, cache: Cache) -> str | None:
 
 
 def pod_to_forget(claim: VGPUClaim, cache: Cache) -> str | None:
-    """Why an Immediate claim is free for another pod, its devices kept; None while it is not."""
+    """Return why an Immediate claim's pod will never use it, or None if it may.
+
+    The claim keeps its devices for another pod.
+    """
     reserved = claim.status.reserved_for
     if claim.status.allocation is None or reserved is None or not reserved.pod_uid:
         return None
@@ -113,18 +118,18 @@ def _never_there(uid: str, allocation: Allocation, cache: Cache) -> str | None:
     known = cache.pod(uid)
     if known is None:
         return "its pod went before it had a node" if cache.was_never_bound(uid) else None
-    if known.pod.is_bound:  # another scheduler, or a user, may bind it: a node is never changed
+    if known.pod.is_bound:  # perhaps by another scheduler or a user; a pod's node never changes
         node = known.pod.spec.node_name
         return None if node == allocation.node_name else f"its pod was bound to node {node}"
     if known.pod.is_terminal:
         return "its pod ended before it had a node"
-    # The API server binds no pod that is being deleted, however long a finalizer keeps it.
+    # The API server refuses to bind a pod that is being deleted, even if a finalizer keeps it.
     is_going = known.pod.metadata.deletion_timestamp is not None
     return "its pod was deleted before it had a node" if is_going else None
 
 
 def is_stranded(claim: VGPUClaim) -> bool:
-    """Whether only our finalizer keeps a deleted claim, which holds nothing."""
+    """Return True if the claim is being deleted, holds nothing, and still has our finalizer."""
     return (
         claim.metadata.deletion_timestamp is not None
         and claim.status.allocation is None
@@ -133,7 +138,7 @@ def is_stranded(claim: VGPUClaim) -> bool:
 
 
 def is_idle(claim: VGPUClaim) -> bool:
-    """Whether it is an Immediate claim that has devices, and no pod has them."""
+    """Return True if it is an Immediate claim that has devices and no pod."""
     reserved = claim.status.reserved_for
     return (
         claim.spec.binding_mode == "Immediate"
@@ -143,9 +148,9 @@ def is_idle(claim: VGPUClaim) -> bool:
 
 
 def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | None:
-    """Why an allocation can serve no pod now; None while it can.
+    """Return why no pod could use an allocation now, or None if one could.
 
-    A device that is merely cordoned still serves the claim that holds it.
+    A device that is only cordoned still serves the claim that holds it.
     """
     name = allocation.node_name
     node = cache.nodes.get(name)
@@ -164,10 +169,10 @@ def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | 
 
 
 def init_devices_are_free(claim: VGPUClaim) -> bool:
-    """Whether ended init containers still have devices that can be had again.
+    """Return True if init containers have ended and their devices can be released.
 
-    MIG instances and numbered cores stay as they are while the pod lives: their places may be
-    another's afterwards.
+    MIG instances and numbered cores are kept while the pod lives. If they were released, another
+    claim could get their places, and a rerun could not have the same ones again.
     """
     allocation = claim.status.allocation
     if allocation is None or any(each.mig or each.core_ids for each in allocation.devices):
@@ -176,10 +181,10 @@ def init_devices_are_free(claim: VGPUClaim) -> bool:
 
 
 def unused_since(claim: VGPUClaim) -> float | None:
-    """Unix time since when the claim holds nothing; None while it does, or if it never did.
+    """Return the Unix time at which the claim released its devices; None if it never had any.
 
-    The condition `Allocated` keeps its transition time while it stays False, also while pods are
-    refused; so the time goes on across leaders.
+    None also while it has devices. The condition `Allocated` keeps its transition time while it
+    stays False, even if pods are refused in between, so a new leader gets the same answer.
     """
     status = claim.status
     was_used = status.state == RELEASED or status.released is not None
@@ -193,7 +198,7 @@ def unused_since(claim: VGPUClaim) -> float | None:
 
 
 def expires_at(claim: VGPUClaim, cache: Cache) -> float | None:
-    """Unix time at which a user's claim is to be deleted (`ttlSecondsAfterUnused`); None: not."""
+    """Return the Unix time at which `ttlSecondsAfterUnused` deletes a user's claim, or None."""
     ttl_s, since = claim.spec.ttl_seconds_after_unused, unused_since(claim)
     if ttl_s is None or since is None or claim.metadata.deletion_timestamp is not None:
         return None

@@ -1,8 +1,8 @@
-"""Reconciles one claim: names the one write that brings it up to date.
+"""Reconciles one claim: returns the next write that it needs.
 
-Each step looks at the claim as it was last observed and at the state, and names the write that it
-wants, or none; the first that wants one wins. The claim is reconciled again when that write has
-ended, whatever its outcome, and whenever anything about it changes.
+Each step looks at the last observed version of the claim and at the state, and returns the write it
+wants or None. The first step that wants a write wins. The claim is reconciled again when that write
+has ended, whatever its outcome, and whenever anything about the claim changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Step: TypeAlias = Callable[[VGPUClaim, State], Effect | None]
 
 
 def reconcile(key: ClaimKey, state: State) -> Effect | None:
-    """The write that the claim wants now; None if it wants none, or must wait for one under way."""
+    """Return the write that the claim needs now; None if none is needed or one is in flight."""
     if key in state.claims.writing or state.cache.is_unreadable(key):
         return None
     not_before = state.claims.not_before.get(key, 0.0)
@@ -59,7 +59,7 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
 
 
 def _reconcile_missing(key: ClaimKey, state: State) -> Effect | None:
-    """Return the write that makes the claim of a pod, or tells of one that does not exist."""
+    """Return the write that creates a pod's claim, with its allocation or its refusal."""
     effect = _make(key, state) or describe_missing(key, state)
     if effect is None:  # the last answer may have come after the claim's deletion
         state.claims.backoffs.pop(key, None)
@@ -70,7 +70,7 @@ def _reconcile_missing(key: ClaimKey, state: State) -> Effect | None:
 def _first_wanted(claim: VGPUClaim, state: State) -> Effect | None:
     """Return the write of the first step that wants one."""
     if claim.unknown_values:
-        return None  # a later version decides; until then it keeps what it holds
+        return None  # written by a later version of the operator: leave it as it is
     announce_violation(claim, state)
     effects = (step(claim, state) for step in CLAIM_STEPS)
     return next((each for each in effects if each is not None), None)
@@ -80,17 +80,18 @@ def _first_wanted(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
-    """A deleted claim that holds nothing goes."""
+    """Remove our finalizer from a deleted claim that holds nothing."""
     if not lifecycle.is_stranded(claim):
         return None
     return write(claim, claim.status, let_go=True)
 
 
 def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
-    """Move the allocation of a live pod to the UID that its node was registered anew with.
+    """Move the allocation of a live pod to the new UID of its node, if that was registered again.
 
-    The pod keeps its devices, since its containers may have run all the time. Only if the node does
-    not have these devices any more, another machine has its name, and the pod is decided anew.
+    The pod keeps its devices, since its containers may have kept running. If the node no longer has
+    these devices, another machine has taken its name; then the devices are released and the pod is
+    decided again.
     """
     key, allocation, cache = key_of(claim), claim.status.allocation, state.cache
     node = None if allocation is None else cache.nodes.get(allocation.node_name)
@@ -111,9 +112,10 @@ def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
-    """An Immediate claim whose devices serve no pod for five minutes is decided anew.
+    """Release an Immediate claim whose devices no pod could use for five minutes.
 
-    Such an allocation would keep its claim from ever being used: its pod may go to that node only.
+    It is then decided again. Otherwise the claim might never be used, because its pod can only go
+    to the node of the allocation.
     """
     key, allocation = key_of(claim), claim.status.allocation
     if (
@@ -148,7 +150,7 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def release(claim: VGPUClaim, state: State) -> Effect | None:
-    """What nothing can use any more is taken off the claim."""
+    """Remove the allocation from a claim if nothing can use the devices any more."""
     reason = lifecycle.release_reason(claim, state.cache)
     if reason is None:
         return None
@@ -162,10 +164,10 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
-    """Return True while a Binding to a node that is gone may still come to stand.
+    """Return True while a Binding to a node that is gone may still succeed.
 
-    The API server binds a pod to whichever name it is given, and a pod with a node keeps its
-    devices: the node may come back with the pod's containers on it.
+    The API server binds a pod to any name, even if no such node exists. The bound pod would keep
+    its devices, because the node may come back with the pod's containers on it.
     """
     allocation, pod = claim.status.allocation, state.cache.pod(uid)
     if allocation is None or pod is None or not pod.wants_node:
@@ -174,18 +176,18 @@ def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
 
 
 def _unreserve_written(state: State, key: ClaimKey) -> None:
-    """End the reservation of a claim that is released, unless a new one is to be written."""
+    """End the reservation of a claim that is released, unless it has yet to be written."""
     held = state.reservations.of_claim(key)
     if held is not None and held.is_written:
         unreserve(state, held)
 
 
 def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
-    """Release the devices of an ended pod after some time, if the agent is silent that reports it.
+    """Release the devices of an ended pod after some time if the node's agent is silent.
 
-    Or the namespace of a deleted claim would be `Terminating` for as long as the node stays.
-    Nothing is given twice by it: nothing new is placed where the agent is silent, and one that
-    comes back counts what still runs there before it lets a container start.
+    Without this the namespace of a deleted claim would stay `Terminating` for as long as the node
+    exists. No device is allocated twice: nothing new is placed on a node whose agent is silent, and
+    an agent that comes back counts what still runs there before it lets a container start.
     """
     key, allocation, reserved = key_of(claim), claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None or not reserved.pod_uid:
@@ -213,17 +215,17 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _orphaned_since(state: State, key: ClaimKey, allocation: Allocation, absent: Absent) -> float:
-    """Return since when the pod of an allocation has ended without an agent to report it."""
+    """Return the time since when the pod has been ended and the agent silent, in monotonic s."""
     named, since = state.claims.orphaned.get(key, ("", state.now))
     if named != allocation.id:
         since = state.now
-    since = max(since, absent.seen)  # it may have been back meanwhile
+    since = max(since, absent.seen)  # the agent may have been back for a while
     state.claims.orphaned[key] = allocation.id, since
     return since
 
 
 def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
-    """The claim's status gets its decision."""
+    """Write the reservation into the claim's status, or end it if it no longer fits the claim."""
     held = state.reservations.of_claim(key_of(claim))
     if held is None or held.allocation is None or held.is_written:
         return None
@@ -241,7 +243,7 @@ def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def expire(claim: VGPUClaim, state: State) -> Effect | None:
-    """An allocation whose pod was not bound in time is taken back."""
+    """Remove an allocation whose pod was not bound in time."""
     key, allocation = key_of(claim), claim.status.allocation
     if allocation is None or state.claims.expired.get(key) != allocation.id:
         return None
@@ -254,7 +256,7 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
-    """Take the pod's name off an Immediate claim whose pod went unbound; its devices stay."""
+    """Clear the pod of an Immediate claim if it will never use it; the claim keeps its devices."""
     if lifecycle.pod_to_forget(claim, state.cache) is None:
         return None
     held = state.reservations.of_claim(key_of(claim))
@@ -264,7 +266,7 @@ def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
-    """Before a reservation's devices go its pod is read: it may have a node by now."""
+    """Read the pod of a lapsed reservation before its devices are freed: it may be bound by now."""
     held = state.reservations.of_claim(key_of(claim))
     reserved = claim.status.reserved_for
     if held is None or held.is_tentative or held.is_read or not held.is_written:
@@ -273,7 +275,7 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
         if held.until is not None:
             state.claims.timers.set(held.key, held.until)
         return None
-    if not held.pod_uid or reserved is None:  # an Immediate claim's, which names no pod yet
+    if not held.pod_uid or reserved is None:  # an Immediate claim that names no pod yet
         unreserve(state, held)
         return None
     held.is_read = True
@@ -281,7 +283,7 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def resize(claim: VGPUClaim, state: State) -> Effect | None:
-    """A changed request gets its amounts on the devices that the claim has, the ledger first."""
+    """Write the amounts of a changed request, assumed in the ledger first, on the same devices."""
     new, key = resized(claim, state), key_of(claim)
     if new is None:
         return None
@@ -294,9 +296,9 @@ def resize(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
-    """An allocation that stands for a pod without a node is a reservation, and lapses.
+    """Make a reservation of an allocation whose pod is not bound, so that it can lapse.
 
-    However it came about: written by a former leader, or after its own reservation had ended.
+    Such an allocation was written by a former leader, or its reservation ended before the write.
     """
     key, reserved = key_of(claim), claim.status.reserved_for
     if claim.status.allocation is None or reserved is None:
@@ -313,7 +315,7 @@ def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
-    """A user's claim goes some time after its pod ended."""
+    """Delete a user's claim when it has been unused for `ttlSecondsAfterUnused`."""
     at = lifecycle.expires_at(claim, state.cache)
     if at is None:
         return None
@@ -325,9 +327,9 @@ def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
-    """A change of the spec that asks for no other devices is marked as read.
+    """Update `observedGeneration` after a change of the spec that needs no other write.
 
-    `kubectl wait` and kstatus wait for that, and a change of the ttl alone needs nothing else.
+    `kubectl wait` and kstatus wait for it. A change of the TTL alone is an example.
     """
     status, generation = claim.status, claim.metadata.generation
     is_decided = status.allocation is not None or status.state == RELEASED
@@ -343,7 +345,10 @@ def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
-    """A write without an answer may land as long as the claim is at the version that it tests."""
+    """Write the claim once more after a write without an answer, so that the latter must fail.
+
+    That one could land for as long as the claim is at the version that it tests.
+    """
     if key_of(claim) not in state.claims.unsettled:
         return None
     return write(claim, claim.status.model_copy(update={"decider": state.new_id()}))
@@ -371,20 +376,20 @@ CLAIM_STEPS: tuple[Step, ...] = (
     observe_generation,
     outrun_unsettled,
 )
-"""In this order: what frees devices goes before what keeps them, words come after both."""
+"""Order matters: steps that free devices come before steps that keep them, descriptions last."""
 
 
 # Making claims.
 
 
 def _make(key: ClaimKey, state: State) -> Effect | None:
-    """The claim of a pod that has a reservation, made with it."""
+    """Return the write that creates the claim of a pod together with its reservation."""
     held = state.reservations.of_claim(key)
     if held is None or held.allocation is None:
         return None
     pod = state.cache.pod(held.pod_uid)
     if pod is None or not pod.owned or held.spec is None:
-        unreserve(state, held)  # the claim that it names is gone, or the pod is
+        unreserve(state, held)  # the pod is gone, or the claim it names is
         return None
     desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
     state.claims.writing[key] = InFlight(held.allocation, held.spec, held.assumption)
@@ -398,7 +403,7 @@ def _make(key: ClaimKey, state: State) -> Effect | None:
 
 
 def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
-    """Whether the reservation may be written over this version of the claim."""
+    """Return True if the reservation may be written over this version of the claim."""
     standing = claim.status.allocation
     if standing is not None and standing.id not in {held.allocation_id, *held.replaces}:
         return False
@@ -415,7 +420,7 @@ def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
 
 
 def _note_lapsed(key: ClaimKey, state: State) -> None:
-    """End a tentative place that no Filter came for."""
+    """End a tentative place if no Filter has come for it in time."""
     held = state.reservations.of_claim(key)
     if held is not None and held.is_tentative and held.has_lapsed(state.now):
         unreserve(state, held)

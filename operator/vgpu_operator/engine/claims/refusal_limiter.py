@@ -5,20 +5,21 @@ from __future__ import annotations
 from vgpu_operator.ledger import ClaimKey
 
 _REPORTS_A_SECOND = 50.0
-"""Refusals that are written into claims and events in a second, at most."""
+"""Refusals that are written into claims and events per second."""
 _REPORTS_AT_ONCE = 8.0
-"""In one round."""
+"""Refusals per round."""
 _FOUND_OUT_AT_ONCE = 2
-"""Of those, the ones whose reasons are not known yet: that takes a look at all devices, some
-milliseconds at 5,000 nodes, and no pod that waits for a device is served meanwhile."""
+"""Refusals per round whose reasons have yet to be computed. Each takes a look at all devices, some
+milliseconds at 5,000 nodes, and no waiting pod is served meanwhile."""
 
 
 class RefusalLimiter:
-    """Turns to write down a refusal: so many a second.
+    """A rate limiter for reports of refusals, fair between namespaces.
 
-    Namespaces take turns, and within one who came first: ten thousand refusals of one tenant do
-    not delay another's. A refusal that waits for its turn costs nothing until then. One whose
-    reasons would have to be found out gives its turn back where a round has had enough of those.
+    Namespaces take turns, and within a namespace the first in line goes first, so ten thousand
+    refusals of one tenant do not delay another's. A refusal costs nothing while it waits for its
+    turn. If its reasons have yet to be computed and the round has computed enough already, it gives
+    its turn back.
     """
 
     def __init__(self) -> None:
@@ -36,13 +37,16 @@ class RefusalLimiter:
         return bool(self._queues or self._given_back)
 
     def next(self, now: float) -> list[ClaimKey]:
-        """The claims whose turn it is by now, monotonic seconds; a turn not taken is lost."""
+        """Return the claims whose turn has come at `now`, in monotonic seconds.
+
+        A turn that is not taken in this round is lost.
+        """
         gained = (now - self._at) * _REPORTS_A_SECOND
         self._left, self._at = min(self._left + gained, _REPORTS_AT_ONCE), now
         self._found_out = 0
         found = list(self._given_back)
         self._given_back.clear()
-        self._left -= len(found)  # there are so many, since each was given back
+        self._left -= len(found)  # never below zero: `may_find_out` added one for each of them
         while self._queues and self._left >= 1:
             namespace, queue = next(iter(self._queues.items()))
             del self._queues[namespace]
@@ -55,7 +59,7 @@ class RefusalLimiter:
         return found
 
     def take(self, key: ClaimKey) -> bool:
-        """Take the claim's turn, if it has come; else wait for one."""
+        """Take the claim's turn and return True, or put the claim in line and return False."""
         if key in self._granted:
             self._granted.discard(key)
             return True
@@ -67,9 +71,9 @@ class RefusalLimiter:
         return True
 
     def may_find_out(self, key: ClaimKey) -> bool:
-        """Whether the reasons of who has taken a turn may be found out.
+        """Return True if the reasons of a claim that has taken its turn may be computed now.
 
-        Else the turn was not used, and the next round begins with it.
+        If not, the claim gives its turn back and is first in the next round.
         """
         if self._found_out < _FOUND_OUT_AT_ONCE:
             self._found_out += 1
@@ -79,7 +83,7 @@ class RefusalLimiter:
         return False
 
     def leave(self, key: ClaimKey) -> None:
-        """Wait for a turn no more."""
+        """Take the claim out of the line."""
         self._given_back.pop(key, None)
         queue = self._queues.get(key.namespace)
         if queue is not None:

@@ -1,6 +1,7 @@
-"""The operator's part of a resize in place: larger amounts where there is room, smaller when done.
+"""The operator's part of an in-place resize.
 
-`vgpu_api.resize` has how operator and agent share the work.
+It grants larger amounts if there is room, and frees smaller ones once the agent has applied them.
+`vgpu_api.resize` describes how operator and agent share the work.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from vgpu_operator.engine.state import State
 
 
 def resized(claim: VGPUClaim, state: State) -> Allocation | None:
-    """The claim's allocation with the amounts that it may hold now; None if it has them.
+    """Return the allocation with the amounts that the claim should hold now; None if it has them.
 
-    While a pod is on its way to the node, nothing changes: what was decided for it is.
+    Nothing changes while the claim has a reservation: its pod gets the amounts that were decided.
     """
     allocation = claim.status.allocation
     if (
@@ -37,7 +38,7 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
 
 
 def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
-    """Whether the devices, and the namespace's quotas, have room for what the allocation adds."""
+    """Return True if devices and quotas have room for the amounts that the allocation adds."""
     assert claim.status.allocation is not None
     before = effective_use(claim.spec, claim.status.allocation.devices)
     after = effective_use(claim.spec, new.devices)
@@ -62,7 +63,7 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
         return False
     used, has = of_device
     if added.cores > 0 and after.cores >= ALL_CORES and used.slots > after.slots:
-        return False  # all of the compute is for who has the device alone
+        return False  # a claim can only get all of the compute if it has the device alone
     return (
         used.memory_mib + max(0, added.memory_mib) <= has.memory_mib
         and used.cores + max(0, added.cores) <= has.cores
@@ -72,9 +73,9 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
 def _used_and_given(
     devices: Sequence[AllocatedDevice], uuid: str, state: State
 ) -> tuple[Use, Use] | None:
-    """What counts as used of a device, and what may be given of it; None while it is not known.
+    """Return the used and the total amounts of a device, or None if the device is not known.
 
-    As placement sees it: a device with a claim of unknown amounts counts as full.
+    These are the amounts that placement uses: a device with an unreadable claim counts as full.
     """
     columns = state.ledger.columns
     name = next((device.name for device in devices if device.uuid == uuid), "")

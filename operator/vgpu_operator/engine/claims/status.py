@@ -1,7 +1,7 @@
-"""The claims that the operator makes, and the statuses that it writes. Pure.
+"""Builds the claims that the operator creates and the statuses that it writes. Pure functions.
 
-A status is written as a whole, computed from the version that the write tests: what others wrote
-there (the agent's conditions and fields) is carried over.
+Each status is complete and computed from the version that the write tests, so the conditions and
+fields that the agent wrote are carried over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEVICES_SHOWN = 1024
 
 
 def summary(spec: VGPUClaimSpec) -> str:
-    """The request in short: `1 × 8Gi, 50 %`; several requests joined by ` + `."""
+    """Return the requests in short, as in `1 × 8Gi, 50 %`, joined by ` + `."""
     parts = []
     for request in spec.requests:
         if request.mig_profile is not None:
@@ -55,7 +55,7 @@ def summary(spec: VGPUClaimSpec) -> str:
 
 
 def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
-    """The claim of a dialect or template pod: owned by it, finalizer included."""
+    """Return the claim to create for a pod, owned by the pod and with our finalizer."""
     return {
         "apiVersion": API_VERSION,
         "kind": "VGPUClaim",
@@ -83,9 +83,14 @@ class DesiredStatus:
     """The status that the operator wants for a claim: an allocation, a refusal, or a release.
 
     Attributes:
-        pod: The pod that waits with the claim, where it is reserved for none.
-        kept_for_others: In a refusal: the devices that earmarks keep from the claim.
-        ready: As kstatus reads it: the operator has nothing left to do for the claim as it is.
+        allocation: The claim's allocation; None if it has none.
+        reserved_for: The pod that may use the allocation.
+        state: The value of `status.state`.
+        reason: The reason of the conditions.
+        message: The message of the condition Allocated.
+        pod: The pod that waits with the claim, if the claim is reserved for none.
+        ready: The condition Ready as kstatus reads it: the operator has nothing left to do.
+        kept_for_others: In a refusal, the devices that earmarks keep from the claim.
     """
 
     allocation: Allocation | None
@@ -99,12 +104,12 @@ class DesiredStatus:
 
     @property
     def shown_pod(self) -> str:
-        """The pod for the printed column; empty: none."""
+        """The pod for the printed column; empty if there is none."""
         return self.pod if self.reserved_for is None else self.reserved_for.pod_name
 
     @classmethod
     def allocated(cls, allocation: Allocation, reserved_for: ReservedFor | None) -> DesiredStatus:
-        """These devices of this node."""
+        """Return the status of a claim that has an allocation."""
         message = holding(allocation)
         return cls(allocation, reserved_for, "Allocated", "Allocated", message, ready=True)
 
@@ -115,11 +120,10 @@ class DesiredStatus:
         """Return the status of a claim that gets nothing.
 
         Args:
-            reason: Of the condition.
-            message: Of the condition.
+            reason: The reason of the conditions.
+            message: The message of the condition Allocated.
             pod: The pod that waits with the claim.
-            kept: The number of devices that earmarks keep from the claim, by node; None: that was
-                not looked for.
+            kept: By node, how many devices earmarks keep from the claim; None if not computed.
         """
         devices = (
             None
@@ -130,37 +134,37 @@ class DesiredStatus:
 
     @classmethod
     def waiting(cls) -> DesiredStatus:
-        """No pod uses it yet."""
+        """Return the status of a claim that no pod uses yet."""
         message = "decided when a pod that uses it is scheduled"
         return cls(None, None, "Pending", Reason.WAITING_FOR_POD, message, ready=True)
 
     @classmethod
     def template(cls) -> DesiredStatus:
-        """Copied for each pod that names it as its template, and never decided itself."""
+        """Return the status of a template, which is copied for pods and never decided itself."""
         message = "each pod that names it as its template gets a copy"
         return cls(None, None, "Pending", Reason.TEMPLATE, message, ready=True)
 
     @classmethod
     def expired(cls, pod: str) -> DesiredStatus:
-        """Its pod was not bound in time, and waits again."""
+        """Return the status of a claim whose pod was not bound in time and waits again."""
         message = "its pod was not bound in time; decided anew then"
         return cls.refused(reason=RESERVATION_EXPIRED, message=message, pod=pod)
 
     @classmethod
     def released(cls, message: str) -> DesiredStatus:
-        """Its pod has ended; it holds nothing."""
+        """Return the status of a claim whose pod has ended and that holds nothing."""
         return cls(None, None, RELEASED, RELEASED, message, ready=True)
 
     @classmethod
     def terminating(cls, status: VGPUClaimStatus, until: str) -> DesiredStatus:
-        """It is being deleted, holds what it holds, and waits for something."""
+        """Return the status of a claim that is being deleted and keeps its devices `until` then."""
         kept = "" if status.allocation is None else f"keeps {holding(status.allocation)} "
         message = f"{kept}{until}"
         return cls(status.allocation, status.reserved_for, "Terminating", BEING_DELETED, message)
 
 
 def holding(allocation: Allocation) -> str:
-    """What an allocation holds, in short: `2 GPUs on node-1`."""
+    """Return an allocation in short, as in `2 GPUs on node-1`."""
     count = len(allocation.devices)
     return f"{count} {'GPU' if count == 1 else 'GPUs'} on {allocation.node_name}"
 
@@ -168,13 +172,13 @@ def holding(allocation: Allocation) -> str:
 def status_with(
     claim: VGPUClaim | None, spec: VGPUClaimSpec, desired: DesiredStatus, *, unix: float
 ) -> VGPUClaimStatus:
-    """The claim's status with what is desired, and everybody else's words untouched.
+    """Return the claim's status with the desired values, keeping the fields of other writers.
 
     Args:
-        claim: The version that will be written over; None: it is made with this write.
-        spec: Its spec.
-        desired: The status to write.
-        unix: Unix time.
+        claim: The version that will be overwritten; None if this write creates the claim.
+        spec: The claim's spec.
+        desired: The values to write.
+        unix: The current Unix time.
     """
     before = VGPUClaimStatus(conditions=[]) if claim is None else claim.status
     generation = FIRST_GENERATION if claim is None else claim.metadata.generation or None
@@ -182,7 +186,7 @@ def status_with(
     kept = before.conditions
     old = before.allocation
     if desired.allocation is None or old is None or old.id != desired.allocation.id:
-        # These are about the former allocation.
+        # These conditions describe the former allocation.
         former = (condition_types.PREPARED, condition_types.RESIZED, condition_types.VIOLATED)
         kept = [c for c in kept if c.type not in former]
     for type_, holds, message in (
@@ -216,14 +220,14 @@ def status_with(
 
 
 def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
-    """The status with other devices in the same allocation, and everything else as it is."""
+    """Return the status with the changed allocation, and everything else as it is."""
     return observed(claim).model_copy(
         update={"allocation": allocation, "cards": _shown(allocation)}
     )
 
 
 def observed(claim: VGPUClaim) -> VGPUClaimStatus:
-    """The status with the claim's generation as the one that was read, and all else as it is."""
+    """Return the status with the claim's generation as observed, and everything else as it is."""
     generation = claim.metadata.generation or None
     ours = (condition_types.ALLOCATED, condition_types.READY)
     return claim.status.model_copy(
@@ -239,7 +243,7 @@ def observed(claim: VGPUClaim) -> VGPUClaimStatus:
 
 
 def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
-    """Return True if the status already has what is desired."""
+    """Return True if the status already has the desired values."""
     status = claim.status
     allocated = condition_types.find(status.conditions, condition_types.ALLOCATED)
     written = status.allocation, status.reserved_for, status.pod, status.kept_for_others
@@ -254,7 +258,7 @@ def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def refused_reason(claim: VGPUClaim) -> str | None:
-    """The reason of the claim's refusal in its status; None where it was not, or waits no more."""
+    """Return the reason in the claim's status if it is refused now, or None."""
     if claim.metadata.deletion_timestamp is not None:
         return None
     allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
@@ -265,6 +269,6 @@ def refused_reason(claim: VGPUClaim) -> str | None:
 
 
 def _shown(allocation: Allocation | None) -> str:
-    """The UUIDs for the printed column."""
+    """Return the device UUIDs for the printed column."""
     devices = allocation.devices if allocation is not None else ()
     return ",".join(device.uuid for device in devices)[:_DEVICES_SHOWN]

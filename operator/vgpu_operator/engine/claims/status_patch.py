@@ -1,7 +1,7 @@
-"""A status write as a JSON patch of what changes. Pure.
+"""Turns a status write into a JSON patch of the changed fields. Pure functions.
 
-A claim may have fields in its status that this version does not know: a replica of a later version
-wrote them, before it lost the Lease. A write of the whole status would drop them.
+A claim's status may have fields that this version does not know, because a replica of a later
+version wrote them before it lost the Lease. Writing the whole status would drop them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _DEVICES = "/status/allocation/devices"
 
 
 def status_patch(before: VGPUClaimStatus | None, after: VGPUClaimStatus) -> list[Operation]:
-    """Return the operations that make one status of another.
+    """Return the operations that turn the status `before` into `after`.
 
     Args:
-        before: The status at the version that the write tests; None: there is no claim yet.
+        before: The status at the version that the write tests; None if the claim does not exist.
         after: The status to write.
     """
     if before is None or before == _NOTHING:  # the object may have no status to add to
@@ -53,13 +53,13 @@ def _value(path: str, old: Any, new: Any) -> Iterator[Operation]:
 
 
 def _conditions(old: Sequence[Condition], new: Sequence[Condition]) -> Iterator[Operation]:
-    """Item by item: their order means nothing, and the API server keeps one of each type."""
+    """Patch conditions by type: their order has no meaning, and each type occurs only once."""
     before = {condition.type: number for number, condition in enumerate(old)}
     after = {condition.type: condition for condition in new}
     for type_, number in before.items():
         if type_ in after:
             yield from _fields(f"{_CONDITIONS}/{number}", old[number], after[type_])
-    for type_ in reversed(before):  # from the end, so that the numbers before stay right
+    for type_ in reversed(before):  # from the end, so that the lower indexes stay valid
         if type_ not in after:
             yield {"op": "remove", "path": f"{_CONDITIONS}/{before[type_]}"}
     for type_, condition in after.items():

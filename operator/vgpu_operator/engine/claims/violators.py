@@ -1,9 +1,10 @@
-"""Evicts pods whose claims violate their limits, where the administrator wants that.
+"""Evicts pods whose claims violate their limits, if the administrator has enabled that.
 
-Agents report it in the claim's condition `Violated` and may evict no pod: a compromised one can
-have pods of its own node evicted, whose claims it writes, and no others. A few are evicted a minute
-and no more, so that a mistake of ours or of an agent is noticed first; of one node fewer than of
-the cluster, so that no agent decides how soon the violators of other nodes go.
+Agents only report a violation, in the claim's condition `Violated`, and may not evict pods. So a
+compromised agent can have pods of its own node evicted, whose claims it may write, but no others.
+Only a few pods are evicted per minute, so that a mistake of ours or of an agent is noticed in time.
+The limit for one node is lower than that for the cluster, so that one agent cannot delay the
+evictions on other nodes.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from vgpu_operator.engine.effects import EvictPod
 from vgpu_operator.engine.state import Evicted, State
 
 EVERY_S = 6.0
-"""Between two evictions in the cluster: ten a minute."""
+"""The least time between two evictions in the cluster: ten per minute."""
 OF_A_NODE_EVERY_S = 30.0
-"""Between two of pods of one node: two a minute."""
+"""The least time between two evictions on one node: two per minute."""
 AGAIN_S = 60.0
-"""Between the first two of one pod, whose disruption budget may protect it."""
+"""The time between the first two tries for one pod, which a disruption budget may protect."""
 AGAIN_AT_MOST_S = 960.0
-"""After twice as long each time up to this: else two protected pods would use up a node's turns."""
+"""The longest such time. It doubles with each try, or two protected pods would use up all turns
+of their node."""
 _YIELD_S = 1.0
-"""For so long a free turn is left to pods that were not evicted yet; rounds come as often."""
+"""How long a free turn is left to pods that have not been tried yet; rounds come as often."""
 
 
 def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
-    """The eviction of a claim's pod, if it is due; else the claim is reconciled when it may be."""
+    """Return the eviction of a violating claim's pod if it is due; else set a timer for it."""
     key, reserved = key_of(claim), claim.status.reserved_for
     violated = conditions.find(claim.status.conditions, conditions.VIOLATED)
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
@@ -54,7 +56,7 @@ def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
     evictions.note(node, state.now, cluster_s=EVERY_S, node_s=OF_A_NODE_EVERY_S)
     evicted.again = state.now + evicted.backoff.failed()
     state.claims.evicted[key] = evicted
-    state.claims.look_at(key)  # for whatever else it needs, and the next time
+    state.claims.look_at(key)  # for the steps that follow, and to set the timer for the next try
     metadata = pod.pod.metadata
     regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
     return EvictPod(regarding, f"{violated.message} ({violated.reason})")

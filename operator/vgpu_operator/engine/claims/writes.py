@@ -1,4 +1,4 @@
-"""Makes the write that a step of `reconcile` wants."""
+"""Builds the writes that the steps of `reconcile` return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_desired(
     add_finalizer: bool = False,
     let_go: bool = False,
 ) -> WriteClaim:
-    """Return the write that makes a claim's status say this; see `write`."""
+    """Return the write that gives a claim the desired status; see `write`."""
     status = status_with(claim, claim.spec, desired, unix=state.unix)
     return write(
         claim, status, add_finalizer=add_finalizer, let_go=let_go, is_news=is_news(claim, desired)
@@ -34,14 +34,14 @@ def write(
     let_go: bool = False,
     is_news: bool = False,
 ) -> WriteClaim:
-    """Return the write of a claim's status, on the version of the claim that it was decided on.
+    """Return the write of a claim's status; it tests the version of the claim given here.
 
     Args:
-        claim: As it was observed last.
-        status: What is written.
-        add_finalizer: The claim gets devices, and may not go before they are free.
-        let_go: The claim holds nothing any more, so it may go.
-        is_news: An event tells of the write.
+        claim: The claim as it was last observed.
+        status: The status to write.
+        add_finalizer: Add our finalizer, because the claim gets devices that must be freed first.
+        let_go: Remove our finalizer, because the claim holds nothing any more.
+        is_news: Record an event once the write is done.
     """
     return WriteClaim(
         key=key_of(claim),

@@ -1,1 +1,1 @@
-"""What HAMi's tools and vendors' plugins expect: their events, records and turns."""
+"""Events, annotations and plugin turns that HAMi's tools and vendors' plugins expect."""

@@ -1,9 +1,10 @@
-"""Turns of pods at a vendor's device plugin that does not get the pod's name.
+"""Lets a vendor's device plugin serve one pod of its node at a time.
 
-The kubelet's call names no pod, so such a plugin takes the one of its node that a Binding has
-marked `allocating`, and marks it `success` when it has handed its devices out. Two marked pods
-would get each other's devices. HAMi locks the Node for that; here one scheduler binds, so its own
-view is enough: a Bind is refused, and kube-scheduler tries it again.
+The kubelet's call names no pod. So such a plugin takes the pod of its node that a Binding has
+marked `allocating`, and marks it `success` when it has handed out the devices. If two pods were
+marked, they could get each other's devices. HAMi locks the Node against that. Here a single
+scheduler binds, so its own view is enough: it refuses the second Bind, and kube-scheduler tries
+again.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.state import State
 
 MARKED_S = 300
-"""A mark that stands for so long is of a plugin that has failed; HAMi's lock lasts as long."""
+"""Seconds after which a mark is ignored, since its plugin has failed; HAMi's lock lasts as long."""
 
 
 def served_before(state: State, pod: GPUPod, node: str) -> str:
-    """The pod that a plugin of the node must have served before this one; empty: none."""
+    """Return the pod that the node's plugin must serve before this one; empty if there is none."""
     if not takes_turns(pod):
         return ""
     for other in _pods_on(state, node):
@@ -32,7 +33,7 @@ def served_before(state: State, pod: GPUPod, node: str) -> str:
 
 
 def _pods_on(state: State, node: str) -> Iterator[GPUPod]:
-    """The pods that have devices on a node, or are to get them; not those of the whole cluster."""
+    """Yield the pods that have devices on a node or a reservation there."""
     for key in state.cache.claims_on(node):
         yield from state.cache.pods_of(key)
     for held in state.reservations:
@@ -42,12 +43,12 @@ def _pods_on(state: State, node: str) -> Iterator[GPUPod]:
 
 
 def takes_turns(pod: GPUPod) -> bool:
-    """Whether it asks for devices of a plugin that serves one pod at a time."""
+    """Return True if the pod asks for devices of a plugin that serves one pod at a time."""
     return bool(_marks(pod))
 
 
 def _marks(pod: GPUPod) -> list[Mark]:
-    """The marks of the plugins that serve it in turn."""
+    """Return the marks of the pod's plugins that serve one pod at a time."""
     if isinstance(pod.demand, BadInput) or pod.demand.spec is None:
         return []
     kinds = (kind_of(request.vendor) for request in pod.demand.spec.requests)
@@ -55,7 +56,7 @@ def _marks(pod: GPUPod) -> list[Mark]:
 
 
 def _is_served_on(state: State, pod: GPUPod, node: str) -> bool:
-    """Whether a Binding to the node is under way, or stands and the plugin has not answered it."""
+    """Return True while the pod's Binding is in flight, or done but not answered by the plugin."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.node == node and held.is_binding:
         return True

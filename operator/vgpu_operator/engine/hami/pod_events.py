@@ -1,6 +1,7 @@
-"""HAMi's events of a pod, for tools and tests that wait for their reasons; off by default.
+"""HAMi's events on a pod, for tools and tests that wait for their reasons; off by default.
 
-They come beside the pod's own event, which has the reason of the refusal, and cost a write each.
+They are recorded in addition to our own event with the reason of the refusal, and each costs a
+write.
 Source: HAMi v2.10, pkg/scheduler/event.go.
 """
 
@@ -14,13 +15,13 @@ _ACTION = "Scheduling"
 
 
 def filtering_failed(pod: GPUPod, nodes: int) -> RecordEvent:
-    """No node serves the pod; `nodes` is how many have devices."""
+    """Return the event for a pod that no node can serve; `nodes` is how many have devices."""
     note = f"no available node, {nodes} nodes do not meet"
     return RecordEvent(_regarding(pod), "Warning", "FilteringFailed", _ACTION, note)
 
 
 def bound(pod: GPUPod, node: str) -> tuple[RecordEvent, RecordEvent]:
-    """A node was found for the pod, and its Binding was written."""
+    """Return the events for a pod that got a node and was bound to it."""
     regarding, metadata = _regarding(pod), pod.pod.metadata
     whose = f"{metadata.namespace}/{metadata.name}"
     return (

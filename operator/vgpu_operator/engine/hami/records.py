@@ -1,4 +1,4 @@
-"""The annotations that a pod gets with its node, for tools that read them; we never do."""
+"""The annotations that a pod gets when it is bound, for other tools; our own code never reads them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vgpu_operator.engine.state import State
 def records_of(
     state: State, pod: GPUPod, spec: VGPUClaimSpec, allocation: Allocation, *, unix_time: int
 ) -> dict[str, str]:
-    """What HAMi, ACK and other vendors write of an allocation.
+    """Return the annotations with which HAMi, ACK and other vendors describe an allocation.
 
     Args:
-        state: Has the devices and the node.
-        pod: The pod.
-        spec: The claim's.
-        allocation: Its status's.
-        unix_time: The second in which the pod gets its node.
+        state: The engine's state, with the devices and the node.
+        pod: The pod to annotate.
+        spec: The spec of its claim.
+        allocation: The allocation in its claim's status.
+        unix_time: The time of the Binding, in seconds.
 
     Raises:
-        BadInput: The claim's requests do not match the pod's containers, or what a vendor's plugin
-            is to read of a device is not in its node's register any more.
+        BadInput: The claim's requests do not match the pod's containers, or the node's register no
+            longer has the values of a device that its vendor's plugin will read.
     """
     requested = restored(pod.pod, state.config)
     node = state.cache.nodes.get(allocation.node_name)
@@ -39,7 +39,7 @@ def records_of(
 
 
 def _memory_of(state: State, device: str) -> int:
-    """MiB that a device has, by its object's name; 0 where it is not known."""
+    """Return the memory of a device in MiB by its object's name, or 0 if it is not known."""
     node = state.ledger.node_of(device)
     known = () if node is None else state.ledger.devices(node)
     found = (each.status.capacity for each in known if each.metadata.name == device)

@@ -1,1 +1,1 @@
-"""Who decides: from candidate to leader, and what a new leader does before its first decision."""
+"""Leader election, and the fence that a new leader closes before its first decision."""

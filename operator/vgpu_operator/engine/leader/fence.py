@@ -1,15 +1,15 @@
-"""What a new leader does before it decides anything: it makes late writes of the former one fail.
+"""The fence: before its first decision, a new leader makes late writes of the former leader fail.
 
 The former leader may have sent a decision that has not landed yet. Every decision tests the
-resourceVersion of its claim, so each claim that may still be given devices, or other devices, is
-touched: what landed before is seen in the answer, what lands afterwards is refused. Claims whose
-pods have their nodes stay as they are: their devices are never moved
+resourceVersion of its claim, so the new leader touches each claim that may still be given devices,
+or other devices. A write that landed before shows in the answer, and a later one is refused. Claims
+whose pods are bound are left alone, because their devices are never moved
 (docs/design/leader-and-fence.md).
 
-Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
-delivers the claims in the order in which they were written, so when it delivers the touch, nothing
-that landed before is missing. Where it does not in time, everything is listed anew. Pods must be up
-to date as well: the claim of one that is bound must not be moved.
+Before that, the cache must have everything that the former leader wrote. The first touch checks it:
+a watch delivers claims in the order in which they were written, so once it delivers the touch,
+nothing earlier is missing. If it does not do so in time, everything is listed again. Pods must be
+up to date as well, because the claim of a bound pod must not be moved.
 """
 
 from __future__ import annotations
@@ -49,42 +49,43 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
 _REACHED_S = 2.0
-"""A stream that is alive delivers a write within milliseconds."""
+"""How long the watch of claims may take; a live stream delivers a write within milliseconds."""
 _PODS_S = 1.0
-"""Where pods wait for a leader, kube-scheduler writes to some of them more often than this."""
+"""How long the watch of pods may take. If pods wait for a leader, kube-scheduler writes to some of
+them more often than this."""
 
 
 class AwaitedInformer(Protocol):
-    """What keeps one kind in the cache: a reflector."""
+    """The part of a reflector that the fence uses; it keeps one kind of object in the cache."""
 
     async def reach(self, version: int) -> None:
-        """Return when everything up to a version of the kind has been delivered."""
+        """Wait until everything up to a version of the kind has been delivered."""
 
     async def relist(self) -> None:
-        """Return after a list begun later than this call has been delivered."""
+        """Wait until a list that began after this call has been delivered."""
 
 
 class Observer(Protocol):
-    """What keeps the cache: the engine."""
+    """The part of the engine that the fence uses; it keeps the cache."""
 
     def observe(self, event: ClaimObserved) -> None:
-        """Take an event on."""
+        """Queue an event."""
 
     def observe_all(self) -> None:
-        """Apply at once what was taken on, the informers' events too."""
+        """Apply all queued events at once, those of the informers too."""
 
 
 def may_be_decided(claim: VGPUClaim, node: str) -> bool:
-    """Whether a decision that gives the claim devices, or other ones, may be under way.
+    """Return True if a write that gives the claim devices, or changes them, may be in flight.
 
-    A Binding is posted only after the claim's write has landed, which every earlier write then
-    fails against; afterwards the devices are never moved. Nor are those of an Immediate claim,
-    which is decided anew only when its allocation is seen to be gone. What either holds of its
-    devices may be made larger, though.
+    A Binding is posted only after the claim's write has landed. Every earlier write fails against
+    that one, and afterwards the devices are never moved. The devices of an Immediate claim are not
+    moved either: it is decided again only after its allocation was seen to be gone. In both cases
+    the amounts may still be made larger, though.
 
     Args:
         claim: The claim.
-        node: The node that the pod in `status.reservedFor` is bound to; empty: none is known.
+        node: The node that the pod in `status.reservedFor` is bound to; empty if none is known.
     """
     allocation = claim.status.allocation
     if allocation is None:
@@ -97,18 +98,19 @@ def may_be_decided(claim: VGPUClaim, node: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Touches claims.
+    """The fence against late writes of a former leader.
 
     Attributes:
-        api: Where they are read.
+        api: Reads claims.
         writer: Writes their status, many at a time, each within what is left of the lease.
         clock: Waits between attempts.
         cache: All claims and pods.
-        claims: Keeps the claims in the cache.
-        pods: Keeps the pods there.
-        others: Keep all other kinds there.
-        engine: Takes every version that this brings.
-        decider: Who touches; differs from process to process, or nothing would change.
+        claims: The informer of claims.
+        pods: The informer of pods.
+        others: The informers of all other kinds.
+        engine: Receives every version that the fence reads.
+        decider: The value that a touch writes. It must differ from process to process, or the
+            touch would change nothing.
     """
 
     api: Api
@@ -122,7 +124,7 @@ class Fence:
     decider: str
 
     async def close(self) -> int:
-        """Wait until no write of a predecessor can land; returns how many claims were touched."""
+        """Wait until no write of a predecessor can land; return the number of touched claims."""
         marker, _ = await asyncio.gather(self._catch_up(), self._catch_up_with_pods())
         self.engine.observe_all()
         open_claims = [
@@ -134,10 +136,10 @@ class Fence:
         return len(open_claims) + bool(marker)
 
     async def _catch_up(self) -> str:
-        """Return when the cache has every version of a claim that was written until now.
+        """Wait until the cache has every version of a claim that was written until now.
 
         Returns:
-            The UID of the claim that was touched for that; empty: none was.
+            The UID of the claim that was touched for it; empty if none was.
         """
         known = list(self.cache.claims())
         marker = next((claim for claim in known if self._is_open(claim)), next(iter(known), None))
@@ -154,7 +156,7 @@ class Fence:
         return ""
 
     async def _catch_up_with_pods(self) -> None:
-        """Return when the cache has every pod as it was when this began."""
+        """Wait until the cache has every pod as it was when this call began."""
         try:
             version = await self.api.current_version(PODS)
             if await self._reaches(self.pods, version, _PODS_S):
@@ -188,7 +190,7 @@ class Fence:
                     self.engine.observe(ClaimObserved(VGPUClaim.read(obj)))
                     return
                 case Rejected(error):
-                    # Gone, or of a shape that is refused: from the predecessor as from us.
+                    # It is gone, or its content is refused; then a predecessor's write is, too.
                     logger.warning("claim %s not touched: %s", claim.metadata.name, error)
                     return
                 case Conflicted():
@@ -200,7 +202,7 @@ class Fence:
             claim = await self._read(claim)
 
     async def _read(self, claim: VGPUClaim) -> VGPUClaim | None:
-        """The claim as it stands; None if it is gone or cannot be read."""
+        """Return the current claim, or None if it is gone or cannot be read."""
         metadata = claim.metadata
         while True:
             try:

@@ -1,8 +1,8 @@
-"""From candidate to leader: the Lease, the fence, and only then decisions.
+"""From candidate to leader: first the Lease, then the fence, and only then decisions.
 
-A candidate keeps its cache warm, so that what a takeover costs is one touch of each claim that may
-still be decided; nothing is listed twice (docs/design/leader-and-fence.md). Losing the Lease ends
-the process: it is the one way in which nothing of a leader goes on by mistake.
+A candidate keeps its cache warm, so a takeover costs one touch of each claim that may still be
+decided, and nothing is listed twice (docs/design/leader-and-fence.md). Losing the Lease ends the
+process, because that is the only sure way to stop all of a leader's work.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ from vgpu_operator.metrics import LEADER
 
 logger = logging.getLogger(__name__)
 
-# A decision is begun only while at least this much of the lease is left to write it in.
+# Decide only while at least this much of the lease is left, so that there is time for the write.
 _MARGIN_S = 0.5
 
 
 class FollowedInformer(Protocol):
-    """What keeps one kind in the cache: a reflector."""
+    """The part of a reflector that leadership uses; it keeps one kind of object in the cache."""
 
     synced: asyncio.Event
     follows: asyncio.Event
 
 
 class Replica(Protocol):
-    """What leads, when it is elected."""
+    """The part of the replica that leads once it is elected."""
 
     async def close_fence(self) -> int:
-        """Observe what a predecessor wrote, and make late writes of its fail.
+        """Observe what a predecessor wrote, and make its late writes fail.
 
         Returns:
-            How many claims were touched for that.
+            The number of claims that were touched for it.
         """
 
     def begin(self) -> None:
-        """Decide from now on."""
+        """Start to decide."""
 
     async def publish(self) -> None:
         """Make this replica known as the leader, for as long as it leads."""
 
 
 class Leadership:
-    """Whether this replica decides.
+    """The state of this replica as candidate or leader.
 
     Args:
-        elector: Our candidacy.
-        informers: What must have been seen before we stand, and must be watched when we decide.
-        replica: What leads.
+        elector: Acquires and renews the Lease.
+        informers: They must be synced before this replica stands for election, and must follow
+            their watches before it decides.
+        replica: Closes the fence and starts to decide.
     """
 
     def __init__(
@@ -64,23 +65,23 @@ class Leadership:
         self._decides = False
 
     def leads(self) -> bool:
-        """Whether this replica decides now."""
+        """Return True if this replica may decide now."""
         return self._decides and self._elector.is_leading(margin_s=_MARGIN_S)
 
     def resign(self) -> None:
-        """Decide nothing more; the Lease is kept until `give_up`."""
+        """Stop deciding; the Lease is kept until `give_up`."""
         self._decides = False
         LEADER.set(0)
 
     async def give_up(self) -> None:
-        """Give the Lease up; `run` and every write must have ended."""
+        """Release the Lease; `run` and every write must have ended before."""
         await self._elector.release()
 
     async def run(self) -> NoReturn:
-        """Stand, and lead when elected.
+        """Stand for election, and lead once elected.
 
         Raises:
-            LeadershipLost: Another replica may decide now.
+            LeadershipLost: The Lease was lost, so another replica may decide now.
         """
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
         logger.info("everything seen; waiting for the lease")
@@ -91,7 +92,7 @@ class Leadership:
             await asyncio.wait({renewing, leading}, return_when=asyncio.FIRST_COMPLETED)
             for ended in (renewing, leading):
                 if ended.done():
-                    ended.result()  # neither ends but by what it raises
+                    ended.result()  # raises, since both run until they fail
             raise AssertionError("a leader ends by an error or is cancelled")
         except LeaseLost as error:
             raise LeadershipLost(str(error)) from error

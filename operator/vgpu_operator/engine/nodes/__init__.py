@@ -1,1 +1,1 @@
-"""Nodes: whose agent is silent."""
+"""Nodes whose agents are silent."""

@@ -1,11 +1,11 @@
-"""Which nodes' agents are silent: their devices become `Ready=Unknown` and take no new claims.
+"""Finds silent agents, and marks their devices `Ready=Unknown` so that they take no new claims.
 
-Each agent renews the Lease of its node every ten seconds. What counts is when a renewal was
-observed here, on this replica's own clock; times that agents write are not compared with it. When
-most agents are silent at once it is the API server that is, or the way there: nothing is marked
-then. (Kubernetes' node lifecycle controller holds back at the same part of a zone.)
+Each agent renews the Lease of its node every ten seconds. What counts is the time at which this
+replica observed the renewal, by its own clock; it is not compared with times that agents write. If
+most agents are silent at once, the fault is the API server or the network, and nothing is marked.
+(Kubernetes' node lifecycle controller holds back at the same share of a zone.)
 
-An agent that is back writes its own conditions over the mark.
+An agent that comes back overwrites the mark with its own conditions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vgpu_operator.engine.state import State
 
 SILENT = "AgentSilent"
 _MOST = 0.55
-"""When a greater part of all agents is silent, it is not the agents."""
+"""If a larger share of all agents is silent, the fault is not theirs."""
 
 
 @dataclass(slots=True)
@@ -36,18 +36,18 @@ class _Silent:
 
 
 def describe_silent(state: State) -> Iterator[list[Effect]]:
-    """Marks on the devices of nodes whose agents fell silent, and events on pods that wait there.
+    """Mark the devices of nodes with silent agents, and record events on the pods that wait there.
 
-    A list for each node: when a zone fails these are thousands. A device whose mark did not reach
-    the API server, or was overwritten by an agent that fell silent again, is marked again; one that
-    is not Ready for another reason keeps that reason.
+    Yields one list for each node, because a failing zone may have thousands of devices. A device is
+    marked again if its mark did not reach the API server, or was overwritten by an agent that fell
+    silent again. A device that is not Ready for another reason keeps that reason.
     """
     silent = _silent(state)
     if _too_many(len(silent), state):
         return
     for found in silent:
         agent = state.agents.get(found.node)
-        if agent is None or state.now - agent.at < found.seconds:  # it is back, or gone
+        if agent is None or state.now - agent.at < found.seconds:  # it is gone, or back
             continue
         effects: list[Effect] = list(_marks(found, state))
         if not agent.reported:
@@ -63,7 +63,7 @@ def _marks(silent: _Silent, state: State) -> Iterator[MarkDevice]:
     )
     for device in state.ledger.devices(silent.node):
         if kind_of(device.status.vendor) is not None:
-            continue  # its own vendor's plugin speaks for it
+            continue  # its vendor's own plugin reports its health
         ready = conditions.find(device.status.conditions, conditions.READY)
         if ready is not None and ready.status == "True":
             yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))
@@ -74,8 +74,9 @@ class Absent:
     """An agent that gives no sign of life.
 
     Attributes:
-        why: In words.
-        seen: When it gave the last one, monotonic seconds; minus infinity: it keeps no Lease.
+        why: A sentence that says so.
+        seen: The time of its last sign of life, in monotonic seconds; minus infinity if it keeps
+            no Lease.
     """
 
     why: str
@@ -83,7 +84,7 @@ class Absent:
 
 
 def absent_agent(node: str, state: State) -> Absent | None:
-    """The agent of a node, if it is absent. Where most agents are silent at once, none is."""
+    """Return the node's agent if it is absent; none is while most agents are silent at once."""
     seen = state.agents.get(node)
     if seen is None:
         return Absent(f"the agent of node {node} keeps no Lease", -inf)
@@ -107,7 +108,7 @@ def _too_many(silent: int, state: State) -> bool:
 
 
 def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
-    """On pods that have devices there and were not started: only the agent can let them."""
+    """Yield events for pods that have devices there and wait for the agent to let them start."""
     note = (
         f"waits for the agent of node {silent.node}, which has not been heard of for "
         f"{silent.seconds:.0f} s"

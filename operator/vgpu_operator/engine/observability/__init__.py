@@ -1,1 +1,1 @@
-"""What the engine shows of its decisions: metrics and a log."""
+"""Metrics and a log of the engine's decisions."""

@@ -1,8 +1,9 @@
-"""Claims as Prometheus series: how many, what they hold, which are refused and for how long.
+"""Prometheus metrics about claims: their number, what they hold, and how long they are refused.
 
-Computed when they are scraped, in the scrape's own thread: the loop that decides pays nothing. What
-is read there are values that never change, from dictionaries that are copied at once. Series have a
-namespace, a reason, or a device, and no name of a claim: their number follows the devices.
+They are computed during a scrape, in its own thread, so the engine's loop does no work for them.
+That thread only reads immutable values, from dictionaries that it copies in one step. Labels are
+namespaces, reasons and devices but never names of claims, so the number of series stays bounded by
+the devices.
 """
 
 from __future__ import annotations
@@ -26,17 +27,16 @@ from vgpu_operator.errors import NotLeading
 
 
 class ClaimsCollector(Collector):
-    """Renders claims, where this replica leads: else two replicas would count each twice.
+    """A collector of claim metrics.
 
-    Args:
-        engine: Has the claims, and leads or not.
+    Only the leader reports claims; otherwise two replicas would count each claim twice.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """The series as of the engine's last round."""
+        """Yield the metrics as of the engine's last round."""
         state = self._engine.state
         try:
             self._engine.must_lead()

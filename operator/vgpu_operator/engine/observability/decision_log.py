@@ -1,7 +1,7 @@
-"""One line for each decision that was carried out: what a claim got, was refused, or gave back.
+"""Logs one line for each decision: a claim was allocated, refused, released, or has expired.
 
-Where effects end, because a decision whose write came to nothing was none; the pure functions that
-decide log nothing.
+The line is written after the effect has succeeded, because a decision whose write failed does not
+count. The pure functions that decide log nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE, BEING_DELETED)
 
 
 class DecisionLog:
-    """Logs decisions at INFO, each once: many writes of a claim repeat what was decided before."""
+    """A log of decisions at INFO, each once, though many writes of a claim repeat a decision."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[ClaimKey, tuple[str, str]] = OrderedDict()
 
     def log(self, effect: WriteClaim) -> None:
-        """A claim's status was written."""
+        """Log the decision in a claim's written status, unless it was logged before."""
         key, status = effect.key, effect.status
         allocated = find(status.conditions, ALLOCATED)
         if allocated is None:
