@@ -1,4 +1,4 @@
-"""The annotations that a pod gets when it is bound, for other tools; our own code never reads them."""
+"""The annotations that a pod gets when it is bound, for other tools; our code never reads them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _refusals(claims: list[VGPUClaim], unix: float) -> Iterator[Metric]:
     )
     longest = GaugeMetricFamily(
         "vgpu_claims_refused_seconds",
-        "How long the one has waited that has waited longest.",
+        "The longest time that a claim has been refused for.",
         labels=("namespace",),
     )
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -94,7 +94,7 @@ def _refusals(claims: list[VGPUClaim], unix: float) -> Iterator[Metric]:
 def _rejecting(avoided: list[tuple[str, Avoided]]) -> Metric:
     family = GaugeMetricFamily(
         "vgpu_node_rejected_controllers",
-        "Controllers of which the node's kubelet rejected a pod, and none has started there since.",
+        "Controllers with a pod that the node's kubelet rejected, and none that started since.",
         labels=("node",),
     )
     for node, count in Counter(name for name, each in avoided if each.rejection).items():
@@ -112,10 +112,10 @@ def _since(claim: VGPUClaim, unix: float) -> float:
 def _allocated(claims: list[VGPUClaim]) -> Iterator[Metric]:
     labels = ("namespace", "node", "device_uuid")
     memory = GaugeMetricFamily(
-        "vgpu_allocated_memory_bytes", "Memory that claims hold of a GPU.", labels=labels
+        "vgpu_allocated_memory_bytes", "Memory of a GPU that claims hold.", labels=labels
     )
     cores = GaugeMetricFamily(
-        "vgpu_allocated_cores_ratio", "Compute that claims hold of a GPU.", labels=labels
+        "vgpu_allocated_cores_ratio", "Compute of a GPU that claims hold.", labels=labels
     )
     held: dict[tuple[str, str, str], Use] = defaultdict(Use)
     for claim in claims:
