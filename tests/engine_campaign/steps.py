@@ -88,6 +88,19 @@ def resize(world: World, rng: Random) -> None:
         world.edit_claim(name, rng.choice(MIB), rng.choice(CORES))
 
 
+def resize_and_use(world: World, rng: Random) -> None:
+    """A claim that has devices and no pod is changed, and a pod comes for it at once."""
+    idle = [
+        claim.metadata.name
+        for claim in world.server.claims()
+        if claim.status.allocation is not None and claim.status.reserved_for is None
+    ]
+    if idle:
+        name = rng.choice(idle)
+        world.edit_claim(name, rng.choice(MIB), rng.choice(CORES))
+        world.create_pod(f"native-{rng.choice(NAMES)}", [("app", "main", {})], claim=name)
+
+
 def _is_resizable(world: World, claim: Any) -> bool:
     """A pod's own claim says what its pod asks for until the pod has its node."""
     if not claim.metadata.owner_references:
@@ -276,6 +289,7 @@ STEPS: dict[str, tuple[int, Play]] = {
     for weight, play in (
         (10, create_pod), (6, create_pods), (10, create_pod_with_init),
         (8, create_pod_for_the_rest), (4, create_claim), (5, create_pod_of_claim), (5, resize),
+        (4, resize_and_use),
         (4, delete_claim), (4, delete_pod), (6, delete_pod_by_force), (3, make_sandbox_anew),
         (3, bind_past_us), (3, set_quota), (7, a_stream_is_late), (4, a_stream_is_lost),
         (3, requests_fail), (5, answers_are_lost), (3, reads_fail), (4, requests_take_long),
