@@ -249,7 +249,7 @@ class Agent:
             try:
                 node = await self._api.get(NODES, name)
             except ClientError as error:
-                logger.warning("labels of node %s: %s; trying again", name, error)
+                logger.warning("cannot read the labels of node %s, retrying: %s", name, error)
                 await asyncio.sleep(_LABELS_AGAIN_S)
                 continue
             labels = node["metadata"].get("labels") or {}

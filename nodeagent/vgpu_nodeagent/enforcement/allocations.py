@@ -125,7 +125,7 @@ class Allocations:
         try:
             count = reclaim.clear_dead(self._root / allocation / "usage" / "region")
         except PageDamaged as error:
-            logger.warning("what dead processes hold stays charged: %s", error)
+            logger.warning("cannot clear the slots of dead processes: %s", error)
             return
         if count:
             logger.info("allocation %s: cleared %d slots of dead processes", allocation, count)
@@ -179,13 +179,13 @@ class Allocations:
             page.close(folder / "limits", name=allocation)
         except PageDamaged as error:
             if folder.exists():
-                logger.warning("closing allocation %s: %s", allocation, error)
+                logger.warning("cannot close the page of allocation %s: %s", allocation, error)
         self._specs.remove(allocation)
         try:
             self._usage_folders.remove(folder / "usage")
         except OSError as error:
             logger.error(
-                "allocation %s stays on disk until the agent starts again: %s", allocation, error
+                "allocation %s stays on disk until the agent restarts: %s", allocation, error
             )
             return
         shutil.rmtree(folder, ignore_errors=True)

@@ -146,7 +146,7 @@ class DriverBackend:
     def _cgroup_of(self, pod_uid: str) -> Path:
         if not (self._cgroups / "cgroup.controllers").exists():
             raise LimitsUnsupported(
-                f"{self._cgroups} is no cgroup hierarchy of version 2, which the driver's limits "
+                f"{self._cgroups} is not a version 2 cgroup hierarchy, which the driver's limits "
                 "need: use --limit-backend=Library"
             )
         for below in _BELOW:

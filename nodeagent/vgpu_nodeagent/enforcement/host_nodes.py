@@ -119,11 +119,11 @@ class UnifiedMemory:
                 try:
                     self._run(root, [f"/{_MODPROBE}", "-u", "-c", "0"])
                 except (OSError, subprocess.SubprocessError) as error:
-                    logger.warning("unified memory is not loaded: %s", error)
+                    logger.warning("cannot load unified memory: %s", error)
                 return
         roots = ", ".join(map(str, self._roots))
         logger.warning(
-            "unified memory (%s) is not loaded, and no %s to do it with is below %s",
+            "unified memory (%s) is not loaded, and there is no %s to load it below %s",
             _UVM,
             _MODPROBE,
             roots,

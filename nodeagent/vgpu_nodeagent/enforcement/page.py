@@ -216,7 +216,7 @@ def _content(path: Path, page: bytes) -> PageContent:
     header = abi.PAGE_HEADER.unpack_from(page, 0)
     magic, version, size, _, state, epoch, count, _, name, host_bytes = header
     if magic != abi.PAGE_MAGIC:
-        raise PageDamaged(path, "does not begin as a limit page does")
+        raise PageDamaged(path, "does not begin like a limit page")
     if (version, size) != (abi.ABI_VERSION, abi.PAGE_BYTES):
         raise PageDamaged(path, f"has ABI version {version} and size {size}")
     if state not in tuple(PageState) or count > abi.MAX_DEVICES:
@@ -252,7 +252,9 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
     try:
         size = os.fstat(descriptor).st_size
         if size != abi.PAGE_BYTES:
-            raise PageDamaged(path, f"has {size} bytes instead of {abi.PAGE_BYTES}: it was cut")
+            raise PageDamaged(
+                path, f"has {size} bytes instead of {abi.PAGE_BYTES}: it was truncated"
+            )
         yield descriptor
     finally:
         os.close(descriptor)

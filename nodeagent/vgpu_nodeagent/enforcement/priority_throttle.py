@@ -157,7 +157,9 @@ class PriorityThrottle:
             try:
                 content = self._allocations.content(allocation.name)
             except PageDamaged as error:
-                logger.debug("no priority: %s", error)  # logged where the page is opened or read
+                logger.debug(
+                    "cannot read a limit page: %s", error
+                )  # logged where the page is opened or read
                 continue
             if content.state is PageState.GRANT:
                 for limit in content.devices:
@@ -183,7 +185,7 @@ class PriorityThrottle:
         try:
             self._allocations.throttle(allocation, percents)
         except PageDamaged as error:
-            logger.warning("no priority: %s", error)
+            logger.warning("cannot throttle an allocation: %s", error)
             return
         if percents != self._held.get(allocation, {}):
             logger.info("allocation %s is throttled: %s", allocation, percents or "no longer")

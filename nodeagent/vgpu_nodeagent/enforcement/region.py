@@ -72,14 +72,14 @@ def read_region(path: Path) -> tuple[DeviceUse, ...]:
         high = min(high, abi.REGION_SLOTS)
         content += os.pread(descriptor, high * abi.REGION_SLOT_BYTES, abi.REGION_SLOTS_OFFSET)
     if len(content) != abi.REGION_SLOTS_OFFSET + high * abi.REGION_SLOT_BYTES:
-        raise PageDamaged(path, "was cut while it was read")
+        raise PageDamaged(path, "was truncated while it was read")
     if (magic, version, size, slots) != (
         abi.REGION_MAGIC,
         abi.ABI_VERSION,
         abi.REGION_BYTES,
         abi.REGION_SLOTS,
     ):
-        raise PageDamaged(path, "has the header of something else")
+        raise PageDamaged(path, "does not begin like a usage region")
     used = [0] * abi.MAX_DEVICES
     for slot in range(high):
         start = abi.REGION_SLOTS_OFFSET + slot * abi.REGION_SLOT_BYTES
@@ -113,7 +113,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         raise PageDamaged(path, f"cannot be opened: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PageDamaged(path, "is no plain file")
+            raise PageDamaged(path, "is not a regular file")
         yield descriptor
     finally:
         os.close(descriptor)

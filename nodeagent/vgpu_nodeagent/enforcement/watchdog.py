@@ -226,7 +226,7 @@ def _ledger(
             for use in allocations.usage(slot_allocation.name):
                 total[use.uuid] = total.get(use.uuid, 0) + use.used_bytes
         except PageDamaged as error:
-            logger.warning("no ledger: %s", error)
+            logger.warning("cannot read a usage region: %s", error)
     return total
 
 
@@ -306,7 +306,7 @@ class Signals:
             except ProcessLookupError:
                 continue
             except PermissionError as error:
-                logger.warning("process %d: %s", pid, error)
+                logger.warning("cannot signal process %d: %s", pid, error)
 
     def send(self, pid: int, number: int) -> None:
         """Send one signal.
@@ -588,7 +588,7 @@ class Watchdog:
                 region = self._allocations.region_path(name)
                 write_host_pids(region, pids, proc=self._allocations.proc)
             except PageDamaged as error:
-                logger.warning("host PIDs: %s", error)
+                logger.warning("cannot write host PIDs: %s", error)
 
 
 def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[str, int, str]]:

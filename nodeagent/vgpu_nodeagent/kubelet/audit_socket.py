@@ -75,7 +75,7 @@ class AuditSocket:
         try:
             server = await self.listen()
         except OSError as error:
-            logger.warning("no audit: %s: %s", self._path, error)
+            logger.warning("audits are not available: %s: %s", self._path, error)
             return
         try:
             await asyncio.Event().wait()

@@ -27,12 +27,12 @@ async def load_record(node: LocalNode) -> None:
         found = checkpoint.load()
     except CheckpointDamaged as error:
         aside = checkpoint.set_aside(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f"))
-        logger.error("%s; set aside as %s, rebuilding from other records", error, aside.name)
+        logger.error("%s; moved to %s, rebuilding the state from other records", error, aside.name)
         found = False
     if not found:
         await _rebuild(node)
     for leftover in node.allocations.on_disk() - set(checkpoint.state.slot_allocations):
-        logger.info("closing allocation %s: nobody holds it", leftover)
+        logger.info("closing allocation %s, which is not in the checkpoint", leftover)
         node.allocations.close(leftover)
 
 

@@ -140,7 +140,7 @@ class HamiRegister:
             return  # the Node is gone
         except Forbidden as error:
             if not self._complained:
-                logger.warning("the GPUs are not shown in HAMi's words: %s", error)
+                logger.warning("cannot write HAMi's annotations to the node: %s", error)
             self._complained = True
             return
         self._written = texts

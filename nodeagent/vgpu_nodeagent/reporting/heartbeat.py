@@ -69,7 +69,7 @@ class Heartbeat:
             )
         except ClientError as error:
             level = logging.DEBUG if self._has_failed else logging.WARNING
-            logger.log(level, "lease of node %s: %s", self._node, error)
+            logger.log(level, "cannot renew the lease of node %s: %s", self._node, error)
             self._has_failed = True
             self._owner = None  # the Node may be another one of the same name
         else:

@@ -214,7 +214,7 @@ class Publisher:
                 subresource="status",
             )
         except (NotFound, Conflict) as error:
-            logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
+            logger.info("device %s was deleted or recreated: %s", device.metadata.name, error)
 
     def _said(self, gpu: PhysicalDevice, capacity: DeviceCapacity) -> dict[str, Any]:
         return said_of(gpu, capacity, vendor=self._inventory.vendor)

@@ -305,15 +305,17 @@ class Reports:
                 subresource="status",
             )
         except (NotFound, Conflict) as error:
-            logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
+            logger.info("claim %s/%s was deleted meanwhile: %s", *pending.place, error)
         except (Invalid, Forbidden) as error:
             # The admission policy refuses writes to a claim that is not allocated to the agent's
             # node any more, which the watch shows here shortly after.
             await self._clock.sleep(_FIRST_RETRY_S)
             level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
-            logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)
+            logger.log(level, "cannot write the status of claim %s/%s: %s", *pending.place, error)
         except ClientError as error:
-            logger.warning("conditions of claim %s/%s, again later: %s", *pending.place, error)
+            logger.warning(
+                "cannot write the status of claim %s/%s, retrying: %s", *pending.place, error
+            )
             newer = self._pending.get(uid)
             if newer is not None:
                 pending.conditions.update(newer.conditions)

@@ -139,13 +139,15 @@ class UsageReader:
         try:
             limits = self._allocations.content(slot_allocation.name).devices
         except PageDamaged as error:
-            logger.warning("no use of allocation %s: %s", slot_allocation.name, error)
+            logger.warning(
+                "cannot read the limits of allocation %s: %s", slot_allocation.name, error
+            )
             return []
         ledger: dict[str, DeviceUse] = {}
         try:
             ledger = {use.uuid: use for use in self._allocations.usage(slot_allocation.name)}
         except PageDamaged as error:
-            logger.warning("no ledger: %s", error)
+            logger.warning("cannot read a usage region: %s", error)
         return [
             _use(
                 slot_allocation,

@@ -97,16 +97,16 @@ def decode(path: Path, content: bytes) -> SlotState:
     try:
         document = json.loads(content)
     except ValueError as error:
-        raise CheckpointDamaged(path, f"is cut or not JSON ({error})") from error
+        raise CheckpointDamaged(path, f"is truncated or not JSON ({error})") from error
     if not isinstance(document, dict) or "format" not in document:
-        raise CheckpointDamaged(path, "is not a checkpoint: it names no format")
+        raise CheckpointDamaged(path, "is not a checkpoint: it has no format")
     if document["format"] != FORMAT:
         raise CheckpointDamaged(
             path, f"has format {document['format']!r}; this agent knows {FORMAT}"
         )
     body = document.get("state")
     if document.get("checksum") not in (_checksum(body), _former_checksum(body)):
-        raise CheckpointDamaged(path, "has a checksum that is not its content's")
+        raise CheckpointDamaged(path, "has a checksum that does not match its content")
     by_key = {key: name for name, key in _ON_DISK.items()}
     try:
         if not isinstance(body, dict):

@@ -154,7 +154,7 @@ class Instances:
                     self._claim_instances, replace(claim_instance, instance=there)
                 )
             )
-            logger.info("%s of GPU %s is given as it is", there, claim_instance.card)
+            logger.info("%s on GPU %s is allocated as it is", there, claim_instance.card)
             self._inventory.look_soon()
 
     async def _there(
@@ -201,10 +201,10 @@ class Instances:
         try:
             self._commit(claim_instances.without(self._claim_instances, claim_instance.key))
         except OSError as error:
-            logger.warning("the end of %s cannot be recorded: %s", claim_instance.instance, error)
+            logger.warning("cannot record the end of %s: %s", claim_instance.instance, error)
             return False
-        done = "gave back" if claim_instance.adopted else "removed"
-        logger.info("%s %s of GPU %s", done, claim_instance.instance, claim_instance.card)
+        done = "released" if claim_instance.adopted else "removed"
+        logger.info("%s %s on GPU %s", done, claim_instance.instance, claim_instance.card)
         self._inventory.look_soon()
         return True
 

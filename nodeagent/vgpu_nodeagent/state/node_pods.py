@@ -76,11 +76,9 @@ class NodePods:
             return
         self._reader = reader
         if refused is None:
-            logger.info("pods are read in the name of the node")
+            logger.info("reading pods as the node")
         else:
-            logger.warning(
-                "pods are read in the name of the agent, which may read all: %s", refused
-            )
+            logger.warning("reading pods as the agent, which may read all pods: %s", refused)
 
     def watch(
         self,

@@ -41,12 +41,12 @@ def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
         if not copy.is_file():
             raise
         fault = str(error)
-        logger.error("configuration: %s; going on with the last good one, %s", fault, copy)
+        logger.error("configuration: %s; using the last good one, %s", fault, copy)
         return load_cluster_config(copy), fault
     try:
         _keep(path, copy)
     except OSError as error:  # the next start tries again
-        logger.error("configuration: %s is in force, but no copy of it is kept: %s", path, error)
+        logger.error("configuration: cannot keep a copy of %s: %s", path, error)
     return config, ""
 
 

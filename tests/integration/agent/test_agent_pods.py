@@ -359,7 +359,7 @@ async def test_a_limit_page_cut_in_half_stops_the_start_with_its_name_and_heals(
         pod: dict[str, dict[str, list[dict[str, dict[str, dict[str, str]]]]]],
     ) -> bool:
         (status,) = pod["status"]["containerStatuses"]
-        return "it was cut" in status["state"].get("waiting", {}).get("message", "")
+        return "it was truncated" in status["state"].get("waiting", {}).get("message", "")
 
     message = await until(api, PODS, "p1", names_the_page)
     assert str(page) in str(message)

@@ -56,7 +56,7 @@ def test_an_unknown_format_is_not_read_in_part() -> None:
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b'"text"', b"{}"])
 def test_json_that_is_no_checkpoint_is_recognised(content: bytes) -> None:
-    with pytest.raises(CheckpointDamaged, match="names no format"):
+    with pytest.raises(CheckpointDamaged, match="has no format"):
         decode(PATH, content)
 
 
@@ -180,13 +180,13 @@ def damaged(content: bytes) -> str:
 
 
 def test_damage_is_told_with_the_file_and_what_is_wrong_with_it() -> None:
-    assert damaged(b"{").startswith("checkpoint slots.json: is cut or not JSON (Expecting")
-    assert damaged(b"{}") == "checkpoint slots.json: is not a checkpoint: it names no format"
+    assert damaged(b"{").startswith("checkpoint slots.json: is truncated or not JSON (Expecting")
+    assert damaged(b"{}") == "checkpoint slots.json: is not a checkpoint: it has no format"
     assert damaged(b'{"format": "x"}') == (
         "checkpoint slots.json: has format 'x'; this agent knows 2"
     )
     assert damaged(ON_DISK.replace(b"12.5", b"12.6")) == (
-        "checkpoint slots.json: has a checksum that is not its content's"
+        "checkpoint slots.json: has a checksum that does not match its content"
     )
 
 

@@ -215,5 +215,5 @@ async def test_a_limit_that_the_driver_does_not_have_afterwards_is_none(
     nvml: Nvml, driver: NvidiaDriver
 ) -> None:
     nvml.forgets = True
-    with pytest.raises(DriverUnavailable, match="asked for a limit of 1 bytes"):
+    with pytest.raises(DriverUnavailable, match="set a limit of 1 bytes"):
         await driver.limit_memory(Path("/cgroup"), {GPU_0: 1})

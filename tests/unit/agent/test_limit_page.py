@@ -60,9 +60,9 @@ def test_a_page_without_blocks_on_a_full_disk_is_damaged_and_ends_no_agent(tmp_p
         path.touch()
         os.truncate(path, abi.PAGE_BYTES)
         fill_disk(path.parent)
-        with pytest.raises(PageDamaged, match="does not begin as a limit page does"):
+        with pytest.raises(PageDamaged, match="does not begin like a limit page"):
             page.read_page(path)
-        with pytest.raises(PageDamaged, match="does not begin as a limit page does"):
+        with pytest.raises(PageDamaged, match="does not begin like a limit page"):
             page.close(path, name=NAME)
         with pytest.raises(OSError, match="No space left"):
             page.remake_page(path, name=NAME)
@@ -113,7 +113,7 @@ def test_a_page_of_another_allocation_is_not_touched(path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 100, 8192, abi.PAGE_BYTES - 1])
 def test_a_page_cut_anywhere_is_refused_by_name(path: Path, size: int) -> None:
     os.truncate(path, size)
-    with pytest.raises(PageDamaged, match="was cut") as raised:
+    with pytest.raises(PageDamaged, match="was truncated") as raised:
         page.grant(path, [LIMIT], name=NAME)
     assert str(path) in str(raised.value)
 

@@ -162,7 +162,7 @@ def test_a_copy_is_whole_or_not_there_and_a_full_disk_ends_no_agent(
     given.write_text("nvidia: {deviceSplitCount: 3}\n")
     config, fault = usable_config(given, state)
     assert (config.nvidia.device_split_count, fault) == (3, "")
-    assert "no copy of it is kept: [Errno 28] No space left on device" in caplog.text
+    assert f"cannot keep a copy of {given}: [Errno 28] No space left on device" in caplog.text
     given.write_text(BAD)
     assert usable_config(given, state)[0].nvidia.device_split_count == 7
 

@@ -78,7 +78,7 @@ async def test_where_an_agent_may_not_act_as_its_node_it_reads_as_itself_and_rep
     assert server.asked == once * 2
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "which may read all: 403: system:node:n1 cannot list pods" in caplog.text
+    assert "which may read all pods: 403: system:node:n1 cannot list pods" in caplog.text
 
 
 async def test_after_an_upgrade_of_the_cluster_it_reads_as_the_node_again() -> None:

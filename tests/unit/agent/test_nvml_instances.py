@@ -163,7 +163,7 @@ async def main():
     return [gone, again.uuid != made.uuid, half]
 """,
     )
-    assert lost == halved == f"1g.5gb at slice 6 on GPU {DEVICE} is not there any more"
+    assert lost == halved == f"1g.5gb at slice 6 on GPU {DEVICE} does not exist any more"
     assert again
 
 

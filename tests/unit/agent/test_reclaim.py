@@ -209,9 +209,9 @@ def test_a_link_in_the_regions_place_leads_nowhere(tmp_path: Path, region: Regio
 
 def test_a_pipe_in_the_regions_place_blocks_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "region")
-    with pytest.raises(PageDamaged, match="no plain file"):
+    with pytest.raises(PageDamaged, match="not a regular file"):
         clear_dead(tmp_path / "region")
-    with pytest.raises(PageDamaged, match="no plain file"):
+    with pytest.raises(PageDamaged, match="not a regular file"):
         read_region(tmp_path / "region")
 
 

@@ -128,6 +128,6 @@ def _numbers(text: str, *, most: int = _MOST_NODES) -> list[int]:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if not 0 <= low <= high <= most:
-            raise ValueError(f"{part!r} is no range of numbers up to {most}")
+            raise ValueError(f"{part!r} is not a range of numbers up to {most}")
         found.extend(range(low, high + 1))
     return found

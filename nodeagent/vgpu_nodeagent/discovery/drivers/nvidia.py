@@ -103,7 +103,7 @@ class NvidiaDriver:
             and any(device.mig_enabled for device in devices)
         ):
             self._has_warned = True
-            logger.warning("GPUs in MIG mode are not given: this agent may not cut them")
+            logger.warning("GPUs in MIG mode are not offered: this agent may not make instances")
         return devices
 
     async def usage(self) -> Mapping[str, DeviceUsage]:
@@ -466,7 +466,7 @@ def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
             ) from error
         if said.hardLimit != limit:
             raise DriverUnavailable(
-                f"NVML: asked for a limit of {limit} bytes of GPU {uuid}, it has {said.hardLimit}"
+                f"NVML: set a limit of {limit} bytes on GPU {uuid}, but it reports {said.hardLimit}"
             )
 
 

@@ -64,7 +64,7 @@ def make_instance(uuid: str, desired: MigInstance, *, known: str | None) -> MigI
     there = _seen(device, handle) if handle is not None else desired
     if known and there.uuid in ("", known):
         if not there.uuid:
-            raise InstanceLost(f"{desired} on GPU {uuid} is not there any more")
+            raise InstanceLost(f"{desired} on GPU {uuid} does not exist any more")
         return there
     if handle is None:
         handle = _make(device, uuid, desired)
