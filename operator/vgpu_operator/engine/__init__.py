@@ -1,23 +1,23 @@
-"""Observes the cluster, decides who gets which devices, and has it written.
+"""Observes the cluster, decides which pods get which devices, and writes the decisions.
 
-Everything goes one way, and what goes between two modules is a value:
+Data flows one way, and modules exchange values only:
 
     informers ─events─► apply ─► state ─► round ─effects─► effector ─► API server
     Filter, Bind ─────────────────┘                            └─events─► apply
 
-* `engine`: the serial loop, whose round is the table of contents, and the decisions that Filter
-  and Bind ask for
-* `events` and `event_handlers`: what happened, and what each event means for the state; `apply`
+* `engine`: the serial loop, and the decisions that Filter and Bind ask for; its `round` is a good
+  place to start reading
+* `events` and `event_handlers`: the events, and a handler for each that updates the state; `apply`
   has the table
-* `state`: all that changes: the `cache` with each `gpu_pod`, the ledger, who waits, what is due
-* `scheduling`: who gets which devices, who waits, what is kept for whom
-* `claims`: a claim's status, its release, when it goes, whose pods are evicted
+* `state`: everything that changes: the `cache` with each `gpu_pod`, the ledger, the queue, timers
+* `scheduling`: places pods and claims, queues them, and keeps capacity for others
+* `claims`: a claim's status, its release and deletion, and the eviction of violators
 * `devices`: the holders in a device's status, and the devices that vendors' plugins register
-* `nodes`: which nodes' agents are silent
-* `hami`: the events and annotations that HAMi's tools read, and whose turn it is with a plugin
-* `effects` and `effector`: what is to be written, and the one place that writes
-* `observability`: claims as Prometheus series, and a line for each decision that was carried out
-* `pod_reading`: decodes of a pod that asks for no device only what the engine needs
-* `informers` and `leader`: where objects come from, and which replica decides
-* `slices`: what can wait lets calls go before
+* `nodes`: nodes with silent agents
+* `hami`: the events and annotations that HAMi's tools read, and the turns of pods at a plugin
+* `effects` and `effector`: the writes to be made, and the one place that makes them
+* `observability`: metrics about claims, and a log line for each decision
+* `pod_reading`: decodes only the needed fields of pods that ask for no device
+* `informers` and `leader`: the source of objects, and the election of the replica that decides
+* `slices`: lets calls of kube-scheduler go ahead of work that can wait
 """

@@ -1,7 +1,7 @@
-"""Takes events into the state. Decides nothing: it notes what is to be looked at.
+"""Applies events to the state. It decides nothing, and only notes what needs a decision.
 
-An event may come late, twice or out of order, and in a replica that does not lead: cache and ledger
-keep the newest version from any source, and what is noted waits.
+An event may come late, twice or out of order, and to a replica that does not lead. Cache and ledger
+keep the newest version from any source, and the notes wait until the replica leads.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.GateEnded: outcomes.gate_ended,
     events.BindingEnded: outcomes.binding_ended,
 }
-"""By type of event."""
+"""The handler for each type of event."""
 
 
 def apply(event: events.Event, state: State) -> None:
-    """Take an event into the state."""
+    """Apply an event to the state."""
     HANDLERS[type(event)](event, state)

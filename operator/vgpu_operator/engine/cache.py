@@ -1,7 +1,7 @@
-"""The objects that the engine has observed: GPU pods, claims and nodes, each in its newest version.
+"""The cache of observed objects: the newest version of each GPU pod, claim and node.
 
-Informers, Filter requests and the answers to our own writes bring versions of the same objects;
-the newest wins, from any source. Plain dictionaries: no I/O, no clock.
+Versions come from informers, Filter requests and the answers to our own writes; the newest wins,
+whatever its source. The cache consists of plain dictionaries, without I/O and without a clock.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.ledger import ClaimKey
 
 _DELETED_REMEMBERED = 20_000
-"""Pods and claims: what comes late does so within seconds, and each takes some 250 bytes."""
+"""Deleted pods and claims remembered. Late news of them comes within seconds, and each takes some
+250 bytes."""
 
 
 def key_of(claim: VGPUClaim) -> ClaimKey:
-    """The claim's namespace and name."""
+    """Return the claim's namespace and name."""
     return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)
 
 
 def version_of(resource_version: str) -> int:
-    """A resourceVersion as a number; resourceVersions of one kind are ordered so."""
+    """Return a resourceVersion as a number, which orders the versions of one kind."""
     return int(resource_version or 0)
 
 
 class Cache:
-    """GPU pods by UID and by claim, claims by key and by node, nodes by name.
+    """The observed GPU pods by UID and by claim, claims by key and by node, and nodes.
 
     Attributes:
-        nodes: By name.
+        nodes: The nodes by name.
     """
 
     def __init__(self) -> None:
@@ -46,29 +47,29 @@ class Cache:
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
         self._serving: dict[str, ClaimKey] = {}  # pod UID → the claim that is allocated for it
-        # An answer or a Filter may come after the deletion was observed: a deleted object stays
-        # deleted. The value is True if a pod may have been bound.
+        # UIDs of deleted objects, since an answer or a Filter may bring one after its deletion was
+        # observed. The value is True if a pod may have been bound.
         self._deleted: OrderedDict[str, bool] = OrderedDict()
 
     # Pods.
 
     def pod(self, uid: str) -> GPUPod | None:
-        """The GPU pod with this UID."""
+        """Return the GPU pod with this UID, or None."""
         return self._pods.get(uid)
 
     def pods(self) -> Iterator[GPUPod]:
-        """All GPU pods."""
+        """Iterate over all GPU pods."""
         return iter(self._pods.values())
 
     def pods_of(self, claim: ClaimKey) -> list[GPUPod]:
-        """The pods that a claim serves or should serve."""
+        """Return the pods that a claim serves or should serve."""
         return list(self._of_claim.get(claim, {}).values())
 
     def put_pod(self, pod: GPUPod) -> bool:
-        """Take a version of a pod; False when a newer one is known.
+        """Store a version of a pod; return False if a newer one is known or the pod was deleted.
 
-        What a pod asks for is what it asked for first, and the claim that serves it is its claim,
-        whatever its annotations are changed to later: a running pod does not change its devices.
+        A pod keeps its first demand, and the claim that serves it, even if its annotations are
+        changed later, because a running pod cannot change its devices.
         """
         known = self._pods.get(pod.uid)
         if pod.uid in self._deleted or (known is not None and _version(pod) < _version(known)):
@@ -81,20 +82,20 @@ class Cache:
         return True
 
     def is_template(self, claim: ClaimKey) -> bool:
-        """Whether a pod names this claim as the template of its own."""
+        """Return True if a pod names this claim as its template."""
         return claim in self._by_template
 
     def pods_of_template(self, template: ClaimKey) -> list[GPUPod]:
-        """The pods that want a copy of a template."""
+        """Return the pods that name this claim as their template."""
         return [self._pods[uid] for uid in sorted(self._by_template.get(template, ()))]
 
     def delete_pod(self, uid: str, *, was_seen: bool = True) -> GPUPod | None:
-        """Forget a deleted pod; returns what was known of it.
+        """Forget a deleted pod; return its last version, or None.
 
         Args:
-            uid: The pod.
-            was_seen: The watch reported the deletion. One that a list found missing may have been
-                bound before without anybody having seen it.
+            uid: The pod's UID.
+            was_seen: True if the watch reported the deletion. If a list only lacks the pod, it may
+                have been bound in between without anybody having seen that.
         """
         known = self._pods.get(uid)
         if known is not None:
@@ -104,11 +105,11 @@ class Cache:
         return known
 
     def is_deleted(self, uid: str) -> bool:
-        """Whether a pod or a claim is known to be deleted: news of it come late."""
+        """Return True if a pod or claim is known to be deleted, so that news of it is late."""
         return uid in self._deleted
 
     def was_never_bound(self, uid: str) -> bool:
-        """Whether a pod is known to have been deleted without ever having had a node."""
+        """Return True if a pod is known to have been deleted without ever being bound."""
         return self._deleted.get(uid) is False
 
     def _remember_deleted(self, uid: str, *, may_have_run: bool) -> None:
@@ -135,7 +136,7 @@ class Cache:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
 
     def _served(self, pod: GPUPod) -> GPUPod:
-        """The pod with the claim that serves it already, if one does."""
+        """Return the pod with the claim that is allocated for it already, if there is one."""
         claim = self._claims.get(self._serving.get(pod.uid, pod.claim))
         if claim is None or key_of(claim) == pod.claim:
             return pod
@@ -144,9 +145,9 @@ class Cache:
     # Nodes.
 
     def is_there(self, allocation: Allocation) -> bool:
-        """Return True if the very node that an allocation was made on is there.
+        """Return True if the node that an allocation was made on still exists.
 
-        A node that was registered anew has the former one's name and another UID.
+        A node that was registered again has the same name but another UID.
         """
         node = self.nodes.get(allocation.node_name)
         return node is not None and allocation.node_uid in ("", node.metadata.uid)
@@ -154,19 +155,19 @@ class Cache:
     # Claims.
 
     def claim(self, key: ClaimKey) -> VGPUClaim | None:
-        """The newest version of a claim."""
+        """Return the newest version of a claim, or None."""
         return self._claims.get(key)
 
     def claims(self) -> Iterator[VGPUClaim]:
-        """All claims."""
+        """Iterate over all claims."""
         return iter(self._claims.values())
 
     def claims_on(self, node: str) -> tuple[ClaimKey, ...]:
-        """The claims that are allocated on a node."""
+        """Return the claims that are allocated on a node."""
         return tuple(self._on_node.get(node, ()))
 
     def put_claim(self, claim: VGPUClaim) -> bool:
-        """Take a version of a claim; False when it is not newer than the one that is known."""
+        """Store a version of a claim; return False if it is not newer than the known one."""
         key = key_of(claim)
         known = self._claims.get(key)
         new = version_of(claim.metadata.resource_version)
@@ -181,20 +182,23 @@ class Cache:
         return True
 
     def claim_serving(self, uid: str) -> ClaimKey | None:
-        """The claim that is allocated for the pod with this UID."""
+        """Return the claim that is allocated for the pod with this UID, or None."""
         return self._serving.get(uid)
 
     def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
-        """A version of a claim that cannot be read; what was known of it before is old."""
+        """Note that a version of a claim cannot be read, so the stored version is outdated."""
         if uid not in self._deleted:
             self._unreadable[key] = (uid, version)
 
     def is_unreadable(self, key: ClaimKey) -> bool:
-        """Whether the newest version of a claim cannot be read."""
+        """Return True if the newest version of a claim cannot be read."""
         return key in self._unreadable
 
     def delete_claim(self, key: ClaimKey, uid: str) -> VGPUClaim | None:
-        """Forget a deleted claim, unless another has taken its name; returns what was known."""
+        """Forget a deleted claim and return its last version.
+
+        Return None if it is not known, or another claim has taken its name.
+        """
         self._remember_deleted(uid, may_have_run=True)
         if self._unreadable.get(key, ("", 0))[0] == uid:
             del self._unreadable[key]
@@ -229,7 +233,7 @@ def _version(pod: GPUPod) -> int:
 
 
 def _allocated_to(claim: VGPUClaim | None) -> tuple[str, str]:
-    """The node of a claim's allocation and the UID of its pod; empty where there is none."""
+    """Return the node of a claim's allocation and its pod's UID, each empty if there is none."""
     if claim is None or claim.status.allocation is None:
         return "", ""
     reserved = claim.status.reserved_for

@@ -1,8 +1,8 @@
-"""Carries effects out: the one place where the engine writes to the API server.
+"""Carries out effects: the one place where the engine writes to the API server.
 
-Every effect ends in an event. A write whose outcome is not known is resolved by reading, and one
-that met another version than it was decided on comes back with the current claim, and the decision
-is made again.
+Each outcome that matters becomes an event. If the outcome of a write is unknown, the object is
+read. If a write meets another version than the one it was decided on, the event brings the current
+claim, and the engine decides again.
 """
 
 from __future__ import annotations
@@ -58,19 +58,20 @@ _LAST_WAIT_S = 2.0
 _REQUEUE_ATTEMPTS = 4
 _REQUEUES_AT_ONCE = 16
 _MARKS_AT_ONCE = 8
-"""A zone that fails has thousands of devices; claims and Bindings are not to wait behind them."""
+"""A failing zone has thousands of devices, and claims and Bindings must not wait behind them."""
 
 
 class Effector:
-    """Carries out the engine's effects.
+    """The writer of the engine's effects.
 
     Args:
         api: Reads claims and pods.
-        writer: Writes everything, in order per object, within what is left of the lease.
+        writer: Writes objects, in order per object, within what is left of the lease.
         recorder: Records events.
-        clock: What a requeue is stamped with, and waits between attempts.
-        observe: Takes the events in which effects end.
-        leads: Whether this replica may still write; a write is not resolved for a successor.
+        clock: Stamps requeues, and waits between attempts.
+        observe: Receives the outcomes of effects as events.
+        leads: Returns True while this replica may write. A claim is not read again after that: the
+            successor reads it anyway.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Effector:
         self._decisions = DecisionLog()
 
     def submit(self, desired: Iterable[effects.Effect]) -> None:
-        """Take effects on; returns at once."""
+        """Start to carry out effects, and return at once."""
         for effect in desired:
             match effect:
                 case effects.WriteClaim():
@@ -108,7 +109,7 @@ class Effector:
                 case effects.PublishDevice():
                     self._background.start(self._publish_device(effect))
                 case effects.MarkDevice():
-                    if effect.name not in self._marking:  # else its mark is under way
+                    if effect.name not in self._marking:  # otherwise a mark is already in flight
                         self._marking.add(effect.name)
                         self._background.start(self._mark_device(effect))
                 case effects.ReadPod():
@@ -121,7 +122,7 @@ class Effector:
                     self._record(effect)
 
     async def drain(self) -> None:
-        """Wait until every effect that was taken on has ended."""
+        """Wait until every submitted effect has ended."""
         await self._background.drain()
 
     # Claims.
@@ -153,7 +154,7 @@ class Effector:
         self._observe(ended)
 
     async def _read_claim(self, effect: effects.WriteClaim) -> VGPUClaim | None:
-        """The current claim; None if it is gone or unreadable, or the server does not answer."""
+        """Return the current claim; None if it is gone or unreadable, or the lead is lost."""
         namespace, name = effect.key
         backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
         while self._leads():
@@ -188,7 +189,7 @@ class Effector:
         self._observe(_device_written(effect, outcome))
 
     async def _publish_device(self, effect: effects.PublishDevice) -> None:
-        """Under a manager of its own: who holds the device is written by another."""
+        """Write a registered device, with a field manager other than the one for its holders."""
         obj = {"metadata": {"name": effect.name}, "status": effect.status}
         requests: list[Request] = [] if effect.create is None else [Create(effect.create)]
         requests.append(Apply(obj, FIELD_MANAGER_REGISTERS, subresource="status"))
@@ -201,7 +202,7 @@ class Effector:
         self._observe(_device_written(effect, outcome))
 
     async def _mark_device(self, effect: effects.MarkDevice) -> None:
-        """Under a manager of its own: the operator's other fields of the device stay."""
+        """Mark a device, with a field manager of its own so that our other fields are kept."""
         status = {"conditions": [effect.condition.to_wire()]}
         obj = {"metadata": {"name": effect.name}, "status": status}
         apply_ = Apply(obj, FIELD_MANAGER_LIVENESS, subresource="status")
@@ -212,7 +213,7 @@ class Effector:
                 )
         finally:
             self._marking.discard(effect.name)
-        if not isinstance(outcome, Written):  # decided anew while the agent is silent
+        if not isinstance(outcome, Written):  # marked again while the agent stays silent
             logger.warning("device %s not marked: %s", effect.name, outcome)
 
     async def _read_pod(self, effect: effects.ReadPod) -> None:
@@ -231,7 +232,7 @@ class Effector:
         self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
 
     async def _touch_pod(self, effect: effects.Requeue | effects.EvictPod) -> None:
-        """What is tried again, or left, whatever the pod's version."""
+        """Carry out an effect that applies to any version of the pod."""
         match effect:
             case effects.Requeue():
                 await self._requeue(effect)
@@ -239,7 +240,7 @@ class Effector:
                 await self._evict_pod(effect)
 
     async def _write_pod(self, effect: effects.LiftGate | effects.DeletePod) -> None:
-        """What holds for one version of the pod only."""
+        """Carry out an effect that applies to one version of the pod only."""
         match effect:
             case effects.LiftGate():
                 await self._lift_gate(effect)
@@ -247,7 +248,7 @@ class Effector:
                 await self._delete_pod(effect)
 
     async def _lift_gate(self, effect: effects.LiftGate) -> None:
-        """One conditional request. The pod shows the outcome where the answer does not."""
+        """Lift a gate with one conditional request; if that did not succeed, read the pod."""
         target = Target(PODS, effect.namespace, effect.name)
         outcome = await self._writer.submit(
             Write(target, (Patch(effect.operations),), effect.version)
@@ -264,7 +265,7 @@ class Effector:
             if raw["metadata"].get("uid") == effect.uid:
                 found = Pod.model_validate(raw)
         except NotFound:
-            pass  # the watch reports whether it had a node
+            pass  # the watch reports if the pod was bound
         except ClientError as error:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
         if found is not None and not found.spec.scheduling_gates:
@@ -276,14 +277,14 @@ class Effector:
         self._observe(ended)
 
     async def _delete_pod(self, effect: effects.DeletePod) -> None:
-        """Once; as long as the pod finds no room the engine decides it again."""
+        """Try once to delete a pod; the engine tries again while the pod finds no room."""
         target = Target(PODS, effect.namespace, effect.name)
         outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
         if not isinstance(outcome, Written):
             logger.info("pod %s/%s not deleted: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
-        """Once; whether it is tried again the engine decides, as long as the claim violates."""
+        """Try once to evict a pod; the engine tries again while its claim violates limits."""
         pod = effect.regarding
         eviction = {
             "apiVersion": "policy/v1",
@@ -294,7 +295,7 @@ class Effector:
         try:
             await self._api.create(PODS, eviction, subresource="eviction")
         except (NotFound, Conflict):
-            return  # it has gone
+            return  # the pod is gone
         except ClientError as error:
             logger.warning("pod %s/%s not evicted: %s", pod.namespace, pod.name, error)
             note = f"should be evicted because its claim {effect.why}: {error}"
@@ -316,8 +317,9 @@ class Effector:
         )
 
     async def _requeue(self, effect: effects.Requeue) -> None:
-        """One request: a pod's status may carry annotations with it."""
-        changes: dict[str, Any] = {"metadata": {"uid": effect.uid}}  # a namesake refuses it
+        """Requeue a pod with one request: a write of its status may change annotations, too."""
+        # With the UID, the request fails if another pod has taken the name.
+        changes: dict[str, Any] = {"metadata": {"uid": effect.uid}}
         if effect.wake:
             stamp = rfc3339(self._clock.unix())
             changes["metadata"]["annotations"] = {ANNOTATION_REQUEUE: stamp}
@@ -333,7 +335,7 @@ class Effector:
                 outcome = await self._writer.submit(Write(target, (Merge(changes, subresource),)))
                 why = "" if isinstance(outcome, Written) else str(outcome)
                 if isinstance(outcome, (Written, Rejected, Conflicted)):
-                    break  # gone, or bound, or another pod by now
+                    break  # done, or the pod is gone, bound, or another one by now
                 await self._clock.sleep(backoff.failed())
         if why:
             logger.info("pod %s/%s not requeued: %s", effect.namespace, effect.name, why)
@@ -345,13 +347,13 @@ def _claim(effect: effects.WriteClaim) -> Target:
 
 
 def _requests(effect: effects.WriteClaim) -> list[Request]:
-    """The claim made if it has to be, our finalizer before the status or off after it."""
+    """Return the requests in order: create, add our finalizer, write the status, remove it."""
     requests: list[Request] = []
     if effect.create is not None:
         requests.append(Create(effect.create))
     finalizers = effect.finalizers
     if effect.add_finalizer:
-        # An empty list is left out of the object, so there is nothing to append to.
+        # The API server omits an empty list, so there would be nothing to append to.
         path = "/metadata/finalizers/-" if finalizers else "/metadata/finalizers"
         value: Any = FINALIZER_IN_USE if finalizers else [FINALIZER_IN_USE]
         requests.append(Patch([{"op": "add", "path": path, "value": value}]))

@@ -1,7 +1,7 @@
-"""What the engine's decisions want done, as values; `effector` carries them out.
+"""Effects: the writes and other actions that decisions ask for, as values.
 
-A write carries its precondition as data: the version that it was decided on. Whether it is still
-wanted when that version has passed is decided anew, from the claim as it stands then.
+`effector` carries them out. A write has its precondition as data: the version that it was decided
+on. If the object has changed since, the write fails, and the engine decides again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class WriteClaim:
 
     Attributes:
         key: The claim.
-        version: The resourceVersion that this was decided on; empty: there is no such claim.
-        status: What its status shall be.
-        before: Its status at that version; None: there is no such claim.
-        create: The claim to make first, where there is none.
-        finalizers: Those it has at that version.
-        add_finalizer: Put our finalizer on before the status is written.
-        let_go: Take it off after.
-        allocation_id: The allocation that the status has; empty if it has none.
-        is_news: Its condition Allocated gets another reason, or is about another allocation: the
-            claim gets an event once that is written.
+        version: The resourceVersion that this was decided on; empty if there is no claim yet.
+        status: The status to write.
+        before: The status at that version; None if there is no claim yet.
+        create: The claim to create first, if there is none.
+        finalizers: The claim's finalizers at that version.
+        add_finalizer: Add our finalizer before the status is written.
+        let_go: Remove our finalizer after the status is written.
+        allocation_id: The id of the allocation in the status; empty if it has none.
+        is_news: Record an event on the claim after the write, because the reason of its condition
+            Allocated changes, or its allocation does.
     """
 
     key: ClaimKey
@@ -46,7 +46,7 @@ class WriteClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaim:
-    """Delete a claim if it is as it was when that was decided."""
+    """Delete a claim, unless it has changed since the decision."""
 
     key: ClaimKey
     uid: str
@@ -59,7 +59,7 @@ class WriteDevice:
 
     Attributes:
         name: The device.
-        node: Where it is.
+        node: The node it is on.
         status: All fields of our field manager.
     """
 
@@ -70,13 +70,13 @@ class WriteDevice:
 
 @dataclass(frozen=True, slots=True)
 class PublishDevice:
-    """Make a device that a vendor's plugin registers on its Node, and write what it registers.
+    """Publish a device that a vendor's plugin registers on its Node.
 
     Attributes:
         name: The device.
-        node: Where it is.
-        status: All that the register has.
-        create: The object to make first, where there is none.
+        node: The node it is on.
+        status: All fields that come from the register.
+        create: The object to create first, if there is none.
     """
 
     name: str
@@ -87,11 +87,9 @@ class PublishDevice:
 
 @dataclass(frozen=True, slots=True)
 class MarkDevice:
-    """Write one condition of a device in place of its agent, which writes over it when it is back.
+    """Write one condition of a device on behalf of its silent agent.
 
-    Attributes:
-        name: The device.
-        condition: The condition.
+    The agent overwrites it when it comes back.
     """
 
     name: str
@@ -100,13 +98,13 @@ class MarkDevice:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """Read a pod from the API server, which alone has its current node.
+    """Read a pod from the API server, because our cache may not show yet that it is bound.
 
     Attributes:
-        namespace: Its namespace.
-        name: Its name.
-        uid: Its identity; a pod of another UID is another.
-        allocation_id: The reservation that the answer decides about.
+        namespace: The pod's namespace.
+        name: The pod's name.
+        uid: The pod's UID; a pod with the same name and another UID does not count.
+        allocation_id: The allocation of the reservation that depends on the answer.
     """
 
     namespace: str
@@ -117,15 +115,15 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Make kube-scheduler try a pod again, with the node to try first.
+    """Make kube-scheduler try a pod again, and nominate a node to try first.
 
     Attributes:
         namespace: The pod's namespace.
-        name: Its name.
-        uid: Its identity.
-        node: The node to nominate; empty: none; None: take a nomination of ours back.
-        wake: kube-scheduler has set the pod aside: touch an annotation, which wakes it. (A change
-            of its status alone wakes nothing.)
+        name: The pod's name.
+        uid: The pod's UID.
+        node: The node to nominate; empty for none; None to clear our nomination.
+        wake: Change an annotation, which makes kube-scheduler try the pod again. A change of the
+            status alone would not.
     """
 
     namespace: str
@@ -137,14 +135,14 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class LiftGate:
-    """Tie a pod to a node and take our scheduling gate off it, in one request.
+    """Tie a pod to a node and remove our scheduling gate from it, in one request.
 
     Attributes:
         namespace: The pod's namespace.
-        name: Its name.
-        uid: Its identity.
+        name: The pod's name.
+        uid: The pod's UID.
         version: The resourceVersion that this was decided on.
-        allocation_id: The allocation that the claim's status has for it.
+        allocation_id: The id of the pod's allocation in the claim's status.
         operations: The JSON patch.
     """
 
@@ -158,13 +156,13 @@ class LiftGate:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod if it is as it was when that was decided, so that its controller makes another.
+    """Delete a pod so that its controller makes another, unless it has changed since the decision.
 
     Attributes:
         namespace: The pod's namespace.
-        name: Its name.
-        uid: Its identity.
-        version: Its resourceVersion: one that was bound meanwhile has another.
+        name: The pod's name.
+        uid: The pod's UID.
+        version: The resourceVersion that this was decided on; it changes if the pod gets bound.
     """
 
     namespace: str
@@ -175,11 +173,11 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class EvictPod:
-    """Evict a pod; a disruption budget may refuse that.
+    """Evict a pod, which a disruption budget may refuse.
 
     Attributes:
         regarding: The pod.
-        why: What its claim violates, a sentence.
+        why: The violation of its claim, as part of a sentence.
     """
 
     regarding: Regarding
@@ -188,14 +186,14 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Write an event about an object.
+    """Record an event about an object.
 
     Attributes:
         regarding: The object.
-        type: How bad it is.
-        reason: One CamelCase word.
-        action: What was attempted, one CamelCase word.
-        note: A sentence.
+        type: The type of the event.
+        reason: The reason, one CamelCase word.
+        action: The attempted action, one CamelCase word.
+        note: The text of the event.
     """
 
     regarding: Regarding

@@ -1,7 +1,7 @@
-"""The serial loop: events in, state, effects out; and the decisions that Filter and Bind ask for.
+"""The serial loop from events to effects, and the decisions that Filter and Bind ask for.
 
-Everything here runs in one task of one thread, or synchronously in a request: nothing moves between
-looking and assuming, so no lock exists.
+All code here runs in the loop's task or synchronously in a request, in a single thread. The state
+cannot change between a check and the assumption that follows it, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ from vgpu_operator.metrics import SCHEDULING_ATTEMPTS
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-"""Pods, or claims without a write, that are reconciled before a slice may end."""
+"""Pods that are judged before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.05
-"""A tick while refusals wait for their turn to be reported."""
+"""The tick while refusals wait for their turn to be reported."""
 _AGENTS_EVERY_S = 1.0
 
 
 class EffectWriter(Protocol):
-    """Carries effects out."""
+    """The part of the effector that the engine uses."""
 
     def submit(self, effects: Iterable[Effect]) -> None:
-        """Take effects on; returns at once. Each end that matters comes back as an event."""
+        """Start to carry out effects and return at once; outcomes come back as events."""
 
 
 class Engine:
-    """Decides, where this replica leads.
+    """The engine: applies events, decides if this replica leads, and submits effects.
 
     Args:
-        state: What decisions rest on.
-        effector: Carries out what is decided.
-        clock: Both clocks.
-        leads: Whether this replica decides, and has seen everything it must have seen.
+        state: The state that decisions are based on.
+        effector: Carries out the decisions.
+        clock: The monotonic clock and the time of day.
+        leads: Returns True while this replica may decide, after it has closed the fence.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class Engine:
     # Events.
 
     def observe(self, event: Event) -> None:
-        """Take an event on; it is applied before the next decision."""
+        """Queue an event; it is applied before the next decision."""
         self._inbox.append(event)
         self._wake.set()
 
     def observe_all(self) -> None:
-        """Apply at once what was taken on."""
+        """Apply all queued events at once."""
         self._drain()
 
     def lead(self) -> None:
-        """This replica begins to lead: look at all there is."""
+        """Begin to lead: mark all claims, nodes and pods to be looked at."""
         self._drain()
         state = self.state
         for claim in state.cache.claims():
@@ -118,7 +118,7 @@ class Engine:
     # The loop.
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Run the loop; never returns."""
         while True:
             await self._something_to_do()
             slice_ = Slice(self.slices)
@@ -129,7 +129,7 @@ class Engine:
                     self._drain()
 
     def round(self) -> Iterable[Iterable[Effect]]:
-        """Everything that is to be done now, in slices; anything may happen between two."""
+        """Yield the effects of one round in slices; the state may change between two of them."""
         self._drain()  # 1. observe: cache, ledger and queue are brought up to date
         if not self._leads():
             return
@@ -142,11 +142,11 @@ class Engine:
                 yield ()
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
-        yield from self._reconciled()  # 3. release, in use, finalizers, expiry, words
+        yield from self._reconciled()  # 3. release, finalizers, expiry, descriptions
         review_earmarks(state)
         for _ in earmark_due(state):  # 4. devices kept for requests that starve
             yield ()
-        yield from schedule_due(state)  # 5. those that wait, most important and oldest first
+        yield from schedule_due(state)  # 5. the queue, most important and oldest first
         yield from self._reconciled()  # 6. write what was just decided
         yield from describe_links(state)
         if state.now >= self._agents_at:
@@ -162,12 +162,12 @@ class Engine:
     # Filter and Bind.
 
     def filter(self, pod: Pod, candidates: Collection[str]) -> Reservation | Refusal | None:
-        """Which of the nodes may take the pod: where its devices are reserved; None: any.
+        """Reserve devices for a pod on one of the nodes; None if it asks for no GPU.
 
-        A refused pod waits from now on for what would cure that.
+        A refused pod is queued until something changes that may help it.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides; ask that one.
         """
         self.must_lead()
         self._drain()
@@ -175,7 +175,7 @@ class Engine:
         if found is None:
             return None
         there = found.pod.spec.node_name
-        if there:  # kube-scheduler has no answer to its Binding, as after a leader's end
+        if there:  # kube-scheduler lost the answer to its Bind, as when the leader has just ended
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
         softly = found.awaits_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
@@ -190,10 +190,10 @@ class Engine:
     def filter_without_effect(
         self, pod: Pod, candidates: Collection[str]
     ) -> Mapping[str, str] | Refusal | None:
-        """Why the pod cannot go to some nodes, nothing reserved; None: it asks for no GPU.
+        """Return why the pod cannot use some nodes, reserving nothing; None if it asks for no GPU.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides; ask that one.
         """
         self.must_lead()
         self._drain()
@@ -208,31 +208,31 @@ class Engine:
             victims: UIDs of the pods that kube-scheduler would end, by node.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides; ask that one.
         """
         self.must_lead()
         self._drain()
         found = observe_in_call(self.state, pod)
         if found is not None:
             return nodes_that_victims_free(self.state, found, victims)
-        # Of a pod with GPUs that is deleted by now, nobody needs to make room for it.
+        # If a GPU pod has been deleted by now, nobody needs to make room for it.
         return () if gpu_pod_of(pod, self.state.config) is not None else victims.keys()
 
     def pod(self, uid: str) -> GPUPod | None:
-        """The GPU pod with this UID."""
+        """Return the GPU pod with this UID, or None."""
         self._drain()
         return self.state.cache.pod(uid)
 
     def observe_now(self, pod: Pod) -> GPUPod | None:
-        """A pod that was read for a request; returns it if it asks for GPUs."""
+        """Apply a pod that a request has read; return it if it asks for GPUs."""
         self._drain()
         return observe_pod(self.state, pod)
 
     def withdraw(self, uid: str) -> None:
-        """Free what is offered to a pod: its scheduler takes the place back.
+        """Free the place that is offered to a pod, because its scheduler gives it back.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides; ask that one.
         """
         self.must_lead()
         self._drain()
@@ -242,10 +242,10 @@ class Engine:
             self._act(pod)
 
     def begin_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:
-        """Reserve devices on the node; from now on the reservation does not lapse.
+        """Reserve devices on the node for Bind; the reservation does not lapse from now on.
 
         Raises:
-            NotLeading: ask the replica that does.
+            NotLeading: Another replica decides; ask that one.
         """
         self.must_lead()
         self._drain()
@@ -257,12 +257,15 @@ class Engine:
         return outcome
 
     def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
-        """The pod that a vendor's device plugin must serve before this one; empty: none."""
+        """Return the pod that a vendor's plugin must serve before this one; empty if none."""
         self._drain()
         return served_before(self.state, pod, node)
 
     async def written(self, reservation: Reservation) -> VGPUClaim | None:
-        """The claim, once its status has what was reserved; None if it never will."""
+        """Wait until the claim's status shows the reservation; return the claim.
+
+        Return None if the status will never show it.
+        """
         _, future = self._awaited.setdefault(
             reservation.allocation_id,
             (reservation, asyncio.get_running_loop().create_future()),
@@ -271,7 +274,7 @@ class Engine:
         return await asyncio.shield(future)
 
     def end_bind(self, ended: BindingEnded) -> None:
-        """What became of a Binding."""
+        """Apply the outcome of a Binding."""
         self.observe(ended)
         self._drain()
         pod = self.state.cache.pod(ended.pod_uid)
@@ -281,24 +284,25 @@ class Engine:
     # Parts.
 
     def must_lead(self) -> None:
-        """Raise NotLeading where another replica decides."""
+        """Raise NotLeading unless this replica decides."""
         if not self._leads():
             raise NotLeading("this replica does not lead; ask the one that does")
 
     async def _something_to_do(self) -> None:
         wait = _TURN_S if self.state.claims.turns else _TICK_S
         if self._leads():
-            # A tick after any event would let nearly two seconds pass between two looks at devices.
+            # A full tick, begun just before a look at devices is due, would delay that look to
+            # nearly two seconds after the last one.
             wait = min(wait, max(self._devices_at - self._clock.monotonic(), _TURN_S))
         try:
             async with asyncio.timeout(wait):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # nothing changed but the time
+            pass  # no event has come, but timers may be due
         self._wake.clear()
 
     def _drain(self) -> None:
-        """Apply the events that have come; the state's clock shows the time from now on."""
+        """Set the state's clock to the current time, and apply all queued events."""
         state = self.state
         state.now, state.unix = self._clock.monotonic(), self._clock.unix()
         while self._inbox:
@@ -308,12 +312,13 @@ class Engine:
         self._answer()
 
     def _reconciled(self) -> Iterable[Iterable[Effect]]:
-        """The writes that claims want, one claim at a time."""
+        """Yield the writes that the due claims need, one claim at a time."""
         state = self.state
         due, state.claims.due = state.claims.due, {}
         for key in due:
             effect = reconcile(key, state)
-            yield () if effect is None else (effect,)  # to find nothing new may take milliseconds
+            # Let the slice end here even if there is no write: some claims take milliseconds.
+            yield () if effect is None else (effect,)
         yield self._outbox()
 
     def _outbox(self) -> Iterable[Effect]:
@@ -321,7 +326,7 @@ class Engine:
         return outbox
 
     def _act(self, pod: GPUPod) -> None:
-        """Begin at once to write what a request has decided; the rest is the loop's."""
+        """Submit the write of a request's decision at once instead of in the next round."""
         if self._leads():
             self.state.claims.due.pop(pod.claim, None)
             effect = reconcile(pod.claim, self.state)
@@ -330,13 +335,14 @@ class Engine:
         self._wake.set()
 
     def _answer(self) -> None:
-        """Give a claim's write's outcome to those who wait for it."""
-        ends = not self._leads()  # what is not being written now will not be
+        """Answer the Binds that wait for a claim's write, if its outcome is known."""
+        ends = not self._leads()  # after that, no new write begins
         for allocation_id, (reservation, future) in list(self._awaited.items()):
             is_moot = not self.state.reservations.is_current(reservation)
             is_being_written = reservation.key in self.state.claims.writing
             is_moot = is_moot or (ends and not is_being_written)
-            # A write under way may be the one that takes back the current status.
+            # While a write is in flight, it is not final that the status shows the reservation:
+            # the write may be the one that removes it.
             if not (is_moot or (reservation.is_written and not is_being_written)):
                 continue
             del self._awaited[allocation_id]
@@ -345,7 +351,7 @@ class Engine:
                 future.set_result(claim if reservation.is_written else None)
 
     def _inherit(self, pod: GPUPod) -> None:
-        """A pod that an earlier leader may have refused waits for devices here."""
+        """Queue or block a pod that an earlier leader may have refused."""
         state = self.state
         claim, spec = state.cache.claim(pod.claim), spec_for(state, pod)
         if isinstance(spec, Refusal) or (claim is not None and claim.status.allocation is not None):
@@ -365,7 +371,7 @@ def _taken(due: dict[str, None]) -> list[str]:
 
 
 def _set_aside(pod: GPUPod) -> bool:
-    """Whether kube-scheduler reports that the pod fits nowhere."""
+    """Return True if kube-scheduler reports that the pod is unschedulable."""
     return any(
         condition.type == "PodScheduled"
         and condition.status == "False"

@@ -1,7 +1,7 @@
-"""What happens to the engine, as values: observations of informers, outcomes of our own writes.
+"""Events: observations of informers and outcomes of our own writes, as values.
 
-There is no other way into the engine's state. `apply` takes an event into the state and decides
-nothing; an event may come late, twice or out of order, and to a replica that does not lead.
+There is no other way into the engine's state. `apply` applies an event and decides nothing. An
+event may come late, twice or out of order, and to a replica that does not lead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PodObserved:
 
 @dataclass(frozen=True, slots=True)
 class PodDeleted:
-    """A pod is gone. `was_seen`: the watch reported it; else a list found it missing."""
+    """A pod is gone; `was_seen` is False if a list lacked it and the watch did not report it."""
 
     uid: str
     was_seen: bool = True
@@ -41,7 +41,7 @@ class PodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """All pods that there were at a version have been observed."""
+    """The end of a list of pods: all pods that existed at `version` have been observed."""
 
     version: int
     uids: frozenset[str]
@@ -129,7 +129,7 @@ class StorageObserved:
 
 @dataclass(frozen=True, slots=True)
 class StorageDeleted:
-    """One of these is gone; the namespace is a claim's."""
+    """Such an object is gone; only a PersistentVolumeClaim has a namespace."""
 
     kind: type[StorageObject]
     namespace: str
@@ -138,7 +138,7 @@ class StorageDeleted:
 
 @dataclass(frozen=True, slots=True)
 class StorageUnreadable:
-    """A version of one of these that cannot be read, and why."""
+    """A version of such an object that cannot be read, and why."""
 
     kind: type[StorageObject]
     namespace: str
@@ -152,14 +152,14 @@ class ClaimWritten:
 
     Attributes:
         effect: The write.
-        outcome: `done`; `conflict`: not done, the claim is another than it was; `refused`: not
-            done, the server refuses, and would again; `unsent`: not done, try again;
-            `unknown`: perhaps done.
-        claim: The claim as it stands, where the answer or a read brought it; None where there is
-            none, or it is unknown.
+        outcome: `done`; `conflict`: not done, because the claim has changed; `refused`: not done,
+            because the server refuses it and would again; `unsent`: not done, try again;
+            `unknown`: may have been done.
+        claim: The current claim from the answer or from a read; None if there is none or it is
+            unknown.
         why: The server's message.
-        tested: Where it is unknown: the version of the claim that the request tests. Empty: the
-            claim was to be made, and its status was not written.
+        tested: For an unknown outcome, the version of the claim that the request tests; empty if
+            the claim was to be created and its status was not written.
     """
 
     effect: WriteClaim
@@ -184,7 +184,7 @@ class DeviceWritten:
     Attributes:
         effect: The write.
         why: Why it was not done; empty if it was.
-        version: The device's resourceVersion since.
+        version: The resourceVersion that the write produced.
     """
 
     effect: WriteDevice | PublishDevice
@@ -197,8 +197,8 @@ class PodRead:
     """The answer to a `ReadPod`.
 
     Attributes:
-        effect: The question.
-        found: `there`, `gone` (it, or another has its name now), or `unknown`: no answer.
+        effect: The effect that asked for it.
+        found: `there`; `gone`, also if another pod has the name now; `unknown` without an answer.
         pod: The pod, if it is there.
     """
 
@@ -221,8 +221,8 @@ class GateEnded:
 
     Attributes:
         effect: The request.
-        outcome: `lifted`; `refused`: it was not done; `unknown`: it may still be.
-        pod: The pod as it stands, where an answer or a read brought it.
+        outcome: `lifted`; `refused`: not done; `unknown`: it may still be done.
+        pod: The current pod, if the answer or a read brought it.
         why: The server's message.
     """
 
@@ -234,11 +234,11 @@ class GateEnded:
 
 @dataclass(frozen=True, slots=True)
 class AgentObserved:
-    """A version of a Lease in which the agent of a node gives a sign of life.
+    """A version of the Lease that a node's agent renews.
 
     Attributes:
         node: The node.
-        renewed: When the agent last renewed it, in its own words; empty: never.
+        renewed: The renewal time as the agent wrote it; empty if it has never renewed the Lease.
     """
 
     node: str
@@ -254,19 +254,19 @@ class AgentDeleted:
 
 @dataclass(frozen=True, slots=True)
 class AgentsListed:
-    """All Leases of agents were listed; renewals may have been missed before."""
+    """The end of a list of the agents' Leases; renewals before it may have been missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindingEnded:
-    """What became of a Binding that was posted.
+    """The outcome of a Binding that was posted.
 
     Attributes:
-        pod_uid: The pod.
+        pod_uid: The pod's UID.
         allocation_id: The allocation that it was posted for.
-        outcome: `bound` there; `refused`: the pod has no node, and the server refused; `elsewhere`:
-            the pod has another node; `gone`: this Binding was refused and the pod is gone, but an
-            earlier one may have stood; `unknown`: it may still come to stand.
+        outcome: `bound`: to this node; `refused`: by the server, and the pod is not bound;
+            `elsewhere`: the pod is bound to another node; `gone`: this Binding was refused because
+            the pod is gone, but an earlier one may have succeeded; `unknown`: it may still succeed.
     """
 
     pod_uid: str

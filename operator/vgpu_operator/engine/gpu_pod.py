@@ -1,4 +1,4 @@
-"""A pod that asks for GPUs, as the engine knows it: its request, and which claim serves it."""
+"""GPU pods as the engine knows them: a pod with its request and the claim that serves it."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
-"""Whose turn it is: by standing, then by priority, age and name. The least goes first."""
+"""A position in the queue: standing, then priority, age and name. The lowest rank goes first."""
 
 
 _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
-"""Volumes that a PersistentVolumeClaim stands for."""
+"""The kinds of volumes that use a PersistentVolumeClaim."""
 
 
 class Standing(IntEnum):
-    """How sure it is that only devices are missing."""
+    """The certainty that a waiting pod lacks nothing but devices."""
 
     BOUND = 0
-    """It has a node already, and that from us."""
+    """We bound the pod to its node, so it runs as soon as it has devices."""
     WAITS = 1
-    """A Filter refused it for want of devices, or it needs nothing else, as one bound past us."""
+    """A Filter refused the pod for lack of devices, or somebody else bound it."""
     DOUBTFUL = 2
-    """kube-scheduler set it aside, for a reason that is no longer known."""
+    """kube-scheduler found the pod unschedulable, for a reason that is no longer known."""
 
 
 def rank_of(standing: Standing, priority: int, created: str | None, key: ClaimKey) -> Rank:
-    """A rank."""
+    """Return the rank of a waiter with these properties."""
     return standing.value, -priority, created or "", key.namespace, key.name
 
 
 @dataclass(frozen=True)
 class GPUPod:
-    """A pod and what it asks for.
+    """A pod that asks for GPUs.
 
     Attributes:
-        pod: Its newest version.
-        demand: What it asks for; where that cannot be understood, what is wrong with it.
+        pod: The newest version of the pod.
+        demand: The devices it asks for, or an error if its request is invalid.
         claim: The claim that serves it: its own, made from `demand` or copied from a template
             (`owned`), or the one that it names.
-        owned: Whether the claim is the pod's own.
-        is_admitted: True if our admission has read the pod, so that it may get devices. Admission
-            leaves out namespaces that opt out and those of the system, and a pod that its rules do
-            not bind could run without limits. The pod's own mark counts, and not the label of its
-            namespace: that may have been another when the pod was created.
-        priority: Of its PriorityClass.
-        scopes: What the scopes of quotas ask about the pod.
-        awaits_volumes: True if volumes are bound for it between Filter and Bind, which may take
-            minutes.
+        owned: True if the claim is the pod's own.
+        is_admitted: True if our admission has seen the pod, so that it may get devices. Admission
+            skips the system's namespaces and those that opt out, and a pod that it has not checked
+            could run without limits. The mark on the pod counts and not the namespace's label,
+            because the label may have changed since the pod was created.
+        priority: The value of its PriorityClass.
+        scopes: The properties of the pod that quota scopes ask about.
+        awaits_volumes: True if kube-scheduler may have to bind volumes between Filter and Bind,
+            which may take minutes.
     """
 
     pod: Pod
@@ -82,18 +82,18 @@ class GPUPod:
 
     @cached_property
     def uid(self) -> str:
-        """The pod's identity."""
+        """The pod's UID."""
         return self.pod.metadata.uid
 
     def rank(self, standing: Standing) -> Rank:
-        """Its place among those that wait."""
+        """Return the pod's rank in the queue."""
         metadata = self.pod.metadata
         key = ClaimKey(metadata.namespace or "", metadata.name)
         return rank_of(standing, self.priority, metadata.creation_timestamp, key)
 
     @cached_property
     def template(self) -> ClaimKey | None:
-        """The claim to copy, for a pod that names a template."""
+        """The claim to copy if the pod names a template, else None."""
         named = None if isinstance(self.demand, BadInput) else self.demand.native
         if named is None or not named.is_template:
             return None
@@ -101,12 +101,12 @@ class GPUPod:
 
     @cached_property
     def reserved_for(self) -> ReservedFor:
-        """How a claim's status names this pod."""
+        """The pod as a claim's status names it."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
 
     @property
     def wants_node(self) -> bool:
-        """Whether it waits to be scheduled: neither bound, nor ended, nor going, nor gated."""
+        """True while it waits for kube-scheduler: not bound, ended, being deleted or gated."""
         pod = self.pod
         return not (
             pod.is_bound
@@ -117,7 +117,7 @@ class GPUPod:
 
     @property
     def is_gated(self) -> bool:
-        """Whether our gate, and no other, keeps it from being scheduled."""
+        """True while our scheduling gate, and no other, keeps it from being scheduled."""
         pod = self.pod
         gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
         return (
@@ -129,42 +129,42 @@ class GPUPod:
 
     @property
     def is_running(self) -> bool:
-        """True for a live pod that is bound: it may run as soon as it has an allocation there."""
+        """True while it is bound, not ended and not being deleted, even before it has devices."""
         pod = self.pod
         return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
 
     @cached_property
     def cpu_milli(self) -> int:
-        """Milli-CPU that it asks of its node."""
+        """The milli-CPU that it requests."""
         return cpu_milli_of(self.pod)
 
     @cached_property
     def host_demand(self) -> HostDemand:
-        """What it asks of a node besides devices."""
+        """The demands on a node besides devices."""
         return HostDemand.of(self.pod)
 
     @cached_property
     def rules(self) -> NodeRules:
-        """Its rules about nodes.
+        """Its node selector, affinity and tolerations.
 
         Raises:
-            BadInput: its affinity is not one that Kubernetes accepts.
+            BadInput: Kubernetes would not accept its affinity.
         """
         kinds = None if isinstance(self.demand, BadInput) else self.demand.kinds
         return NodeRules.of(self.pod, kinds=kinds)
 
     def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Demand:
-        """What a claim with this spec asks for when it serves this pod."""
+        """Return the demand of a claim with this spec when it serves this pod."""
         by_labels = not isinstance(self.demand, BadInput) and self.demand.by_labels
         return Demand.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
 
     def seen_again(self, pod: Pod) -> GPUPod:
-        """With a newer version of the pod. What it asks for is what it asked for first."""
+        """Return a copy with a newer version of the pod; its demand stays as it was at first."""
         return replace(self, pod=pod)
 
 
 def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
-    """The pod with what it asks for; None when it asks for no GPU."""
+    """Return the pod with its demand, or None if it asks for no GPU."""
     namespace = pod.metadata.namespace or ""
     own = ClaimKey(namespace, pod_claim_name(pod.metadata.name, pod.metadata.uid))
     try:
@@ -181,11 +181,11 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
-    """What keeps this claim from serving the pod's containers; empty when they match.
+    """Return why this claim cannot serve the pod's containers; empty if it can.
 
-    The claim's requests must name containers that admission recorded, each of the kind of its
-    request's phase. Of a pod that came before its claim all are recorded; those without a request
-    start with a slot and no device.
+    The claim's requests must name containers that admission recorded, and an init or app container
+    according to the request's phase. If the pod was created before its claim, all its containers
+    were recorded; those without a request start with a slot but no device.
     """
     if isinstance(pod.demand, BadInput):
         return ""
@@ -200,12 +200,12 @@ def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
 
 
 def is_owned_by(claim: VGPUClaim, pod_uid: str) -> bool:
-    """Whether the claim is that pod's own."""
+    """Return True if the claim belongs to that pod."""
     return any(owner.uid == pod_uid for owner in claim.metadata.owner_references)
 
 
 def serves_another(claim: VGPUClaim, pod_uid: str) -> bool:
-    """Whether the claim is reserved for another pod."""
+    """Return True if the claim is allocated and reserved for another pod."""
     reserved = claim.status.reserved_for
     return (
         claim.status.allocation is not None

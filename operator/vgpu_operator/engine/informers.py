@@ -1,7 +1,7 @@
-"""One reflector a kind: what the API server has becomes events of the engine.
+"""One reflector for each kind of object, which turns its changes into events for the engine.
 
-The tables below have every kind that decisions rest on. A leader trusts its
-cache only after all of them have been listed anew (`leader/leadership.py`).
+The tables below have every kind that decisions depend on. A replica stands for election only after
+all of them have been listed (`leader/leadership.py`).
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ Observe = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[T]):
-    """How the objects of a kind become events.
+    """The functions that turn the objects of a kind into events.
 
     Attributes:
         resource: The kind.
-        decode: From the wire; may raise anything on a bad object.
-        observed: A version of an object.
-        deleted: It is gone.
-        unreadable: A version that `decode` refused, and why; by default it counts as deleted, which
-            is right for kinds that hold nothing.
-        namespace: Where the objects are; None: anywhere.
+        decode: Decodes an object; may raise any exception on a bad one.
+        observed: Returns the event for a version of an object.
+        deleted: Returns the event for a deleted object.
+        unreadable: Returns the event for a version that `decode` refused, with the reason. If this
+            is None, the object counts as deleted, which is right for kinds that hold nothing.
+        namespace: The namespace to watch; None for all.
     """
 
     resource: Resource
@@ -160,18 +160,18 @@ _STORAGE_KINDS: tuple[_Kind[Any], ...] = (
 
 
 DECISIVE = tuple(kind.resource for kind in _KINDS)
-"""The kinds that decisions rest on in every mode."""
+"""The kinds that decisions depend on in every mode."""
 STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
-"""Those that decisions in mode Gate rest on besides."""
+"""The kinds that decisions depend on in mode Gate only."""
 
 
 def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Reflector[Any]]:
-    """All that decisions rest on in every mode.
+    """Return the informers that decisions depend on in every mode.
 
     Args:
-        api: Where from.
-        observe: Takes the events.
-        config: Has which pods ask for devices.
+        api: The API server to list and watch.
+        observe: Receives the events.
+        config: The configuration, which tells which pods ask for devices.
     """
     pods = PodReader(config, has_room=config.scheduling.mode == "Gate")
     kinds = (replace(k, decode=pods.read) if k.resource is PODS else k for k in _KINDS)
@@ -179,23 +179,23 @@ def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Refl
 
 
 def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
-    """Those that decisions in mode Gate rest on besides: volumes, their claims and classes.
+    """Return the informers that only mode Gate needs: volumes, their claims, classes and drivers.
 
-    Where kube-scheduler asks an extender it has checked volumes before; there the operator has
-    neither the right to read them nor the memory to spare.
+    In mode Extender kube-scheduler has checked volumes before it calls us, so the operator has no
+    right to read them there, and does not spend memory on them.
     """
     return [_Informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
 
 
 async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> list[Event]:
-    """Everything that there is now, as events, and nothing is watched: for a command that ends.
+    """Return all current objects as events, without watching them, for a command that ends.
 
     Args:
-        api: Where from.
-        kinds: Those of `DECISIVE` and `STORAGE` that are read; all events come in the order there.
+        api: The API server to list.
+        kinds: The kinds to read. Events come in the order of `DECISIVE` and then `STORAGE`.
 
     Raises:
-        ClientError: The API server is away, or refuses a kind.
+        ClientError: The API server is not reachable, or refuses a kind.
     """
     found: list[Event] = []
     for kind in (*_KINDS, *_STORAGE_KINDS):
@@ -215,7 +215,7 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
 
 
 class _Informer(Reflector[Any]):
-    """Reports what a list shows as a whole, and counts lists that make up for a lost stream."""
+    """A reflector that also reports complete lists, and counts restarts of its watch."""
 
     def __init__(self, api: Source, handler: _Handler[Any]) -> None:
         kind = handler.kind
@@ -235,17 +235,17 @@ class _Informer(Reflector[Any]):
 
 @dataclass(frozen=True, slots=True)
 class InSlices:
-    """An `Api` to read from whose events come some at a time: see `Slices`."""
+    """An `Api` whose watches let calls go first between two slices of events; see `Slices`."""
 
     api: Api
     slices: Slices
 
     async def list(self, resource: Resource, **options: Any) -> Listing:
-        """As `Api.list`."""
+        """Same as `Api.list`."""
         return await self.api.list(resource, **options)
 
     async def watch(self, resource: Resource, **options: Any) -> AsyncGenerator[Object, None]:
-        """As `Api.watch`."""
+        """Same as `Api.watch`, in slices."""
         slice_ = Slice(self.slices)
         async with aclosing(self.api.watch(resource, **options)) as events:
             async for event in events:
@@ -256,7 +256,7 @@ class InSlices:
 
 @dataclass(frozen=True, slots=True)
 class _Handler(Generic[T]):
-    """What a reflector reports, as events."""
+    """A reflector's handler that turns its reports into events."""
 
     kind: _Kind[T]
     observe: Observe

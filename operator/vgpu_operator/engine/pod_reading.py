@@ -1,10 +1,10 @@
-"""Reads the pods of the watch: those that ask for devices in full, of the others their host's part.
+"""Decodes the pods of the watch: GPU pods in full, and only a few fields of all others.
 
-The watch brings every pod of the cluster, and any tenant may make one of a megabyte and change its
-annotations several times a second. Decoding all fields of such a pod takes half a second, and the
-engine has one loop. Of a pod that does not ask for devices the engine needs its node, its phase
-and what it takes of the node, so only these fields are decoded; the rest costs no more than the
-JSON's parser.
+The watch brings every pod of the cluster, and any tenant may create a pod of a megabyte and change
+its annotations several times a second. Decoding all fields of such a pod takes half a second, and
+the engine has a single loop. For a pod that asks for no device the engine needs the node, the phase
+and the resources that it takes there. So only these fields are decoded, and the others cost no more
+than parsing their JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METADATA = (
     "deletionTimestamp",
 )
 _TAKEN = ("name", "resources", "restartPolicy", "ports")
-"""What of a container counts on its node."""
+"""The fields of a container that matter for the resources it takes on its node."""
 
 
 _PLACED = (
@@ -41,15 +41,16 @@ _PLACED = (
     "topologySpreadConstraints",
     "volumes",
 )
-"""What of a spec matters to other pods of its node."""
+"""The fields of a spec that matter to other pods on the node (mode Gate)."""
 
 
 class PodReader:
-    """Makes of a raw pod what the engine observes.
+    """A decoder of pods.
 
     Args:
-        config: Has the names of the resources that are ours.
-        has_room: All that a pod takes of its node is counted (mode Gate), not its CPU alone.
+        config: The configuration, with the names of our resources.
+        has_room: True if all resources that a pod takes on its node count (mode Gate), and not
+            only its CPU.
     """
 
     def __init__(self, config: ClusterConfig, *, has_room: bool) -> None:
@@ -57,17 +58,17 @@ class PodReader:
             name for dialect in dialects() for name in dialect.resource_names(config)
         )
         self._has_room = has_room
-        # The newest version of each pod that asks, for as long as the engine's cache has it.
+        # The newest version of each GPU pod, for as long as the engine's cache has it.
         self._asking: WeakValueDictionary[str, Pod] = WeakValueDictionary()
 
     def read(self, raw: Object) -> Pod:
-        """Return the pod, without what nothing depends on.
+        """Return the pod, without the fields that the engine does not need.
 
         Raises:
-            pydantic.ValidationError: It is no pod.
+            pydantic.ValidationError: The object is not a valid pod.
         """
         metadata, spec = raw["metadata"], raw.get("spec") or {}
-        # A pod that asked keeps what it asked for, whatever is taken from it later.
+        # A pod that once asked for devices stays a GPU pod, whatever is removed from it later.
         known = self._asking.get(metadata["uid"])
         if known is None and not self._asks(metadata, spec):
             return Pod.model_validate(self._of_host(metadata, spec, raw.get("status") or {}))
@@ -92,7 +93,7 @@ class PodReader:
         kept = _only(metadata, _METADATA)
         owners = metadata.get("ownerReferences") or ()
         kept["ownerReferences"] = [each for each in owners if each.get("kind") == "DaemonSet"][:1]
-        if not spec.get("nodeName"):  # it takes nothing yet
+        if not spec.get("nodeName"):  # it takes no resources yet
             return {"metadata": kept, "status": _only(status, ("phase",))}
         containers = {
             section: self._taking(spec.get(section) or ())
@@ -106,7 +107,7 @@ class PodReader:
         return {"metadata": kept, "spec": host, "status": status}
 
     def _taking(self, containers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The containers that take something of the node, in their order."""
+        """Return the containers that take resources of the node, in their order."""
         found = []
         for each in containers:
             requests = (each.get("resources") or {}).get("requests") or ()
@@ -116,10 +117,10 @@ class PodReader:
 
 
 def _again(known: Pod, raw: Object) -> Pod:
-    """A newer version of a pod; what its unchanged generation stands for is not decoded again.
+    """Return a newer version of a pod, reusing the decoded spec if its generation is unchanged.
 
-    The node and the gates are compared as well: before Kubernetes 1.35 a Binding need not count as
-    a generation.
+    The node and the gates are compared as well, because before Kubernetes 1.35 a Binding may leave
+    the generation unchanged.
     """
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     is_same = (

@@ -1,11 +1,11 @@
-"""Work that can wait is done in slices, and calls are answered between two of them.
+"""Divides work that can wait into slices, and lets calls be answered between two of them.
 
-A replica has one loop. What the watches bring and the engine's rounds may keep it at work for as
-long as a burst lasts, and kube-scheduler's calls come meanwhile: a Filter takes several turns of
-the loop, from its connection to its answer. So whatever can wait gives the loop up after half
-a millisecond, for as many turns as a call takes, and only one of all that wait goes on then: a call
-waits for one slice, not for one of each. Where calls keep the loop busy a slice lasts longer, so
-that what waits has a fifth of the loop: a watch that is not read is ended by its server.
+A replica has one event loop. Watch events and the engine's rounds may keep it busy for as long as a
+burst lasts, while kube-scheduler's calls come in, and a Filter takes several turns of the loop from
+its connection to its answer. So each task whose work can wait yields after half a millisecond, for
+as many turns as a call takes. Then only one of these tasks goes on, so a call waits for one slice
+and not for one of each task. If calls keep the loop busy, slices get longer, so that the tasks get
+a fifth of the loop in total: the API server ends a watch that is not read.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import time
 
 SLICE_S = 0.0005
 _TURNS = 5
-"""Of the loop, between two slices. A turn in which nothing is to be done takes some 10 µs."""
+"""Turns of the loop between two slices. A turn without any work takes some 10 µs."""
 _PART = 0.25
-"""Of what these took, a slice lasts at least."""
+"""A slice lasts at least this share of the time that these turns took."""
 
 
 class Slices:
-    """Whose turn it is among the tasks of one loop whose work can wait."""
+    """A lock that lets the tasks of one loop whose work can wait take turns."""
 
     def __init__(self) -> None:
         self._queue = asyncio.Lock()
 
     def now(self) -> float:
-        """Return the seconds by which slices are measured; in virtual time chance has them."""
+        """Return the time by which slices are measured; virtual-time tests randomize it."""
         return time.perf_counter()
 
     async def next(self) -> float:
-        """Return when calls have been answered, and no other task began a slice after they were.
+        """Wait until calls have been answered and it is this task's turn.
 
         Returns:
-            How long the slice may last, in seconds.
+            The time that the slice may last, in seconds.
         """
         async with self._queue:
             began = self.now()
@@ -44,10 +44,10 @@ class Slices:
 
 
 class Slice:
-    """What one task does until it gives the loop up; made anew whenever the loop had its turn.
+    """The current slice of one task; it begins anew whenever the loop has had a turn.
 
     Args:
-        slices: Shared with the others.
+        slices: The turns, shared by all such tasks.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -56,13 +56,13 @@ class Slice:
         self._begin()
 
     def is_over(self) -> bool:
-        """Whether the task has held the loop for as long as it may."""
-        if self._had_turn:  # the task has waited for something
+        """Return True if the task has held the loop for as long as it may."""
+        if self._had_turn:  # the task has waited for something, and calls were answered meanwhile
             self._begin()
         return self._slices.now() > self._ends
 
     async def next(self) -> None:
-        """Give the loop up to calls; returns when the task may go on."""
+        """Let calls be answered, and wait until the task may go on."""
         self._begin(await self._slices.next())
 
     def _begin(self, lasts_s: float = SLICE_S) -> None:

@@ -1,8 +1,8 @@
-"""The engine's state: everything that decisions rest on, and the only thing that changes.
+"""The engine's state: everything that decisions are based on, and the only thing that changes.
 
-`apply` takes observations into it and the decisions in `scheduling` and `claims` take into it what
-they decide, so that the next decision sees it; no other module writes it. All of it can be rebuilt
-from a list of the objects, but for what is tentative.
+`apply` records observations in it. The decisions in `scheduling` and `claims` record what they have
+decided, so that the next decision takes it into account. No other module changes the state. Except
+for tentative places, all of it can be rebuilt from a list of the objects.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from vgpu_operator.placement import Plan
 
 
 class Timers:
-    """Claims that are to be looked at again at a time; the earliest time of a claim counts."""
+    """Times at which claims must be looked at again; only the earliest time of a claim counts."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, ClaimKey]] = []
         self._at: dict[ClaimKey, float] = {}
 
     def set(self, key: ClaimKey, at: float) -> None:
-        """Look at the claim at this time, in monotonic seconds, if not earlier."""
+        """Look at the claim at this time, in monotonic seconds, unless an earlier time is set."""
         if at < self._at.get(key, float("inf")):
             self._at[key] = at
             heappush(self._heap, (at, key))
 
     def pop(self, now: float, *, at_most: int = 1 << 30) -> list[ClaimKey]:
-        """The claims whose time has come, the earliest first."""
+        """Remove and return the claims whose time has come, the earliest first."""
         found: list[ClaimKey] = []
         while self._heap and self._heap[0][0] <= now and len(found) < at_most:
             at, key = heappop(self._heap)
@@ -58,9 +58,9 @@ class InFlight:
     """A write of a claim that has no outcome yet.
 
     Attributes:
-        allocation: What it gives the claim, if it does.
-        spec: Of the claim.
-        assumption: What the ledger assumes because of it.
+        allocation: The allocation that it gives to the claim, if any.
+        spec: The claim's spec.
+        assumption: The ledger's assumption for it.
     """
 
     allocation: Allocation | None = None
@@ -70,10 +70,10 @@ class InFlight:
 
 @dataclass(slots=True)
 class Unsettled:
-    """An assumption whose write may still land, for as long as the claim is at a version.
+    """An assumption whose write may still land while the claim is at this version.
 
-    A write tests the version that it was decided on, so once the claim has been observed at a later
-    one it can land no more.
+    A write tests the version that it was decided on, so it can no longer land once the claim has
+    been observed at a later version.
     """
 
     assumption: Assumption
@@ -82,13 +82,13 @@ class Unsettled:
 
 @dataclass(slots=True)
 class ReportedRefusal:
-    """What was reported of a refusal.
+    """The reports of a claim's refusal. Times are monotonic seconds.
 
     Attributes:
-        since: When the claim was refused first.
-        reason: The reason reported last; empty: none yet.
-        next: When it may be reported again.
-        interval_s: How long after the last time.
+        since: The time of the first refusal.
+        reason: The reason in the last report; empty before the first.
+        next: The time of the next report.
+        interval_s: The time between the last report and the next.
     """
 
     since: float
@@ -99,11 +99,11 @@ class ReportedRefusal:
 
 @dataclass(slots=True)
 class Evicted:
-    """What was done about a claim that violates limits.
+    """The evictions of the pod of a claim that violates its limits.
 
     Attributes:
-        backoff: How long after the last eviction of its pod the next one is.
-        again: When its pod may be evicted again, if it is still there.
+        backoff: The time between two tries.
+        again: The time of the next try if the pod is still there, in monotonic seconds.
     """
 
     backoff: Backoff
@@ -112,18 +112,18 @@ class Evicted:
 
 @dataclass(slots=True)
 class Evictions:
-    """When pods of violators may be evicted, in monotonic seconds.
+    """The times from which violators' pods may be evicted, in monotonic seconds.
 
     Attributes:
-        cluster_from: When the next one may be.
-        nodes_from: When the next one of a node may be; nodes without an entry need not wait.
+        cluster_from: The time from which any pod may be evicted.
+        nodes_from: The same by node; nodes without an entry need not wait.
     """
 
     cluster_from: float = 0.0
     nodes_from: dict[str, float] = field(default_factory=dict)
 
     def note(self, node: str, now: float, *, cluster_s: float, node_s: float) -> None:
-        """A pod of the node is evicted: the next one waits for so long."""
+        """Record an eviction on the node, and the times that the next ones must wait."""
         self.cluster_from = now + cluster_s
         waiting = {name: until for name, until in self.nodes_from.items() if until > now}
         self.nodes_from = {**waiting, node: now + node_s}
@@ -131,27 +131,28 @@ class Evictions:
 
 @dataclass(slots=True)
 class ClaimWork:
-    """What is to be done about claims.
+    """Work on claims. Times are monotonic seconds.
 
     Attributes:
-        due: Claims to be reconciled.
-        writing: Claims that are being written.
+        due: Claims to reconcile in the next round.
+        writing: Writes in flight.
         unsettled: Assumptions of writes without an answer.
-        backoffs: Of claims whose last write failed.
-        not_before: When such a claim may be written again.
-        expired: Allocations, by id, whose pods were not bound in time.
-        unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
-        without_devices: Claims of live pods whose node was registered anew and has not published
-            their devices: since when.
-        orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
-            when.
-        going: Claims that are being deleted and that no running pod keeps: since when.
-        evicted: Claims that violate limits and whose pods were evicted.
-        init_refused: Why there is no room for init containers that must run again.
-        reported: Refusals that are, or will be, reported.
-        violated: Violations that were announced last, by the time since when they hold.
-        turns: Whose turn it is to have one of them written.
-        timers: Claims to be looked at later.
+        backoffs: The back-off of claims whose last write failed.
+        not_before: The times before which such claims are not written again.
+        expired: Ids of allocations whose pods were not bound in time.
+        unusable: Idle Immediate claims whose devices no pod could use: the id of the allocation,
+            and the time since when.
+        without_devices: Claims of live pods whose node was registered again but has not published
+            their devices: the time since when.
+        orphaned: Claims whose pod has ended and whose agent is silent: the id of the allocation,
+            and the time since when.
+        going: Claims that are being deleted and have no running pod: the time since when.
+        evicted: Evictions of violators' pods.
+        init_refused: Refused plans of init containers that must run again.
+        reported: Refusals that have been or will be reported.
+        violated: The transition time of the violation that was last announced.
+        turns: The rate limiter for reports of refusals.
+        timers: Claims to look at later.
     """
 
     due: dict[ClaimKey, None] = field(default_factory=dict)
@@ -178,12 +179,12 @@ class ClaimWork:
 
 @dataclass(slots=True)
 class AgentSeen:
-    """An agent's signs of life.
+    """The last sign of life of an agent.
 
     Attributes:
-        renewed: What it wrote last; a change is a sign of life.
-        at: When that was observed, in monotonic seconds.
-        reported: Its silence was reported to pods that wait for it.
+        renewed: The renewal time as the agent wrote it; a change is a sign of life.
+        at: The time at which the change was observed, in monotonic seconds.
+        reported: True if its silence was reported on the pods that wait for it.
     """
 
     renewed: str
@@ -193,20 +194,20 @@ class AgentSeen:
 
 @dataclass(slots=True)
 class PodWork:
-    """What is to be done about pods.
+    """Work on pods, which are named by UID.
 
     Attributes:
-        due: Pods, by UID, whose situation is to be judged: bound ones without an allocation, and
-            waiting ones whose claim changed.
-        blocked: Pods that a Filter refused for what no device can cure: a claim that is missing,
-            or serves another. They are judged again when the claim changes.
-        requeued: When each pod was made to be tried again last.
-        nominated: Pods that carry a nomination of ours.
+        due: Pods to judge in the next round: bound pods without an allocation, and waiting pods
+            whose claim has changed.
+        blocked: Pods that were refused for a reason that no free device can cure, such as a claim
+            that is missing or serves another pod. They are judged again when the claim changes.
+        requeued: The time of each pod's last requeue, in monotonic seconds.
+        nominated: Pods that have a nomination of ours.
         slow: Pods that were offered a node and were not bound in time.
-        owed: Bound pods that had devices on their node from us, or were offered them there in a
-            Filter, and have none: they go first.
-        ended: Pods that the agent reported to use nothing any more, though they are still there.
-        listed: The version up to which every pod was listed.
+        owed: Bound pods without devices that had devices on their node before, or were offered
+            them there in a Filter. They go first.
+        ended: Pods that still exist, though the agent has reported that they use nothing any more.
+        listed: The resourceVersion of the last list of pods.
     """
 
     due: dict[str, None] = field(default_factory=dict)
@@ -224,10 +225,10 @@ class Avoided:
     """A node that turned away a controller's pod.
 
     Attributes:
-        until: When the controller's pods may go there again, monotonic seconds.
-        times: How often in a row it did that, once for each time that they were let go there.
-        rejection: What its kubelet said; empty: kube-scheduler found no room there.
-        is_told: An event has told of it.
+        until: The time from which the controller's pods may go there again, in monotonic seconds.
+        times: The number of times in a row that the node turned away a pod after such a wait.
+        rejection: The kubelet's message; empty if kube-scheduler found no room there.
+        is_told: True if an event has been recorded about it.
     """
 
     until: float
@@ -238,12 +239,13 @@ class Avoided:
 
 @dataclass(slots=True)
 class Avoidance:
-    """Nodes that the pods of a controller avoid for a time.
+    """Nodes that the pods of a controller avoid for a time. Times are monotonic seconds.
 
     Attributes:
-        of: By controller and node. A pod without a controller stands for itself.
-        waiting: Pods that wait for the end of such a time: when it is.
-        review_at: When that is looked at.
+        of: The avoided nodes by the controller's UID and the node's name. A pod without a
+            controller has its own UID as the key.
+        waiting: Pods that avoid a node, and the first time at which they may use one again.
+        review_at: The time of the next review.
     """
 
     of: dict[str, dict[str, Avoided]] = field(default_factory=dict)
@@ -253,18 +255,20 @@ class Avoidance:
 
 @dataclass(slots=True)
 class GateWork:
-    """Work on pods behind our scheduling gate, in mode Gate.
+    """Work on pods in mode Gate, which are named by UID. Times are monotonic seconds.
 
     Attributes:
-        lifting: Pods, by UID, whose gate is being lifted.
-        backoffs: Of pods whose gate could not be lifted.
-        not_before: When that may be tried again.
-        stuck: Pods whose gate was lifted and that kube-scheduler finds no room for: since when.
-        reported: When pods without a controller may be reported again.
-        waiting: Pods that are judged again every second: they wait for a node, or for a time.
-        with_volumes: Pods behind the gate that bring volumes: judged again when any change.
-        volumes_version: Of the volumes that they were judged by last.
-        review_at: When that is due.
+        lifting: Pods whose gate is being lifted.
+        backoffs: The back-off of pods whose gate could not be lifted.
+        not_before: The times before which it is not tried again.
+        stuck: Pods whose gate was lifted but for which kube-scheduler finds no room: the time since
+            when.
+        reported: The times from which stuck pods without a controller may be reported again.
+        waiting: Pods that are judged again every second, because their claim's devices are on a
+            node that they cannot use yet.
+        with_volumes: Gated pods with volumes, which are judged again when any volume changes.
+        volumes_version: The version of the volumes that they were last judged with.
+        review_at: The time of the next review.
     """
 
     lifting: set[str] = field(default_factory=set)
@@ -278,7 +282,7 @@ class GateWork:
     review_at: float = 0.0
 
     def forget(self, uid: str) -> None:
-        """A pod is gone, or bound."""
+        """Forget a pod that is gone or bound."""
         self.lifting.discard(uid)
         self.backoffs.pop(uid, None)
         self.waiting.pop(uid, None)
@@ -289,11 +293,11 @@ class GateWork:
 
 @dataclass(slots=True)
 class DeviceView:
-    """What a device's status is to show, while that still changes.
+    """The status that a device should show, while it still changes.
 
     Attributes:
-        status: As it was at the last look.
-        since: When it did not yet differ from what is shown.
+        status: The status as of the last look.
+        since: The last time at which it did not yet differ from the shown one.
     """
 
     status: dict[str, Any]
@@ -302,13 +306,13 @@ class DeviceView:
 
 @dataclass(slots=True)
 class DeviceLooks:
-    """When devices are compared with their statuses.
+    """The looks at which devices are compared with their statuses.
 
     Attributes:
-        last: The look under way, or the last one; None before the first.
-        before: The one before it.
-        zeros: Devices whose first write, of zeros, is under way.
-        unwritten: Nodes whose devices wait for that.
+        last: The time of the current or last look; None before the first.
+        before: The time of the look before it.
+        zeros: Devices whose first write, which has zeros only, is in flight.
+        unwritten: Nodes with devices that wait for such a write.
     """
 
     last: float | None = None
@@ -319,12 +323,12 @@ class DeviceLooks:
 
 @dataclass(slots=True)
 class DeviceWrite:
-    """What the operator wrote of a device last.
+    """The operator's last write of a device.
 
     Attributes:
         status: All fields of our field manager.
-        at: When that was decided.
-        version: The device's resourceVersion since; None while the write is under way.
+        at: The time of the decision, in monotonic seconds.
+        version: The resourceVersion that the write produced; None while it is in flight.
     """
 
     status: dict[str, Any]
@@ -334,41 +338,41 @@ class DeviceWrite:
 
 @dataclass(slots=True)
 class State:
-    """All of it.
+    """The whole state of the engine.
 
     Attributes:
-        config: Defaults and policies.
-        ledger: Who holds what.
-        cache: What was observed.
-        new_id: Makes a UUID that was never used before.
-        now: Monotonic seconds, of the round at hand.
-        unix: Unix seconds, of the round at hand.
+        config: The cluster's configuration.
+        ledger: The devices and who holds them.
+        cache: The observed pods, claims and nodes.
+        new_id: Returns a new UUID.
+        now: The monotonic time of the last drain of events, in seconds.
+        unix: The same as Unix time.
         reservations: Decisions whose pods do not run yet.
-        queue: Who waits.
-        earmarks: What is kept for who starved.
-        starving: When each waiter has waited for long enough to get an earmark.
-        claims: What is to be done about claims.
-        pods: What is to be done about pods.
-        gates: Work on those behind our gate.
-        avoidance: Which nodes the pods of a controller avoid.
-        devices: Nodes whose devices' statuses are to be looked at.
-        device_looks: When devices were compared with their statuses.
-        device_views: By device: what is to be written once it has come to rest.
-        device_writes: By device: what was written last.
-        registers: Nodes whose registers of other vendors' devices are to be read.
-        register_writes: By device: what was written last of what its node registers.
-        registers_reported: By node and kind: what was reported last of a register that cannot be
-            read; of no kind: of words of the node that mean nothing.
-        links: Nodes whose devices' links are to be compared.
-        links_reported: By node: the disagreements of links that were reported last.
-        out_of_service: By device: why nothing is placed on it, as reported last; empty: it is
-            in service.
-        crowded: Nodes with more devices than are taken in, as reported.
-        agents: Signs of life of the nodes' agents that have ever given one.
-        evicts: Whether pods are evicted whose claims violate limits.
-        evictions: When that may be.
-        agent_gone_s: After so many seconds without an agent, claims of ended pods need none.
-        outbox: Effects that taking an event in has had at once.
+        queue: The pods and claims that wait.
+        earmarks: Devices that are kept for starving requests.
+        starving: The times at which waiters have waited long enough for an earmark.
+        claims: Work on claims.
+        pods: Work on pods.
+        gates: Work on pods behind our gate.
+        avoidance: The nodes that the pods of a controller avoid.
+        devices: Nodes whose devices must be compared with their statuses.
+        device_looks: The times of these comparisons.
+        device_views: By device, the status to write once it no longer changes.
+        device_writes: By device, the last write of its holders.
+        registers: Nodes whose registers of other vendors' devices must be read.
+        register_writes: By device, the last write of what its node registers.
+        registers_reported: By node and kind, the last report about a register that cannot be read;
+            with an empty kind, the one about other values of the node that are not understood.
+        links: Nodes whose devices' links must be compared.
+        links_reported: By node, the contradictory links that were last reported.
+        out_of_service: By device, why it was last reported as out of service; empty if in service.
+        crowded: Nodes that were reported for having too many devices.
+        agents: The last sign of life of each agent that has given one.
+        evicts: True if pods are evicted when their claims violate limits.
+        evictions: The times from which pods may be evicted.
+        agent_gone_s: Seconds after which the claims of ended pods no longer wait for an agent that
+            is silent.
+        outbox: Effects of event handlers and of steps, submitted after claims were reconciled.
     """
 
     config: ClusterConfig
@@ -412,17 +416,16 @@ class State:
         kind: EquivalenceClass | None = None,
         ended: Collection[ClaimKey] = (),
     ) -> Iterator[KeptFrom]:
-        """Free what a claim holds while it is decided, and return what is kept from it for others.
+        """Count a claim's own devices as free while it is decided; yield what is kept from it.
 
-        Its own devices are not in a claim's way. A plan finds its reasons out when it is asked for
-        them, so they must be read inside, too.
+        A plan computes its reasons only when they are read, so read them inside the context, too.
 
         Args:
             key: The claim, which need not exist yet.
-            yielding: Which tentative places count.
-            priority: Its pod's, or its own.
-            kind: Its kind, if it waits.
-            ended: Other claims that are to count as holding nothing.
+            yielding: The rule for tentative places.
+            priority: The priority of its pod, or of an Immediate claim itself.
+            kind: Its class, if it waits.
+            ended: Other claims whose devices count as free, too.
         """
         with self.ledger.without(key, *ended):
             yield KeptFrom(

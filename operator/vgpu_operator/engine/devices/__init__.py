@@ -1,1 +1,1 @@
-"""Devices: what the operator reports about them, and those that vendors' plugins register."""
+"""The operator's reports about devices, and the devices that vendors' plugins register."""

@@ -1,8 +1,8 @@
-"""Devices of vendors whose own plugins register them on the Node: published as GPUDevice objects.
+"""Publishes the devices that other vendors' plugins register on their Node as GPUDevice objects.
 
-An agent publishes NVIDIA's. Other vendors' device plugins write an annotation on their Node; the
-objects repeat it, and a device that is registered no more, or whose plugin the kubelet has lost,
-is not Ready. See docs/design/vendors.md.
+Our agent publishes NVIDIA's devices. Other vendors' device plugins write an annotation on their
+Node, and the objects repeat its content. A device that is no longer registered, or whose plugin is
+no longer connected to the kubelet, is not Ready. See docs/design/vendors.md.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ REGISTERED = "Registered"
 UNHEALTHY = "ReportedUnhealthy"
 NO_EFFECT = "NoEffect"
 LINKED = "Group"
-"""A link between devices that belong together."""
+"""The type of a link between devices of one group."""
 _LINK = 10
 _UNDIVIDED = 100
-"""Compute of devices of which none is asked for, or a percentage."""
+"""The compute of devices whose compute is requested in percent or not at all."""
 
 
 def publish_registered(state: State) -> Iterator[list[Effect]]:
-    """The status of the devices of the changed nodes, where it differs.
+    """Yield the writes of registered devices on changed nodes, one list for each node.
 
-    A list for each node. Of a leader that begins these are all nodes.
+    For a new leader these are all nodes.
     """
     due, state.registers = state.registers, {}
     for name in due:
@@ -55,7 +55,7 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
 
 
 def _report_unread(node: Node, state: State) -> Iterator[Effect]:
-    """Report words of the node that mean nothing, when they change."""
+    """Report annotations and labels of the node that are not understood, when they change."""
     devices = state.ledger.devices(node.metadata.name)
     text = "; ".join([*unread_words(node), *unknown_cordons(node, devices)])
     if _is_new(text, node, "", state) and text:
@@ -63,7 +63,7 @@ def _report_unread(node: Node, state: State) -> Iterator[Effect]:
 
 
 def _is_new(text: str, node: Node, of: str, state: State) -> bool:
-    """Return True if this was not reported last of a register of the node, and note it."""
+    """Return True if this text differs from the last report about a register, and record it."""
     key = node.metadata.name, of
     if text == state.registers_reported.get(key, ""):
         return False
@@ -74,7 +74,7 @@ def _is_new(text: str, node: Node, of: str, state: State) -> bool:
 def _publish_kind(
     kind: Kind, node: Node, known: dict[str, GPUDevice], state: State
 ) -> Iterator[Effect]:
-    """Publish what a node registers of a kind of devices, and what it registers no more."""
+    """Publish a node's devices of a kind: those it registers, and those it no longer registers."""
     registered, unreadable = _read_register(kind, node)
     if _is_new(unreadable, node, kind.name, state) and unreadable:
         yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
@@ -103,7 +103,7 @@ def _publish_gone(
 
 
 def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...], str]:
-    """Return the devices of a register, or why nothing of it is used."""
+    """Return the devices of a register, or why the register is not used."""
     try:
         registered = devices_of(kind, node)
     except BadInput as error:
@@ -114,7 +114,7 @@ def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...]
 
 
 def _name(uuid: str, node: str, state: State) -> str:
-    """The object's name; where another node has it, one of this node's own, as agents do it."""
+    """Return the object's name; if another node has it, a name with this node, as agents do."""
     name = names.device_object_name(uuid)
     holder = state.ledger.node_of(name)
     is_anothers = holder is not None and holder != node
@@ -124,7 +124,7 @@ def _name(uuid: str, node: str, state: State) -> str:
 def _publish(
     name: str, node: Node, status: dict[str, Any], known: GPUDevice | None, state: State
 ) -> Iterator[Effect]:
-    """The write, unless the device has it already or will as soon as a write has come back."""
+    """Yield the write of a status, unless the device shows it or its write is under way."""
     if known is not None and _says(known, status):
         return
     written = state.register_writes.get(name)
@@ -140,7 +140,7 @@ def _publish(
 
 
 def _object(name: str, node: Node) -> dict[str, Any]:
-    """The object as it is made; it goes with its node."""
+    """Return the object to create; it is owned by its node, and deleted with it."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -164,15 +164,15 @@ def status_of(
     why: str,
     unix: float,
 ) -> dict[str, Any]:
-    """The status of a registered device.
+    """Return the status of a registered device.
 
     Args:
-        kind: Of the device.
-        device: As its node registers it.
-        group: The devices that belong together with it, by id, itself perhaps included.
-        reason: Why it is Ready, or is not.
-        why: The same for people; empty where it is.
-        unix: Now.
+        kind: The kind of the device.
+        device: The device as its node registers it.
+        group: The ids of the devices in its group, which may include its own.
+        reason: The reason of its condition Ready.
+        why: The message of its condition Ready; empty if it is Ready.
+        unix: The current Unix time.
     """
     is_in_parts = kind.cores is not None and not kind.cores.units
     amount = {
@@ -214,7 +214,7 @@ def status_of(
 
 
 def _unusable(kind: Kind, device: RegisteredDevice) -> str:
-    """Why nothing can be given of a device as it is registered; empty where it can."""
+    """Return why a registered device cannot be allocated; empty if it can."""
     if not device.healthy or device.slots < 1:
         return f"the vendor's device plugin registers {device.id} as unusable"
     if kind.cores is not None and kind.cores.units and device.cores < _UNDIVIDED:
@@ -229,7 +229,7 @@ def _unusable(kind: Kind, device: RegisteredDevice) -> str:
 
 
 def _without(device: GPUDevice, ready: dict[str, Any]) -> dict[str, Any]:
-    """The status of a device that is registered no more: as it was, but not Ready."""
+    """Return the status of a device that is no longer registered: as it was, but not Ready."""
     healthy = conditions.find(device.status.conditions, conditions.HEALTHY)
     kept = [] if healthy is None else [healthy.to_wire()]
     return {**_said_by(device.status), "conditions": [ready, *kept]}
@@ -246,7 +246,7 @@ def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
 
 
 def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]]:
-    """That settings of the device have no effect which its vendor's plugin would have to grant."""
+    """Return a condition if the spec has settings that a vendor's plugin does not support."""
     spec = None if device is None else device.spec
     set_there = {} if spec is None else {
         "memory": spec.memory is not None,
@@ -289,7 +289,7 @@ def _says(device: GPUDevice, status: dict[str, Any]) -> bool:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses are equal but for times."""
+    """Return True if two statuses are equal, leaving transition times aside."""
     return _timeless(one) == _timeless(other)
 
 

@@ -1,7 +1,7 @@
-"""The operator's reports on devices: holders, duplicates, links that disagree.
+"""The operator's reports on devices: holders, duplicates, and links that disagree.
 
-For people to see; a view, never the truth. It is written when it changes, and after everything
-else.
+They are for people, and no decision reads them. They are written when they change, and after
+everything else.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ LINKS_DISAGREE = "AsymmetricLinks"
 OUT_OF_SERVICE = "OutOfService"
 BACK_IN_SERVICE = "BackInService"
 SHOWN_WITHIN_S = 5.0
-"""The write begins so soon after a device first differs from its status, whatever comes meanwhile.
-This one clock is also what bounds the writes of a device that fills: one in about so long."""
+"""The longest time from the first difference between a device and its status to the write. It also
+limits the writes of a device that is filling up to about one in this time."""
 LOOKS_EVERY_S = 1.0
 _LAST_LOOK_S = SHOWN_WITHIN_S - 1.5 * LOOKS_EVERY_S
-"""The look after one at this age may come too late."""
+"""The age of a difference at which the status is written, since the next look may be too late."""
 _ZEROS_AT_ONCE = 32
-"""First writes, of zeros, that one look begins. A fleet of 40,000 new devices has them all to
-write, and the writes of claims pass through the same lanes."""
+"""First writes, which have zeros only, in flight at a time. A fleet of 40,000 new devices needs
+40,000 of them, and the writes of claims go through the same lanes."""
 _PAIRS_NAMED = 3
-"""In one event."""
+"""Pairs of devices named in one event."""
 _NODES_AT_ONCE = 64
-"""In one slice of a round."""
+"""Nodes in one slice of a round."""
 
 
 def describe_due(state: State) -> Iterator[Iterator[Effect]]:
-    """The writes and events for devices of nodes that changed, in slices.
+    """Yield the writes and events for the devices of changed nodes, in slices.
 
-    Of a leader that begins these are all nodes: 40,000 devices take a third of a second.
+    For a new leader these are all nodes: 40,000 devices take a third of a second.
     """
     looks = state.device_looks
-    # A difference that this look finds began after the look before.
+    # A difference that this look finds must have begun after the look before it.
     looks.before, looks.last = state.now if looks.last is None else looks.last, state.now
     for node in list(looks.unwritten)[: _ZEROS_AT_ONCE - len(looks.zeros)]:
         del looks.unwritten[node]
@@ -59,10 +59,10 @@ def describe_due(state: State) -> Iterator[Iterator[Effect]]:
 
 
 def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
-    """The statuses of devices that differ from what they show.
+    """Yield the writes of devices whose status differs from what they show.
 
-    A device is written once at a time, and what was written counts as shown until the watch brings
-    it back: under load that takes seconds, in which every look would write it again.
+    Each device has one write in flight at a time, and its content counts as shown until the watch
+    brings it back. Under load that takes seconds, and every look would write it again meanwhile.
     """
     duplicates = state.ledger.duplicates()
     for node in nodes:
@@ -79,7 +79,7 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
                 continue
             if not _is_due(name, status, shown, state):
                 if written is None or written.version is not None:
-                    state.devices[node] = None  # else the end of its write makes it due again
+                    state.devices[node] = None  # otherwise the end of the write makes it due again
                 continue
             if shown["allocated"] is None and not status["claims"]:
                 if len(state.device_looks.zeros) >= _ZEROS_AT_ONCE:
@@ -92,9 +92,9 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
 
 
 def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: State) -> bool:
-    """True once a view is the one of the look before, or has differed for long enough.
+    """Return True if the status has not changed since the last look, or has differed long enough.
 
-    Pods of a burst fill a device within moments: one write shows them all.
+    A burst of pods fills a device within moments, and one write shows them all.
     """
     written = state.device_writes.get(name)
     before = state.device_views.get(name)
@@ -112,9 +112,9 @@ def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: Sta
 
 
 def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
-    """Events on devices that go out of service or come back.
+    """Yield events about devices that go out of service or come back.
 
-    How a device was seen first is no event: a new leader would record one for every device.
+    The first look at a device makes no event, or a new leader would record one for every device.
     """
     duplicates = state.ledger.duplicates()
     for node in nodes:
@@ -134,7 +134,7 @@ def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
 
 
 def _why_out(device: GPUDevice) -> str:
-    """Why nothing is placed on a device whatever is asked for; empty where something is."""
+    """Return why a device is out of service; empty if it is in service."""
     for type_ in (conditions.HEALTHY, conditions.READY):
         found = conditions.find(device.status.conditions, type_)
         if found is not None and found.status != "True":
@@ -143,9 +143,9 @@ def _why_out(device: GPUDevice) -> str:
 
 
 def describe_links(state: State) -> Iterator[list[Effect]]:
-    """Events about links that two devices report differently: placement counts them as no link.
+    """Yield events about links that two devices report differently, one list for each node.
 
-    A list for each node. Of a leader that begins these are all nodes that have links.
+    Placement ignores such links. For a new leader these are all nodes with links.
     """
     nodes, state.links = state.links, {}
     for name in sorted(nodes):
@@ -161,7 +161,7 @@ def describe_links(state: State) -> Iterator[list[Effect]]:
 
 
 def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
-    """The holders in a device's status."""
+    """Return the fields of a device's status that show its holders."""
     total = sum((holder.use for holder in holders), Use())
     return {
         "allocated": {
@@ -182,7 +182,7 @@ def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
 
 
 def _older(device: GPUDevice, state: State) -> str:
-    """Which object of the same UUID serves instead of a device."""
+    """Return a sentence that names the older object with the same UUID as the device."""
     older = state.ledger.first_of(device.status.uuid)
     return (
         f"GPUDevice {older.metadata.name} of node {older.spec.node_name} is older and has UUID "
@@ -191,7 +191,7 @@ def _older(device: GPUDevice, state: State) -> str:
 
 
 def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
-    """The condition of a device whose UUID another object had first: nothing is placed on it."""
+    """Return the condition of a device whose UUID an older object has already."""
     return Condition(
         type=conditions.DUPLICATE_UUID,
         status="True",
@@ -202,7 +202,7 @@ def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
 
 
 def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
-    """What our field manager has written of a device, or is writing."""
+    """Return the fields that our field manager has written for a device, or is writing."""
     observed = version_of(device.metadata.resource_version)
     if written is not None and (written.version is None or observed < written.version):
         return written.status
@@ -216,7 +216,7 @@ def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
 
 
 def _contradictions(devices: tuple[GPUDevice, ...]) -> list[str]:
-    """The pairs whose ends differ, in words."""
+    """Return a text for each pair of devices that report different scores for their link."""
     scores = {
         device.status.uuid: {link.peer: link.score for link in device.status.links}
         for device in devices

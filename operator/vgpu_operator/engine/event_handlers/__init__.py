@@ -1,4 +1,4 @@
-"""The handlers of events: what an observation, or the outcome of an effect, means for the state.
+"""The event handlers, which update the state after an observation or the outcome of an effect.
 
-Each is named for the event that it takes; `apply` has the table.
+Each is named for its event; `apply` has the table.
 """

@@ -1,4 +1,4 @@
-"""Applies what was observed of claims."""
+"""Applies events about claims."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 
 _NEVER = 1 << 63
-"""A version that no write was decided on."""
+"""A version greater than any that a write was decided on."""
 
 
 def claim_observed(event: events.ClaimObserved, state: State) -> None:
-    """Take a version of a claim into the state."""
+    """Apply a version of a claim."""
     observe_claim(state, event.claim)
 
 
 def observe_claim(state: State, claim: VGPUClaim) -> None:
-    """Take a version of a claim into the state."""
+    """Apply a version of a claim, unless a newer one is known."""
     former = state.cache.claim(key_of(claim))
     if not state.cache.put_claim(claim):
         return
@@ -45,27 +45,27 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
 
 
 def _compare(state: State, claim: VGPUClaim, held: Reservation) -> None:
-    """Confirm a reservation that the claim shows by now; end one that it does not show any more."""
+    """Confirm a reservation if the claim shows it; end one that the claim no longer shows."""
     allocation = claim.status.allocation
     if allocation is not None and allocation.id == held.allocation_id:
         confirm(state, held, claim)
         if held.is_written and _has_arrived(state, held):
             state.reservations.drop(held)
     elif held.is_written:
-        unreserve(state, held)  # what stood there was released, or replaced
+        unreserve(state, held)  # the allocation was released or replaced
 
 
 def _note_owed(state: State, claim: VGPUClaim) -> None:
-    """Let the pod of a claim that has lost its devices go first, if the pod still runs.
+    """If a claim has lost its devices while its pod runs, let that pod go first.
 
-    Every replica notes that, since the pod may have to wait for longer than a leader lasts.
+    Standbys record this, too, because the pod may wait for longer than the current leader lasts.
     """
     if claim.status.reserved_for is not None and has_live_pod(claim, state.cache):
         state.pods.owed.add(claim.status.reserved_for.pod_uid)
 
 
 def note_scopes(state: State, key: ClaimKey) -> None:
-    """Let quotas count what a claim holds as its pod's, whichever of the two was seen first."""
+    """Give the ledger the quota scopes of a claim's pod, whichever of the two was seen first."""
     claim, held = state.cache.claim(key), state.reservations.of_claim(key)
     reserved = None if claim is None else claim.status.reserved_for
     uid = "" if reserved is None else reserved.pod_uid
@@ -77,13 +77,13 @@ def note_scopes(state: State, key: ClaimKey) -> None:
 
 
 def _has_arrived(state: State, held: Reservation) -> bool:
-    """Return True if the claim alone shows from now on what is held, and for whom."""
+    """Return True if the claim's status is enough from now on, and the reservation can go."""
     pod = state.cache.pod(held.pod_uid)
     return not held.pod_uid or (held.is_bound and pod is not None and pod.pod.is_bound)
 
 
 def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
-    """Forget all that is known of a claim, but keep the devices of its pod if that still runs."""
+    """Forget a deleted claim, but keep the devices of its pod if that still runs."""
     key = event.key
     state.ledger.remove_claim(event.uid)
     known = state.cache.delete_claim(key, event.uid)
@@ -118,10 +118,10 @@ def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
 
 
 def _keep_for_pod(state: State, claim: VGPUClaim) -> None:
-    """Keep the devices of a running pod whose own claim vanished, which is then made again.
+    """Keep the devices of a running pod whose own claim has vanished, and create the claim again.
 
-    Our finalizer keeps claims in use; what takes them all the same is a finalizer removed by hand,
-    or the CRD deleted. The new claim has the same allocation, so the agent knows it.
+    Our finalizer keeps claims that are in use. They vanish only if it is removed by hand or the CRD
+    is deleted. The new claim has the same allocation, so the agent recognizes it.
     """
     reserved = claim.status.reserved_for
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
@@ -130,7 +130,7 @@ def _keep_for_pod(state: State, claim: VGPUClaim) -> None:
 
 
 def claim_unreadable(event: events.ClaimUnreadable, state: State) -> None:
-    """Count the devices of a claim as full until the claim can be read, and leave it alone."""
+    """Count the devices of an unreadable claim as full, and leave the claim alone."""
     metadata = event.raw["metadata"]
     key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
     uid, version = metadata["uid"], version_of(metadata["resourceVersion"])
@@ -139,7 +139,7 @@ def claim_unreadable(event: events.ClaimUnreadable, state: State) -> None:
 
 
 def note_immediate(state: State, key: ClaimKey) -> None:
-    """Put an Immediate claim in the queue if it needs devices, else take it out."""
+    """Queue an Immediate claim if it needs devices, else remove it from the queue."""
     claim, waiter = state.cache.claim(key), state.queue.get(key)
     if claim is not None and _lacks_devices(state, claim):
         put_immediate_in_queue(state, claim)
@@ -149,7 +149,7 @@ def note_immediate(state: State, key: ClaimKey) -> None:
 
 
 def _lacks_devices(state: State, claim: VGPUClaim) -> bool:
-    """Return True for an Immediate claim that is to get devices and has no reservation."""
+    """Return True for an Immediate claim that needs devices and has no reservation."""
     key = key_of(claim)
     held = state.reservations.of_claim(key)
     return (
@@ -158,7 +158,7 @@ def _lacks_devices(state: State, claim: VGPUClaim) -> bool:
         and claim.status.allocation is None
         and claim.metadata.deletion_timestamp is None
         and (held is None or held.is_tentative)
-        # One that was used and released holds nothing until a pod comes to use it again.
+        # A claim that was used and released gets no devices until another pod wants to use it.
         and (claim.status.state != RELEASED or _is_needed(state, key))
     )
 
@@ -169,7 +169,7 @@ def _is_needed(state: State, key: ClaimKey) -> bool:
 
 
 def drop_earmark(state: State, key: ClaimKey) -> None:
-    """Keep devices free for the claim no more, and let others look at their node."""
+    """Remove the claim's earmark, and let waiters look at its node again."""
     earmark = state.earmarks.remove(key)
     if earmark is not None:
         state.ledger.touch(earmark.node)

@@ -1,4 +1,4 @@
-"""Applies what was observed of nodes, and of what belongs to no pod: devices, quotas, volumes."""
+"""Applies events about nodes, devices, agents, quotas and volumes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
 from vgpu_operator.vendors import values_of
 
 TOO_MANY_DEVICES = "TooManyDevices"
-"""Reason of the event on a node of whose devices some are ignored."""
+"""The reason of the event on a node with more devices than are used."""
 logger = logging.getLogger(__name__)
 
 
 def node_observed(event: events.NodeObserved, state: State) -> None:
-    """Take a version of a node into the state; look at its register and claims if it changed."""
+    """Apply a version of a node, and look at its register and claims if these may be affected."""
     node, name = event.node, event.node.metadata.name
     known = state.cache.nodes.get(name)
     state.cache.nodes[name] = node
@@ -44,14 +44,14 @@ def node_deleted(event: events.NodeDeleted, state: State) -> None:
 
 
 def node_unreadable(event: events.NodeUnreadable, state: State) -> None:
-    """Note that a node exists though it cannot be read, so that nothing on it counts as free."""
+    """Record that a node exists though it cannot be read, so that its claims keep their devices."""
     if event.name not in state.cache.nodes:
         metadata = Metadata(name=event.name, uid=event.uid)
         state.cache.nodes[event.name] = Node(metadata=metadata)
 
 
 def device_observed(event: events.DeviceObserved, state: State) -> None:
-    """Take a version of a device into the state, unless its node has too many already."""
+    """Apply a version of a device, unless its node has too many already."""
     device = event.device
     if state.ledger.is_one_too_many(device):
         _report_crowded(state, device.spec.node_name)
@@ -65,7 +65,7 @@ def device_observed(event: events.DeviceObserved, state: State) -> None:
 
 
 def _report_crowded(state: State, name: str) -> None:
-    """Report once that devices of a node are ignored; an agent may make thousands of them."""
+    """Report once that a node has too many devices, since an agent could create thousands."""
     if name in state.crowded:
         return
     state.crowded.add(name)
@@ -77,7 +77,7 @@ def _report_crowded(state: State, name: str) -> None:
 
 
 def device_deleted(event: events.DeviceDeleted, state: State) -> None:
-    """Forget a device, and what was written or reported of it."""
+    """Forget a device, and what was written or reported about it."""
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
     if node is not None:
@@ -93,25 +93,28 @@ def device_deleted(event: events.DeviceDeleted, state: State) -> None:
 
 
 def agent_observed(event: events.AgentObserved, state: State) -> None:
-    """Note a renewal of an agent's Lease, by this replica's clock."""
+    """Record a renewal of an agent's Lease with the time of this replica's clock."""
     known = state.agents.get(event.node)
     if known is None or known.renewed != event.renewed:
         state.agents[event.node] = AgentSeen(event.renewed, state.now)
 
 
 def agent_deleted(event: events.AgentDeleted, state: State) -> None:
-    """Forget an agent: its node was removed, or its version keeps no Lease. Neither is silent."""
+    """Forget an agent; without a Lease it does not count as silent.
+
+    Its node was removed, or its version keeps no Lease.
+    """
     state.agents.pop(event.node, None)
 
 
 def agents_listed(event: events.AgentsListed, state: State) -> None:
-    """Restart the clock of every agent: silence counts only while this replica listens."""
+    """Restart the clock of every agent, since silence counts only while this replica watches."""
     for agent in state.agents.values():
         agent.at = state.now
 
 
 def quota_observed(event: events.QuotaObserved, state: State) -> None:
-    """Take a version of a quota into the ledger."""
+    """Apply a version of a quota."""
     state.ledger.apply_quota(event.quota)
 
 
@@ -124,17 +127,17 @@ def quota_deleted(event: events.QuotaDeleted, state: State) -> None:
 
 
 def storage_observed(event: events.StorageObserved, state: State) -> None:
-    """Take a version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
+    """Apply a version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
     state.ledger.filters.volumes.observe(event.obj)
 
 
 def storage_deleted(event: events.StorageDeleted, state: State) -> None:
-    """Forget such an object; its claims count as missing."""
+    """Forget such an object."""
     state.ledger.filters.volumes.remove(event.kind, event.namespace, event.name)
 
 
 def storage_unreadable(event: events.StorageUnreadable, state: State) -> None:
-    """Note why such an object cannot be read; what depends on it is refused with the reason."""
+    """Record why such an object cannot be read; pods that depend on it are refused with it."""
     state.ledger.filters.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
 
 
@@ -146,7 +149,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 
 
 def _registers(node: Node) -> list[object]:
-    """Return what a node says of other vendors' devices, and its values that mean nothing."""
+    """Return the values of a node that matter for registered devices and reports about them."""
     said: list[object] = [unread_words(node), cordoned_uuids(node)]
     return said + [values_of(kind, node) for kind in kinds()]
 

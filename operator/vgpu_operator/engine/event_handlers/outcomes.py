@@ -1,4 +1,4 @@
-"""Applies what became of the engine's own effects."""
+"""Applies the outcomes of the engine's own effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READ_AGAIN_S = 1.0
 
 
 def claim_written(event: events.ClaimWritten, state: State) -> None:
-    """Take in what became of a claim's write."""
+    """Apply the outcome of a claim's write."""
     key = event.effect.key
     in_flight = state.claims.writing.pop(key, None)
     if event.claim is not None:
@@ -43,15 +43,15 @@ def claim_written(event: events.ClaimWritten, state: State) -> None:
 
 
 def _settle(state: State, event: events.ClaimWritten, write: InFlight) -> None:
-    """Forget what was assumed for a write, or keep it for as long as the write may still land."""
+    """Forget the assumption of a write, or keep it for as long as the write may still land."""
     key, standing = event.effect.key, state.cache.claim(event.effect.key)
     if event.tested and standing is not None:
         tested = version_of(event.tested)
-        if version_of(standing.metadata.resource_version) <= tested:  # else it has failed
+        if version_of(standing.metadata.resource_version) <= tested:  # otherwise it has failed
             leave_unsettled(state, key, tested, write)
     held = state.reservations.of_claim(key)
-    # The id alone does not tell whose it is: a resize keeps the id of the allocation, and a
-    # Filter may have adopted that allocation while the write was under way.
+    # Compare the assumptions and not the allocation ids: a resize keeps the id of the allocation,
+    # and a Filter may have adopted that allocation while the write was in flight.
     if write.assumption is not None and (held is None or held.assumption is not write.assumption):
         state.ledger.forget(write.assumption)
 
@@ -66,7 +66,7 @@ def _end_unwritten(state: State, event: events.ClaimWritten, held: Reservation) 
 
 
 def _back_off(state: State, event: events.ClaimWritten) -> None:
-    """Let a claim wait whose writes fail again and again."""
+    """Delay the next write of a claim whose writes keep failing."""
     key = event.effect.key
     is_gone = event.outcome == "conflict" and event.claim is None  # and its deletion not observed
     if event.outcome in ("done", "conflict") and not is_gone:
@@ -75,28 +75,28 @@ def _back_off(state: State, event: events.ClaimWritten) -> None:
     else:
         backoff = state.claims.backoffs.setdefault(key, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))
         wait_s = backoff.failed()
-        if backoff.failures > 1:  # once is an accident
+        if backoff.failures > 1:  # a single failure is retried at once
             state.claims.not_before[key] = state.now + wait_s
             state.claims.timers.set(key, state.now + wait_s)
 
 
 def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:
-    """Return True if a reservation's write was refused, or its claim was deleted at once."""
+    """Return True if the write was refused, or the claim has been deleted since."""
     if event.outcome == "done" and event.claim is not None:
         return state.cache.is_deleted(event.claim.metadata.uid)
     return event.outcome == "refused"
 
 
 def claim_deletion_ended(event: events.ClaimDeletionEnded, state: State) -> None:
-    """Look again at a claim that was to be deleted."""
+    """Reconcile the claim again, whatever the outcome of its deletion."""
     state.claims.writing.pop(event.effect.key, None)
     state.claims.look_at(event.effect.key)
 
 
 def device_written(event: events.DeviceWritten, state: State) -> None:
-    """Note the version that was written; decide a failed write anew.
+    """Record the version that was written, or forget a failed write so that it is made again.
 
-    The node is looked at in any case, since what the write was decided on may have changed.
+    The node is looked at in any case, since the device may have changed since the decision.
     """
     name = event.effect.name
     if isinstance(event.effect, PublishDevice):
@@ -112,11 +112,12 @@ def device_written(event: events.DeviceWritten, state: State) -> None:
 
 
 def pod_read(event: events.PodRead, state: State) -> None:
-    """End an expired reservation, if its pod has no node: only the API server knows that.
+    """End a lapsed reservation if the pod, as just read from the API server, is not bound.
 
-    Our view of the pod may be old: a Binding whose answer was lost, or that a former leader posted,
-    may stand while our watch has not reported it. A pod that is gone may have been bound before,
-    and its containers may still run: the watch reports how it went.
+    Our cache may be outdated: a Binding whose answer was lost, or that a former leader posted, may
+    have succeeded although our watch has not reported it yet. A pod that is gone may have been
+    bound, and its containers may still run, so its reservation is kept until the watch or the agent
+    reports its end.
     """
     known = state.cache.pod(event.effect.uid)
     if event.pod is not None and (event.pod.is_bound or (known is not None and known.is_gated)):
@@ -136,7 +137,7 @@ def pod_read(event: events.PodRead, state: State) -> None:
 
 
 def _note_orphan(state: State, event: events.PodRead) -> None:
-    """Take in how the pod of a claim with a silent agent was found: gone, or still there."""
+    """Apply the answer about the pod of a claim whose agent is silent: gone, or still there."""
     key = state.cache.claim_serving(event.effect.uid)
     if key is None:
         return
@@ -148,7 +149,7 @@ def _note_orphan(state: State, event: events.PodRead) -> None:
 
 
 def requeue_ended(event: events.RequeueEnded, state: State) -> None:
-    """Put a pod back in the queue if its requeue failed, or it would wait for minutes."""
+    """Put a pod back in the queue if its requeue failed; otherwise it would wait for minutes."""
     pod = state.cache.pod(event.effect.uid)
     if not event.why or pod is None or not pod.wants_node:
         return
@@ -161,7 +162,7 @@ def requeue_ended(event: events.RequeueEnded, state: State) -> None:
 
 
 def gate_ended(event: events.GateEnded, state: State) -> None:
-    """Take in what became of lifting a gate; only the pod itself shows whether it is lifted."""
+    """Apply the outcome of lifting a gate."""
     uid, work = event.effect.uid, state.gates
     work.lifting.discard(uid)
     if event.pod is not None:
@@ -180,7 +181,7 @@ def gate_ended(event: events.GateEnded, state: State) -> None:
 
 
 def binding_ended(event: events.BindingEnded, state: State) -> None:
-    """Take in what became of a Binding."""
+    """Apply the outcome of a Binding."""
     if event.outcome == "bound" and state.config.views.hami_events:
         _report_binding(event, state)
     held = state.reservations.of_pod(event.pod_uid)
@@ -196,7 +197,7 @@ def _resolve(
     outcome: Literal["bound", "lifted", "refused", "elsewhere", "gone", "unknown"],
     state: State,
 ) -> None:
-    """Move a reservation on, after the request that was to give its pod the node has ended."""
+    """Change a reservation's phase after the outcome of its Binding or of lifting its gate."""
     match outcome:
         case "bound" | "lifted":
             held.bound()
@@ -211,9 +212,9 @@ def _resolve(
 
 
 def _may_have_run(state: State, held: Reservation) -> bool:
-    """Return True unless the pod, which is gone, is known never to have had a node.
+    """Return True unless the pod, which is gone, is known never to have been bound.
 
-    An earlier Binding may stand: one that the watch has shown, or one that had no answer.
+    An earlier Binding may have succeeded: the watch may have shown it, or it got no answer.
     """
     if held.is_bound or state.now < held.pinned_until:
         return True
@@ -222,9 +223,9 @@ def _may_have_run(state: State, held: Reservation) -> bool:
 
 
 def _report_binding(event: events.BindingEnded, state: State) -> None:
-    """Report a Binding with HAMi's events, though its reservation may be gone by now.
+    """Record HAMi's events about a Binding.
 
-    The watch can show the bound pod first.
+    They do not depend on the reservation, which is gone if the watch has shown the bound pod first.
     """
     pod = state.cache.pod(event.pod_uid)
     claim = None if pod is None else state.cache.claim(pod.claim)

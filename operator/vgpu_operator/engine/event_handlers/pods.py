@@ -1,4 +1,4 @@
-"""Applies what was observed of pods."""
+"""Applies events about pods."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from vgpu_operator.engine.state import State
 
 
 def pod_observed(event: events.PodObserved, state: State) -> None:
-    """Take a version of a pod into the state."""
+    """Apply a version of a pod."""
     observe_pod(state, event.pod)
 
 
 def observe_pod(state: State, pod: Pod) -> GPUPod | None:
-    """Take a version of a pod into the state; return the pod if it asks for GPUs."""
+    """Apply a version of a pod; return the pod if it asks for GPUs."""
     return _observe(state, pod, state.cache.pod(pod.metadata.uid))
 
 
@@ -51,14 +51,14 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
 
 
 def _read(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
-    """Return what a pod asks for: what it asked for first, unless that could not be read."""
+    """Return the pod with its first demand, unless that was invalid; None without a demand."""
     if known is not None and not isinstance(known.demand, BadInput):
         return known.seen_again(pod)
     return gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
 
 
 def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
-    """Note what is to be done about a pod after a new version of it."""
+    """Update the work on a pod and its claim after a new version of the pod."""
     if known is None:
         _learn_typical(state, found)
     elif known.pod.status.phase != found.pod.status.phase:
@@ -71,7 +71,10 @@ def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
 
 
 def _note_room(state: State, pod: Pod) -> None:
-    """Count or free what a pod takes of its node; one without a node may be expected on one."""
+    """Count or free the resources that a pod takes on its node.
+
+    A pod that is not bound is left alone, because a reservation may expect it on a node.
+    """
     if pod.is_terminal:
         state.ledger.forget_pod(pod.metadata.uid)
     elif pod.is_bound:
@@ -79,15 +82,15 @@ def _note_room(state: State, pod: Pod) -> None:
 
 
 def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
-    """Take in a pod as kube-scheduler knows it, which may be deleted by now; see `observe_pod`."""
+    """Apply a pod from a call of kube-scheduler, unless it is deleted by now; see `observe_pod`."""
     known = state.cache.pod(pod.metadata.uid)
     if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
-        return None  # the last list would have had it
+        return None  # the last list was newer and did not have it, so the pod is deleted
     return _observe(state, pod, known)
 
 
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
-    """Forget a pod, with its tentative place and its turns, and look at its claim."""
+    """Forget a pod with its tentative place and its work, and look at its claim."""
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
     state.ledger.filters.hosts.remove_pod(event.uid)
     state.ledger.forget_pod(event.uid)
@@ -103,7 +106,8 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
 def pods_listed(event: events.PodsListed, state: State) -> None:
     """Forget pods that the list lacks.
 
-    Filters bring pods, too: an informer misses one that came and went between two watches.
+    The informer does not report all of these as deleted: a pod may be known from a Filter alone, if
+    it came and went between two watches.
     """
     state.pods.listed = event.version
     for pod in list(state.cache.pods()):
@@ -113,7 +117,7 @@ def pods_listed(event: events.PodsListed, state: State) -> None:
 
 
 def _note_pod(state: State, pod: GPUPod) -> None:
-    """Note what a version of a pod means for its reservation and its turn."""
+    """Update the pod's reservation and its place in the queue after a new version of the pod."""
     uid, held = pod.uid, state.reservations.of_pod(pod.uid)
     if pod.is_gated:
         state.pods.due[uid] = None
@@ -133,7 +137,7 @@ def _note_pod(state: State, pod: GPUPod) -> None:
 
 
 def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
-    """Take in that a pod with a reservation has a node: the one that is reserved, or another."""
+    """Update the reservation of a pod that was bound, to the reserved node or to another."""
     is_there = held.node == pod.pod.spec.node_name
     if is_there and not held.is_tentative:
         held.begin_bind(pod.reserved_for)
@@ -142,12 +146,14 @@ def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
             state.reservations.drop(held)
         return
     if is_there and not held.is_awaited:
-        state.pods.owed.add(pod.uid)  # it was offered there, and took longer than the offer lasts
+        state.pods.owed.add(
+            pod.uid
+        )  # it was offered this node, and bound after the offer had ended
     unreserve(state, held)
 
 
 def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
-    """Take a pod out of every line in which it waits."""
+    """Remove a pod from the queue and from all work on waiting pods."""
     for waiting in (state.pods.blocked, state.pods.requeued, state.pods.due):
         waiting.pop(uid, None)
     state.pods.nominated.discard(uid)
@@ -166,9 +172,9 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
 
 
 def _learn_typical(state: State, pod: GPUPod) -> None:
-    """Count what a pod that is seen for the first time asks for, its CPU included.
+    """Add the demand of a new pod, with its CPU, to the mix of typical demands.
 
-    Claims that no pod owns are counted by the ledger: their pods' CPU is unknown.
+    The ledger adds the claims that no pod owns, since the CPU of their pods is unknown.
     """
     mix = state.ledger.columns.mix
     if not pod.owned or pod.pod.is_terminal:
@@ -179,9 +185,9 @@ def _learn_typical(state: State, pod: GPUPod) -> None:
 
 
 def _came_without(state: State, pod: Pod) -> None:
-    """Count a pod that asks for no device, if it took the place of one that does.
+    """Count a pod without devices in the mix if it takes CPU on a node that has devices.
 
-    A DaemonSet's takes its place everywhere.
+    Pods of a DaemonSet do not count, because they take it on every node.
     """
     columns = state.ledger.columns
     node = columns.node_id(pod.spec.node_name)
