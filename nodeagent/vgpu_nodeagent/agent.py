@@ -129,6 +129,7 @@ class Agent:
 
     async def run(self) -> None:
         """Serve the node until cancelled."""
+        # Probes and metrics first: an agent that waits to take over must look alive, too.
         probes = None
         if self._config.health_port:
             probes = ProbeServer(self._liveness, self._config.health_port)
@@ -138,6 +139,8 @@ class Agent:
                 tasks.create_task(self._apply_events())
                 for reflector in self._view.reflectors(self._api, self._pods):
                     tasks.create_task(reflector.run())
+                # Pods, claims and devices are read before the lock is taken, so that the node is
+                # without an agent only for a moment.
                 self._inventory.configure(await self._capacities_here())
                 await self._inventory.refresh()
                 await self._serving.acquire()
@@ -149,8 +152,9 @@ class Agent:
                 for serving in self._parts():
                     tasks.create_task(serving)
         finally:
+            # A sweep in progress would write the state that the next agent has loaded by then.
             await self._releases.close()
-            self._serving.release()  # this agent changes nothing on the node any more
+            self._serving.release()
             await self._reports.close()
             self._driver.close()
             if probes is not None:
@@ -183,6 +187,7 @@ class Agent:
             self._plugin,
             self,
         )
+        # No order among the parts matters: none reads what another one does with an event.
         while True:
             for event in await self._events.take():
                 for observer in observers:

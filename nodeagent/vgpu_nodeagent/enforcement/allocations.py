@@ -146,8 +146,10 @@ class Allocations:
             OSError: A file cannot be written.
         """
         driver = self._driver.files()
+        # The page first: while there is no spec, the runtime cannot create the container.
         page.grant(self._root / allocation / "limits", grant.limits, name=allocation)
         if not grant.limits:
+            # The container has a slot but no device: it starts, and sees none.
             self._specs.write(allocation, Edits(env=grant.env(), mounts=(), device_nodes=()))
             return
         mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
@@ -175,6 +177,7 @@ class Allocations:
     def close(self, allocation: str) -> None:
         """Close the page, then remove spec and folder. May be repeated."""
         folder = self._root / allocation
+        # The page first: it decides for a container that a runtime starts with a stale spec.
         try:
             page.close(folder / "limits", name=allocation)
         except PageDamaged as error:

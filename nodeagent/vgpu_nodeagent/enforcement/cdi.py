@@ -64,6 +64,7 @@ class SpecFolder:
         try:
             with open(temporary, "w") as file:
                 json.dump(_document(allocation, edits), file, indent=1)
+                # After a crash the runtime must not find an empty file under the final name.
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(temporary, self._path(allocation))

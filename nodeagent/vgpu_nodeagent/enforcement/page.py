@@ -75,7 +75,7 @@ def create_page(path: Path, *, name: str) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)
+        os.fchmod(descriptor, 0o644)  # whatever the umask
         _fill(descriptor, name)
     except OSError:
         os.unlink(path)
@@ -90,9 +90,8 @@ def remake_page(path: Path, *, name: str) -> None:
     try:
         os.fchmod(descriptor, 0o644)
         os.ftruncate(descriptor, abi.PAGE_BYTES)
-        os.pwrite(
-            descriptor, bytes(8), 0
-        )  # without the magic number nothing is granted while the rest is rewritten
+        # Without the magic number nothing is granted while the rest is rewritten.
+        os.pwrite(descriptor, bytes(8), 0)
         os.pwrite(descriptor, bytes(abi.PAGE_BYTES), 0)
         _fill(descriptor, name)
     finally:

@@ -22,7 +22,9 @@ _TIMEOUT_S = 5.0
 _ATTEMPTS = 4
 _FIRST_RETRY_S = 0.1
 _OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # Go's gRPC server refuses a socket path as authority.
+    # Go's gRPC server refuses a socket path as authority.
+    ("grpc.default_authority", "localhost"),
+    # A node with many pods exceeds gRPC's default of 4 MiB.
     ("grpc.max_receive_message_length", 16 << 20),
 )
 

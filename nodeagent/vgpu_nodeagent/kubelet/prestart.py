@@ -182,12 +182,15 @@ class PreStart:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if refused.reason not in _MAY_PASS or left_s <= 0:
                     raise
+            # What is refused may be held by a pod that has just ended. Retrying within the call is
+            # worth it: the kubelet itself waits 10 s before it asks again.
             await self._releases.sweep()
             await asyncio.sleep(min(wait_s, left_s))
             wait_s *= 2
 
     async def _attempt(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
         node = self._node
+        # An agent that has just started would not find the claim of a pod that has one.
         if not node.view.is_synced:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
@@ -244,6 +247,7 @@ class PreStart:
         capacities = node.inventory.capacities()
         former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
         bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
+        # Refusals come before the commit, so that a refused start records nothing.
         grants = {
             binding.slot_allocation: node.backends.shape(
                 container_grant(
@@ -269,6 +273,7 @@ class PreStart:
         try:
             for slot_allocation in grants:
                 node.allocations.check(slot_allocation)
+            # A container whose call has timed out does not start, but its grant would stay.
             if not call.is_waiting():
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
             node.checkpoint.commit(state)

@@ -33,6 +33,7 @@ _LOOK_S = 0.5
 _LISTEN_S = 3.0
 """Seconds between looks at what the kubelet offers, far below PodResources' limit of 100/s."""
 _LAST_RETRY_S = 10.0
+# Go's gRPC server refuses a socket path as authority.
 _OPTIONS = (("grpc.default_authority", "localhost"),)
 
 

@@ -130,6 +130,7 @@ class Releases:
         """Sweep, or join the sweep in progress; return True if something is left to free soon."""
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.ensure_future(self._sweep())
+        # A PreStart that is cancelled must not cancel the sweep of the others.
         return await asyncio.shield(self._sweeping)
 
     async def _sweep(self) -> bool:
@@ -137,6 +138,7 @@ class Releases:
         if not node.view.is_synced:
             return True
         left = False
+        # 1. Claims whose pod has ended, and slot allocations that were never bound.
         ended = [
             claim_allocation
             for claim_allocation in node.checkpoint.state.claim_allocations.values()
@@ -145,6 +147,7 @@ class Releases:
         unused = self._unused_allocations()
         if ended or unused:
             try:
+                # PodResources is rate-limited, so it is asked once for all of them.
                 listing = await node.pod_resources.list()
                 entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
                 for claim_allocation in ended:
@@ -153,11 +156,15 @@ class Releases:
             except (KubeletUnavailable, OSError) as error:
                 logger.warning("cannot release yet: %s", error)
                 left = True
+        # 2. What only init containers needed, while their pod goes on.
         left |= await self._end_inits()
+        # 3. MIG instances of claims that never started, or that could not be removed before.
         left |= await self._remove_instances()
+        # 4. Usage of dead processes of running pods; in a thread, as it reads the process list.
         for slot_allocation in node.checkpoint.state.slot_allocations.values():
             if slot_allocation.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
+        # 5. Report what is released, and forget what the API server has recorded.
         return not self._release_ended_claims() or left
 
     async def _remove_instances(self) -> bool:

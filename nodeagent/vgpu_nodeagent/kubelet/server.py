@@ -187,7 +187,7 @@ class PluginServer:
             OSError: The socket cannot be bound.
         """
         await self.stop()
-        self.socket.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)  # left by a killed agent, or deleted by the kubelet
         server = grpc.aio.server()
         dp_grpc.add_DevicePluginServicer_to_server(self.plugin, server)
         try:

@@ -40,6 +40,7 @@ class HangGuard:
             os.close(self._writer)
             _wait(reader, parent, limit_s)
         os.close(reader)
+        # A full pipe must not block the event loop that it is to watch.
         os.set_blocking(self._writer, False)
 
     async def keep(self) -> None:
@@ -63,6 +64,7 @@ class HangGuard:
 
 def _wait(reader: int, parent: int, limit_s: float) -> NoReturn:
     """Read heartbeats until the parent ends; its death closes the pipe, however it dies."""
+    # Signals to the process group are meant for the parent, which may need time to end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     while select.select([reader], [], [], limit_s)[0]:

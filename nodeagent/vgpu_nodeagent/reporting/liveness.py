@@ -94,6 +94,7 @@ class ProbeServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Do not log probes."""
 
+        # `listen` opens one socket for IPv4 and IPv6, which the server cannot do itself.
         listening = listen("", port)
         self._server = ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
         self._server.socket.close()

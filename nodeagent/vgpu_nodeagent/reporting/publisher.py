@@ -113,12 +113,14 @@ class Publisher:
                 healthy = self._devices.is_usable(uuid)
                 if gpu.memory_mib:  # HAMi's register cannot express unknown memory
                     entries.append(Entry(gpu, capacity[uuid], device.spec.mode, healthy))
+        # The objects of devices that are gone stay, and show it.
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
                 continue  # the operator publishes devices of other vendors
             if device.status.uuid and device.status.uuid not in self._inventory.devices:
                 conditions = absent(self._inventory.driver_error)
                 await self._write(device, said_by(device), conditions)
+        # Without an answer of the driver no device is known, and the register would look empty.
         if self._register is not None and (entries or self._inventory.driver_error is None):
             await self._register.write(entries)
 

@@ -30,7 +30,7 @@ _ON_DISK = {
     "claim_allocations": "holdings",
     "claim_instances": "cuts",
 }
-"""What the file has under a key of its own: an older agent reads it too (docs/design/tests.md)."""
+"""Keys on disk that differ from ours, so that an older agent can read the file as well."""
 
 
 class Checkpoint:
@@ -130,6 +130,7 @@ def write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, path)
+    # The rename itself is durable only once the directory is written.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

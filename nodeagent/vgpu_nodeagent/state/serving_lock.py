@@ -46,6 +46,7 @@ class ServingLock:
         Raises:
             OSError: The file cannot be made or locked.
         """
+        # Not inherited by child processes, which would keep the lock beyond this process's end.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, 0o600)
         has_waited = False
