@@ -1,7 +1,7 @@
 """Objects for tests, written as sentences: `a_claim(requests=[a_request(memory="8Gi")])`.
 
-Each builder makes a right object of its kind with defaults that most tests can live with; a test
-names only what it is about. Sizes are in MiB unless they are Kubernetes quantities (strings).
+Each builder returns a valid object with defaults that suit most tests, so a test only names the
+fields it is about. Sizes are in MiB unless they are Kubernetes quantities (strings).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from vgpu_operator.vendors.parts import Part
 
 NODE = "node-1"
 GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
-"""Of a cluster whose scheduler asks no extender."""
+"""The configuration of a cluster whose scheduler calls no extender."""
 ROOM = {"cpu": "8", "memory": "32Gi", "pods": "10", "nvidia.com/gpu": "20"}
-"""What a node has for pods, where mode Gate checks that."""
+"""The allocatable resources of a node, which mode Gate checks."""
 T4_MIB = 16_384
 
 
@@ -88,7 +88,7 @@ def a_device(
     mig: MigStatus | None = None,
     resource_version: int = 1,
 ) -> GPUDevice:
-    """A GPUDevice as the agent of its node publishes it; 16 GiB, 10 slots by configuration."""
+    """Return a GPUDevice as its node's agent publishes it, by default with 16 GiB and 10 slots."""
     amount = Amount(memory=format_mib(memory_mib), cores=cores, slots=slots or 0)
     return GPUDevice(
         metadata=DeviceMetadata(
@@ -127,7 +127,7 @@ def a_node(
     allocatable: Mapping[str, str] | None = None,
     resource_version: int = 1,
 ) -> Node:
-    """A node that is ready and takes pods."""
+    """Return a node that is ready and takes pods."""
     annotations = {
         HAMI_DEVICE_CORDON: ",".join(cordoned_uuids),
         HAMI_DEVICE_POLICY: device_policy,
@@ -150,12 +150,12 @@ def a_node(
 
 
 def a_request(**fields: Any) -> VGPURequest:
-    """A request with the fields of the API, in snake_case."""
+    """Return a request; the arguments are the API's fields in snake_case."""
     return VGPURequest(**fields)
 
 
 def a_spec(requests: Sequence[VGPURequest] | None = None, **fields: Any) -> VGPUClaimSpec:
-    """A claim's spec, by default one device with 1 GiB; `placement` may be a dict."""
+    """Return a claim's spec, by default for one device with 1 GiB; `placement` may be a dict."""
     placement = fields.pop("placement", None)
     if isinstance(placement, Mapping):
         placement = Placement(**placement)
@@ -175,7 +175,10 @@ def an_allocated_device(
     cores: int = 0,
     of_mib: int = 0,
 ) -> AllocatedDevice:
-    """A part of a device, given to a request; of all its memory where it asked a percentage."""
+    """Return a device in an allocation.
+
+    If the request asked for a percentage of memory, `of_mib` is the memory of the whole device.
+    """
     return AllocatedDevice(
         request=request,
         name=device_object_name(uuid),
@@ -192,7 +195,7 @@ def an_allocation(
     node: str = NODE,
     number: int = 0,
 ) -> Allocation:
-    """The `number`th allocation of its claim, by default a part of device GPU-0."""
+    """Return the `number`th allocation of a claim, by default with a part of device GPU-0."""
     return Allocation(
         node_name=node,
         id=allocation_id(number),
@@ -202,7 +205,7 @@ def an_allocation(
 
 
 def allocation_id(number: int = 0) -> str:
-    """A UUID for each number."""
+    """Return a UUID made from a number."""
     return str(uuids.UUID(int=number))
 
 
@@ -219,7 +222,7 @@ def a_claim(
     metadata: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> VGPUClaim:
-    """A claim; `spec` are further fields of its spec, `metadata` further fields of that."""
+    """Return a claim; `spec` and `metadata` are further fields of these parts."""
     return VGPUClaim(
         metadata=Metadata(
             name=name,
@@ -241,7 +244,7 @@ def a_container(
     requests: Mapping[str, str | int] | None = None,
     **fields: Any,
 ) -> Container:
-    """A container with resource limits (and requests, if they differ)."""
+    """Return a container with resource limits, and with requests if they differ."""
     return Container(
         name=name,
         resources=ResourceRequirements(
@@ -276,7 +279,7 @@ def a_pod(
     volumes: Iterable[Mapping[str, Any]] = (),
     admitted: bool = True,
 ) -> Pod:
-    """A pod that waits for a node; one container without a GPU unless containers are given.
+    """Return a pod that is not bound yet, by default with one container without a GPU.
 
     `admitted` gives it the mark that admission writes on pods that ask for a GPU.
     """
@@ -318,7 +321,7 @@ def an_ask(
     cpu_milli: int = 0,
     **placement: Any,
 ) -> Demand:
-    """What requests ask for with defaults applied; `placement` as in the claim's spec."""
+    """Return the demand of requests with defaults applied; `placement` is as in a claim's spec."""
     spec = a_spec(requests or None, placement=placement or None)
     return Demand.of(spec, config or ClusterConfig(), cpu_milli=cpu_milli)
 
@@ -342,7 +345,7 @@ def device_facts(
     profiles: tuple[Profile, ...] = (),
     parts: tuple[Part, ...] = (),
 ) -> DeviceFacts:
-    """A device as placement sees it."""
+    """Return a device as placement sees it."""
     return DeviceFacts(
         name=device_object_name(uuid),
         node=node,
@@ -365,7 +368,7 @@ def device_facts(
 
 
 def a_geometry(*offers: tuple[str, int, int, int, Iterable[int]]) -> tuple[Profile, ...]:
-    """Profiles from (name, MiB, cores, memory slices, where they may start)."""
+    """Return MIG profiles from tuples of name, MiB, cores, memory slices and possible starts."""
     return geometry(
         Offer(name, memory, cores, int(name[0]), tuple((start, size) for start in starts))
         for name, memory, cores, size, starts in offers
@@ -373,14 +376,14 @@ def a_geometry(*offers: tuple[str, int, int, int, Iterable[int]]) -> tuple[Profi
 
 
 def bits(slices: Iterable[int]) -> int:
-    """Slices as columns keep them."""
+    """Return slices as the bit mask that columns keep."""
     return sum(1 << number for number in set(slices))
 
 
 def give_mix(
     mix: Mix, types: Iterable[tuple[float, RequestDemand]], *, without_devices: float = 0.0
 ) -> None:
-    """Make these the typical requests, by frequency, instead of what was observed."""
+    """Replace the observed mix by these typical requests and their frequencies."""
     mix.set_types(tuple((weight, type_of(request)) for weight, request in types), without_devices)
 
 
@@ -390,7 +393,10 @@ def some_columns(
     states: Mapping[str, NodeState] | None = None,
     slices: Mapping[str, Iterable[int]] | None = None,
 ) -> Fleet:
-    """A fleet of these devices; `used` and `slices` by UUID, `states` of nodes not just ready."""
+    """Return a fleet of these devices.
+
+    `used` and `slices` are by UUID; `states` is for nodes that are not simply ready.
+    """
     columns = Fleet()
     for device in devices:
         number = columns.put_device(device)
@@ -408,5 +414,5 @@ def some_columns(
 
 
 def use_of(ledger: Ledger, uuid: str) -> Use:
-    """The part of a device that claims hold, assumptions included."""
+    """Return the amounts of a device that claims hold, including assumptions."""
     return sum((holder.use for holder in ledger.holders(uuid)), Use())

@@ -1,4 +1,4 @@
-"""An operator's engine on an API server in memory, with clocks that tests set."""
+"""A replica of the operator's engine on an in-memory API server, with clocks that tests set."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CONFIG = ClusterConfig()
 
 
 class News:
-    """What informers report."""
+    """The changes that informers would report, handed to the engine."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
     def pod_changed(self, pod: Pod) -> GPUPod | None:
-        """A version of a pod; returns it if it asks for GPUs."""
+        """Report a version of a pod; return it if it asks for GPUs."""
         self._observe(events.PodObserved(pod))
         return self._replica.engine.pod(pod.metadata.uid)
 
@@ -103,7 +103,7 @@ class News:
 
 
 class SetClock(Clock):
-    """Shows the time of a replica, which its test sets; nothing waits by it."""
+    """A clock with the time that a replica's test has set; sleeps end at once and are recorded."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -120,7 +120,7 @@ class SetClock(Clock):
 
 
 class Replica:
-    """One operator's engine and what it needs, on `api`: one of its own if none is given."""
+    """An operator's engine with all it needs, on `api` or on an API server of its own."""
 
     def __init__(
         self,
@@ -154,13 +154,13 @@ class Replica:
         self.ledger, self.cache = self.state.ledger, self.state.cache
 
     def device(self, **fields: Any) -> None:
-        """A device of a ready node."""
+        """Add a device to a ready node."""
         device = a_device(**fields)
         self.news.node_changed(a_node(device.spec.node_name))
         self.news.device_changed(device)
 
     def fleet(self, nodes: int, *, devices: int, memory_mib: int) -> None:
-        """Nodes `node-00000` …, each with devices `GPU-0-0` … alike."""
+        """Add nodes `node-00000` …, each with equal devices `GPU-0-0` …."""
         for node in range(nodes):
             name = f"node-{node:05d}"
             self.news.node_changed(a_node(name))
@@ -171,7 +171,7 @@ class Replica:
                 )
 
     def pod(self, name: str = "pod-1", **fields: Any) -> Pod:
-        """A pod as HAMi's users write it, seen by the engine and stored in the API."""
+        """Store a pod as HAMi's users write it, and let the engine observe it."""
         limits = fields.pop("limits", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192})
         fields.setdefault("containers", [a_container(limits=limits)])
         pod = a_pod(name, **fields)
@@ -180,40 +180,40 @@ class Replica:
         return pod
 
     def claim(self, claim: VGPUClaim) -> VGPUClaim:
-        """A claim, stored and seen."""
+        """Store a claim, and let the engine observe it."""
         stored = VGPUClaim.read(self.api.put(VGPU_CLAIMS, claim.to_wire()))
         self.news.claim_changed(stored)
         return stored
 
     def claim_of(self, pod: Pod) -> VGPUClaim:
-        """The claim that was made for a pod, as the API has it."""
+        """Return the claim that was made for a pod, as the API server has it."""
         known = self.cache.pod(pod.metadata.uid)
         assert known is not None
         return VGPUClaim.read(self.api.claim(known.claim.name))
 
     def offer(self, pod: Pod | GPUPod, *nodes: str) -> Reservation | Refusal | None:
-        """A Filter that offers these nodes; all that there are if none is named."""
+        """Call Filter for a pod with these nodes, or with all nodes if none is named."""
         asked = pod.pod if isinstance(pod, GPUPod) else pod
         return self.engine.filter(asked, frozenset(nodes or self.cache.nodes))
 
     def offered(self, name: str = "pod-1", **fields: Any) -> Pod:
-        """A pod that was seen, and for which a Filter has come."""
+        """Store a pod and call Filter for it."""
         pod = self.pod(name, **fields)
         self.offer(pod)
         return pod
 
     def reservation(self, pod: Pod) -> Reservation | None:
-        """What is reserved for a pod; tentative places do not count."""
+        """Return the reservation of a pod, or None; tentative places do not count."""
         held = self.state.reservations.of_pod(pod.metadata.uid)
         return None if held is None or held.is_tentative else held
 
     def submit(self) -> None:
-        """One round, its effects begun and not waited for."""
+        """Run one round and submit its effects, without waiting for them."""
         for effects in self.engine.round():
             self.effector.submit(effects)
 
     async def settle(self) -> None:
-        """Rounds and writes until nothing is left to do."""
+        """Run rounds and wait for their writes until nothing is left to do."""
         for _ in range(8):
             self.submit()
             await self.effector.drain()
@@ -221,7 +221,10 @@ class Replica:
         self.engine.pod("")
 
     async def scheduled(self) -> list[str]:
-        """Settle as kube-scheduler does: who is requeued is asked about; returns their names."""
+        """Settle, and call Filter for each requeued pod as kube-scheduler does.
+
+        Return the names of these pods.
+        """
         names: list[str] = []
         while True:
             before = len(self.api.log)
@@ -234,7 +237,7 @@ class Replica:
                 self.offer(pod)
 
     async def bound(self) -> None:
-        """As `scheduled`, and every pod that has devices reserved gets its node."""
+        """Do as `scheduled` does, and bind every pod that has devices reserved."""
         await self.scheduled()
         for pod in list(self.cache.pods()):
             held = self.reservation(pod.pod)
@@ -248,13 +251,13 @@ class Replica:
         await self.scheduled()
 
     async def told(self) -> None:
-        """Settle, and again after what waits has waited for long enough to be reported."""
+        """Settle, and settle again after all refusals are due to be reported."""
         await self.settle()
         self.time += REPORT_AFTER_S
         await self.settle()
 
     def _observe(self, event: events.Event) -> None:
-        """The loop has its turn at once when an effect ends."""
+        """Queue an event and apply it at once, as if the loop had its turn when an effect ends."""
         self.engine.observe(event)
         self.engine.pod("")
 

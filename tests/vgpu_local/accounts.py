@@ -1,7 +1,7 @@
-"""The service accounts that manifests/ gives our programs, and what logs in as one of them.
+"""Tokens and kubeconfigs of the service accounts that manifests/ gives our programs.
 
-A program here is no pod, so no kubelet mounts a token for it: it is asked for as the kubelet would
-ask, and put into a kubeconfig.
+The programs of a test cluster are not pods, so no kubelet mounts a token for them. The token is
+requested as the kubelet would request it, and written into a kubeconfig.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 
 
 def user(account: tuple[str, str]) -> str:
-    """A service account's name in the API server's form."""
+    """Return a service account's user name as the API server writes it."""
     return "system:serviceaccount:" + ":".join(account)
 
 
 async def token(api: Api, account: tuple[str, str], *, node: str | None = None) -> str:
-    """A token of a service account, bound to a node as a pod's token there is.
+    """Return a token of a service account, bound to a node like the token of a pod there.
 
     Args:
-        api: An administrator's.
+        api: An administrator's client.
         account: Namespace and name.
-        node: None: a token without a node.
+        node: The node; None for a token that is not bound to one.
     """
     spec: Object = {"audiences": [], "expirationSeconds": 3600}
     if node is not None:

@@ -1,10 +1,9 @@
-"""Processes forked from one that has our programs' modules loaded already.
+"""Starts our programs as forks of a process that has already loaded their modules.
 
-A program of ours takes a second of processor time to import what it needs and a quarter of one to
-take its modules apart when it ends; tests that start hundreds of them would mostly do that. So the
-modules are imported once, in a process of one thread, and every program is a fork of it: a real
-process of its own, in a session of its own, that differs from one that was executed only in how it
-came to have its modules.
+A program takes a second of processor time to import its modules, and a quarter of a second to tear
+them down at its end. Tests that start hundreds of programs would mostly do that. So a process with
+a single thread imports the modules once, and every program is a fork of it. Each is a real process
+in its own session, and differs from an executed program only in the way its modules were loaded.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _MODULES = (
     "vgpu_nodeagent",
 )
 _LAZY = ("vgpu_operator.cli.cluster_commands", "vgpu_operator.cli.live")
-"""What a program imports only once it knows that it needs it."""
+"""Modules that a program imports only when it needs them."""
 _FORK_S = 60.0
 
 
 class Child:
-    """A process that the fork server started, with what a `Daemon` uses of `subprocess.Popen`."""
+    """A process that the fork server started, with the methods of `Popen` that `Daemon` uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -51,14 +50,14 @@ class Child:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Return its exit code, or None while it runs."""
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end.
 
         Raises:
-            subprocess.TimeoutExpired: it runs on.
+            subprocess.TimeoutExpired: It is still running.
         """
         if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
@@ -73,17 +72,17 @@ class Child:
                     os.kill(self.pid, number)
 
     def ended(self, code: int) -> None:
-        """It has ended."""
+        """Record that it has ended with this exit code."""
         with self._lock:
             self._code = code
         self._ended.set()
 
 
 class ForkServer(Started):
-    """Use as a context manager, for one cluster or many; what it has forked ends with it.
+    """A context manager that forks programs for one or more clusters, and ends them on exit.
 
     Args:
-        environment: what the loader of shared libraries must know, which it learns only once.
+        environment: Variables for the loader of shared libraries, which reads them only at start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -95,7 +94,7 @@ class ForkServer(Started):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start loading the modules; returns at once."""
+        """Start to load the modules, and return at once."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -110,7 +109,7 @@ class ForkServer(Started):
         self._reader.start()
 
     def stop(self) -> None:
-        """End everything; harmless when repeated."""
+        """End all processes; may be called again."""
         if self._process is not None:
             self._socket.shutdown(socket.SHUT_RDWR)
             self._process.wait()
@@ -125,10 +124,10 @@ class ForkServer(Started):
         log: Path,
         errors: Path | None = None,
     ) -> Child:
-        """Start `python -m MODULE ARGUMENTS`; its output is appended to files, as a `Spawn` does.
+        """Start `python -m MODULE ARGUMENTS` and append its output to files; see `Spawn`.
 
         Raises:
-            RuntimeError: it could not be forked.
+            RuntimeError: It could not be forked.
         """
         _, flag, module, *arguments = command
         assert flag == "-m", command
@@ -166,7 +165,7 @@ class ForkServer(Started):
 
 
 def main() -> None:
-    """Fork what is asked for, report each end, and end all when the socket closes."""
+    """Fork the requested programs, report each end, and end all when the socket closes."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     modules = {name: importlib.import_module(f"{name}.__main__") for name in _MODULES}
     for name in _LAZY:
@@ -249,7 +248,7 @@ def _run(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> NoR
 
 
 def _code_of(run: Callable[[], object]) -> int:
-    """What the interpreter would end with."""
+    """Return the exit code that the interpreter would end with."""
     try:
         wanted = run()
     except SystemExit as end:

@@ -1,6 +1,6 @@
-"""What our programs run on: Kubernetes, be it the stand-in or a real control plane.
+"""The foundation of a test cluster: the stand-in for Kubernetes, or a real control plane.
 
-A cluster puts kubelets, operator and agents on top of either and does not ask which it is.
+A cluster runs kubelets, operators and agents on either, without knowing which it is.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ExtenderAccess:
-    """How a scheduler reaches the operator.
+    """The data with which a scheduler reaches the operator.
 
     Attributes:
-        place: where the operator's Service listens.
-        trust: PEM file of the authority that signed its certificate.
-        certificate: what the scheduler shows of itself, PEM file.
-        key: of that certificate.
-        settings: the cluster's configuration: which resources are the operator's business.
+        place: The address of the operator's Service.
+        trust: PEM file of the authority that signed the operator's certificate.
+        certificate: PEM file of the scheduler's client certificate.
+        key: PEM file of that certificate's key.
+        settings: The cluster's configuration, with the resources that the operator manages.
     """
 
     place: Front
@@ -47,7 +47,7 @@ class ExtenderAccess:
     settings: ClusterConfig
 
     def tls(self) -> ssl.SSLContext:
-        """A client's context that trusts the operator and shows the certificate."""
+        """Return a client's TLS context that trusts the operator and shows the certificate."""
         context = ssl.create_default_context(cafile=self.trust)
         context.load_cert_chain(self.certificate, self.key)
         return context
@@ -63,19 +63,19 @@ class Server(Protocol):
     faults: Faults
 
     def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
-        """Break the streams now open; returns how many there were."""
+        """Break all open streams; return how many there were."""
 
     def restart(self, *, down_for: float = 0.0) -> None:
-        """Cut all connections, be away for some seconds, and serve again at the same URL."""
+        """Cut all connections and serve again, after `down_for` seconds, at the same URL."""
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
         """Call `listener` after each write, in a thread of its own: be quick."""
 
     def history(self) -> list[WriteEvent]:
-        """The writes since the start, in order: all of them unless it keeps fewer."""
+        """Return the writes since the start in order, or the last ones if it keeps fewer."""
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """The present objects of a kind, named as kubectl does: `vgpuclaims.vgpu.dev`."""
+        """Return the current objects of a kind, named as in kubectl: `vgpuclaims.vgpu.dev`."""
 
 
 class Foundation(Protocol):
@@ -86,16 +86,16 @@ class Foundation(Protocol):
         """The API server as our programs meet it, faults included."""
 
     def start(self, folder: Path) -> Path:
-        """Start the API server; returns an administrator's kubeconfig."""
+        """Start the API server; return an administrator's kubeconfig."""
 
     def kubeconfig_of(self, user: str) -> Path:
-        """The kubeconfig that one of our programs is given; faults may befall it alone."""
+        """Return a kubeconfig for one of our programs; faults may be limited to its user."""
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
-        """A client is there, and the loop it belongs to; both are until `unschedule`."""
+        """Receive a client and its loop, which live until `unschedule`."""
 
     def furnished(self) -> None:
-        """Our kinds are served."""
+        """Receive the news that our kinds are served."""
 
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start the scheduler."""
@@ -104,20 +104,19 @@ class Foundation(Protocol):
         """End the scheduler."""
 
     def check(self) -> None:
-        """Raise what ended a part of it."""
+        """Raise the error that ended a part of it, if any."""
 
     def stop(self) -> None:
-        """End all that was started; harmless when repeated."""
+        """Stop all that was started; may be called again."""
 
 
 class StandIn:
     """The stand-in API server and scheduler, in threads of this process.
 
     Args:
-        server: the API server, not started.
-        scheduler_names: the `schedulerName`s that the scheduler answers to.
-        backoff: the scheduler's.
-
+        server: The API server, not started.
+        scheduler_names: The `schedulerName`s that the scheduler serves.
+        backoff: The scheduler's back-off.
     """
 
     def __init__(
@@ -130,28 +129,28 @@ class StandIn:
 
     @property
     def server(self) -> ApiServer:
-        """The stand-in itself."""
+        """The stand-in's API server."""
         return self._server
 
     def start(self, folder: Path) -> Path:
-        """Serve."""
+        """Start to serve; return an administrator's kubeconfig."""
         self.server.start()
         self._folder = folder
         return self.server.kubeconfig(folder / "kubeconfig")
 
     def kubeconfig_of(self, user: str) -> Path:
-        """One of its own for each."""
+        """Return a kubeconfig for this user."""
         return self.server.kubeconfig(self._folder / f"{user}.kubeconfig", user=user)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
-        """What the scheduler will use."""
+        """Keep the client and the loop for the scheduler."""
         self._api, self._loop = api, loop
 
     def furnished(self) -> None:
-        """It remembers every write anyhow."""
+        """Do nothing: the stand-in records every write anyway."""
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start the scheduler on the cluster's loop; in mode Gate one that asks no extender."""
+        """Start the scheduler on the cluster's loop, without an extender in mode Gate."""
         if extender.settings.scheduling.mode == "Gate":
             scheduler = Scheduler(
                 self._api, frozenset({"default-scheduler"}), [], backoff=self._backoff
@@ -168,7 +167,7 @@ class StandIn:
             self._scheduling = None
 
     def check(self) -> None:
-        """Raise what ended the scheduler."""
+        """Raise the error that ended the scheduler, if any."""
         if self._scheduling is not None and self._scheduling.done():
             self._scheduling.result()
 

@@ -1,7 +1,8 @@
-"""manifests/ applied to a control plane whose cluster is this machine.
+"""Applies manifests/ to a control plane whose cluster is this machine.
 
-What cannot be the same here is a kustomize overlay on top of theirs, so that everything else is
-what an administrator installs: Services lead to this machine, no pod is started from an image.
+Two things must differ from a real installation: Services lead to this machine, and no pod is
+started from an image. They are in a kustomize overlay, so that everything else is what an
+administrator installs.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def install(
     overlay_name: str = "default",
     components: Sequence[str] = (),
 ) -> None:
-    """Apply an overlay, as far as this machine can be a cluster.
+    """Apply an overlay of manifests/, adapted to this machine.
 
     Args:
-        plane: Where.
-        folder: Where the overlay that adapts it is written.
-        webhook_port: Where webhooks listen on this machine.
-        overlay_name: Which of manifests/overlays.
-        components: Which of manifests/components beside it.
+        plane: The control plane to install on.
+        folder: The folder to write the adapting overlay to.
+        webhook_port: The port of the webhooks on this machine.
+        overlay_name: The overlay in manifests/overlays.
+        components: The components in manifests/components to add.
 
     Raises:
         AssertionError: The API server refused something or warned; with its messages.
@@ -105,7 +106,7 @@ def install(
 
 
 def apply(plane: ControlPlane, overlay: Path) -> None:
-    """`kubectl apply -k`, strictly.
+    """Run `kubectl apply -k`, and fail on any warning.
 
     Raises:
         AssertionError: The API server refused something or warned; with its messages.

@@ -1,4 +1,4 @@
-"""The web page as a process, and what asks it as a browser does."""
+"""The web page as a process, and a client that sends requests like a browser."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _LIMIT_S = 30.0
 def start_page(
     daemons: Daemons, *, folder: Path, kubeconfig: Path, config: Path, spawn: Spawn = execute
 ) -> Page:
-    """Start the web page; returns when it has read the cluster.
+    """Start the web page, and wait until it has read the cluster.
 
     Args:
-        daemons: Gets its process.
-        folder: For log and certificate.
-        kubeconfig: Of its account.
+        daemons: The processes to add its process to.
+        folder: The folder for log and certificate.
+        kubeconfig: The kubeconfig of its account.
         config: The cluster's configuration.
-        spawn: How its process comes to be.
+        spawn: Starts the process.
 
     Raises:
         TimeoutError: It has not read the cluster after 30 s.
-        DaemonDied: It ended.
+        DaemonDied: Its process has ended.
     """
     authority, (port,) = Authority(name="vgpu-web"), free_ports(1)
     tls = authority.leaf().write(folder, name="web")
@@ -51,11 +51,11 @@ def start_page(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where the web page is served.
+    """A running web page.
 
     Attributes:
-        url: Without a slash at the end.
-        trust: What its certificate is checked with.
+        url: Its URL, without a slash at the end.
+        trust: The TLS context that trusts its certificate.
         daemon: Its process.
     """
 
@@ -64,7 +64,7 @@ class Page:
     daemon: Daemon
 
     def get(self, path: str, token: str = "", *, body: str | None = None) -> tuple[int, Any]:
-        """The status of an answer and its document: a GET, or with a body a POST.
+        """Send a GET, or a POST if there is a body; return the status and the document.
 
         Raises:
             OSError: There is no answer.
@@ -78,7 +78,7 @@ class Page:
 
     @contextmanager
     def stream(self, path: str, token: str) -> Iterator[Iterator[Any]]:
-        """The documents of a view as they come, and `{"status": …, "error": …}` as the last.
+        """Yield the documents of a view as they come; the last is `{"status": …, "error": …}`.
 
         Raises:
             OSError: There is no answer, or none for 30 s.
@@ -88,11 +88,11 @@ class Page:
             yield (json.loads(line) for line in lines)
 
     def wait_ready(self, limit: float) -> None:
-        """Return once it has read the cluster.
+        """Wait until it has read the cluster.
 
         Raises:
-            TimeoutError: It has not, after so many seconds.
-            DaemonDied: It ended.
+            TimeoutError: It has not after `limit` seconds.
+            DaemonDied: Its process has ended.
         """
         deadline, seen = time.monotonic() + limit, ""
         while True:

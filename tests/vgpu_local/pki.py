@@ -32,7 +32,7 @@ class Leaf:
     key: bytes
 
     def write(self, folder: Path, *, name: str = "tls") -> tuple[Path, Path]:
-        """Write `NAME.crt` and `NAME.key` into `folder`; returns both paths."""
+        """Write `NAME.crt` and `NAME.key` into `folder`; return both paths."""
         certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
         certificate.write_bytes(self.certificate)
         key.touch(mode=0o600)
@@ -40,7 +40,7 @@ class Leaf:
         return certificate, key
 
     def server_context(self) -> ssl.SSLContext:
-        """A TLS context for a server that shows this certificate."""
+        """Return a TLS context for a server that shows this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as folder:  # the ssl module reads files only
             context.load_cert_chain(*self.write(Path(folder)))
@@ -48,7 +48,7 @@ class Leaf:
 
 
 class Authority:
-    """A certificate authority with an EC key, made anew by each instance."""
+    """A certificate authority; each instance has a new EC key."""
 
     def __init__(self, *, name: str = "vgpu-local") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -85,14 +85,13 @@ class Authority:
         addresses: Sequence[str] = ("127.0.0.1",),
         good_for: dt.timedelta = LIFETIME,
     ) -> Leaf:
-        """A certificate for these DNS names and IP addresses (at least one name).
-
-        It serves for a server and, where clients must show one, for a client.
+        """Return a certificate for these DNS names and IP addresses, for servers and clients.
 
         Args:
-            names: DNS names.
+            names: DNS names, at least one.
             addresses: IP addresses.
-            good_for: From now on; less than nothing, by up to five minutes: it has expired.
+            good_for: The validity from now on. A negative one of up to five minutes makes a
+                certificate that has expired.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -116,7 +115,7 @@ class Authority:
         )
 
     def client_context(self) -> ssl.SSLContext:
-        """A TLS context for a client that trusts this authority and nothing else."""
+        """Return a TLS context for a client that trusts only this authority."""
         return ssl.create_default_context(cadata=self.certificate.decode())
 
     def _builder(

@@ -1,4 +1,4 @@
-"""What a request to a Kubernetes API server asks for, from its method and URL alone. Pure."""
+"""Reads verb, resource and name of an API request from its method and URL. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _TRUE = frozenset({"1", "true", "True"})
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A request in the words of `Fault`.
+    """A request in the terms of `Fault`.
 
     Attributes:
         verb: get, list, watch, create, update, patch, delete or deletecollection.
-        resource: `pods`, `pods/binding`, or `vgpuclaims.vgpu.dev/status`.
-        name: of the object; "" for a collection.
+        resource: Such as `pods`, `pods/binding` or `vgpuclaims.vgpu.dev/status`.
+        name: The object's name; "" for a collection.
     """
 
     verb: str
@@ -27,7 +27,7 @@ class Words:
 
 
 def words_of(method: str, path: str, query: Mapping[str, str]) -> Words | None:
-    """Put a request into words; None for what is about no object (discovery, health)."""
+    """Return the terms of a request, or None if it is about no object (discovery, health)."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
         group, rest = "", parts[2:]

@@ -1,7 +1,7 @@
-"""A Service's address on this machine, and what stands behind it: kube-proxy in small.
+"""A small kube-proxy: a port of this machine that leads to the endpoints of a Service.
 
-Connections are carried byte by byte to one of the Service's endpoints. The endpoints of a Service
-with a selector are given; those of one without are read from its EndpointSlices as they change.
+Bytes are copied between the client and one of the endpoints. The endpoints of a Service with a
+selector are given; those of a Service without one are read from its EndpointSlices.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _FIRST_WORD_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where an endpoint listens."""
+    """The address of an endpoint."""
 
     host: str
     port: int
 
 
 class Service:
-    """One port that leads to the endpoints, the next one where one does not answer.
+    """A port that leads to the first endpoint that answers.
 
-    An endpoint that takes a connection and then sends nothing is passed over too: a readiness
-    probe would have taken it out of the Service. The one that answered last is asked first.
+    An endpoint that accepts a connection and then sends nothing is skipped too, because a readiness
+    probe would have removed it from the Service. The endpoint that answered last is tried first.
     """
 
     def __init__(self, backends: Callable[[], Sequence[Backend]]) -> None:
-        """Describe it.
+        """Create a Service that is not started yet.
 
         Args:
-            backends: the endpoints of the moment.
+            backends: Returns the current endpoints.
         """
         self._backends = backends
         self._good: Backend | None = None
@@ -52,7 +52,7 @@ class Service:
         self._server = await loop.create_server(lambda: _Side(self._serve), "127.0.0.1", port)
 
     async def stop(self) -> None:
-        """Hang up."""
+        """Close the port and all connections."""
         if self._server is not None:
             self._server.close()
         await self._connections.cancel()
@@ -94,12 +94,12 @@ class Service:
 
 
 class _Side(asyncio.Protocol):
-    """One side's connection: it keeps what it receives until it is joined to the other's.
+    """The connection of one side, which buffers its data until it is joined to the other side.
 
     Attributes:
-        received: What was received, until then.
-        spoke: Something was received, or the connection ended without.
-        ended: The connection has.
+        received: The data received before the join.
+        spoke: Set once data was received or the connection has ended.
+        ended: Set once the connection has ended.
     """
 
     def __init__(self, opened: Callable[[_Side], None] | None = None) -> None:
@@ -110,28 +110,28 @@ class _Side(asyncio.Protocol):
         self._other: _Side | None = None
 
     def join(self, other: _Side, *, already: int = 0) -> None:
-        """Carry what comes to the other side, and what has come but for `already` bytes of it."""
+        """Forward data to the other side, except for the first `already` bytes."""
         self._other = other
         other.write(bytes(self.received[already:]))
         self.received.clear()
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send data to this side."""
         self._transport.write(data)
 
     def hang_up(self) -> None:
-        """End the connection; what was written is sent."""
+        """End the connection after all written data was sent."""
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
+        """Handle the opening of the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._opened is not None:
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Carry it, or keep it."""
+        """Forward data to the other side, or buffer it before the join."""
         if self._other is not None:
             self._other.write(data)
             return
@@ -139,19 +139,19 @@ class _Side(asyncio.Protocol):
         self.spoke.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and with it the other side's."""
+        """Handle the end of the connection by ending the other side's."""
         self.ended.set()
         self.spoke.set()
         if self._other is not None:
             self._other.hang_up()
 
     def pause_writing(self) -> None:
-        """This side takes no more for now: nothing more is read from the other."""
+        """Stop reading from the other side, since this side's buffer is full."""
         if self._other is not None:
             self._other._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """Read from the other side again."""
         if self._other is not None:
             self._other._transport.resume_reading()
 
@@ -164,15 +164,15 @@ async def _connected(backend: Backend, limit_s: float | None) -> _Side:
 
 
 class Slices:
-    """The endpoints of Services without selectors, as they stand in EndpointSlices."""
+    """The endpoints of Services without selectors, from their EndpointSlices."""
 
     def __init__(self, api: Api, hosts: dict[str, str]) -> None:
-        """Describe what to watch.
+        """Create the endpoints, which are empty until `run`.
 
         Args:
-            api: the cluster.
-            hosts: by which address of this machine an address in a slice is reached; the real
-                API server takes no loopback addresses into slices.
+            api: The cluster's client.
+            hosts: The address of this machine for each address in a slice, because a real API
+                server accepts no loopback addresses in slices.
         """
         self._hosts = hosts
         self._slices: dict[ObjectIdentity, Object] = {}
@@ -185,11 +185,11 @@ class Slices:
         )
 
     async def run(self) -> None:
-        """Follow them for ever."""
+        """Watch the slices; never returns."""
         await self._reflector.run()
 
     def backends(self, namespace: str, service: str, port_name: str) -> list[Backend]:
-        """The ready endpoints of a Service's port."""
+        """Return the ready endpoints of a Service's port."""
         return [
             Backend(self._hosts[address], port["port"])
             for found in self._slices.values()
@@ -203,13 +203,13 @@ class Slices:
         ]
 
     def added(self, obj: Object) -> None:
-        """Take a slice."""
+        """Store a slice."""
         metadata = obj["metadata"]
         identity = ObjectIdentity(metadata["namespace"], metadata["name"], metadata["uid"])
         self._slices[identity] = obj
 
     def modified(self, obj: Object) -> None:
-        """Take a newer version."""
+        """Store a newer version of a slice."""
         self.added(obj)
 
     def deleted(self, identity: ObjectIdentity) -> None:
@@ -217,5 +217,5 @@ class Slices:
         self._slices.pop(identity, None)
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """Cannot be: nothing is decoded."""
+        """Never called, because nothing is decoded."""
         raise error

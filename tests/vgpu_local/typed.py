@@ -1,7 +1,7 @@
-"""Command lines as people type them, so that what a document has its reader do can be done.
+"""Runs command lines as people type them, to check the commands in our documents.
 
-`kubectl exec` is played: the stand-in's kubelet runs the command. All else is the real kubectl, and
-what follows a pipe is the shell's.
+The stand-in's kubelet runs the command of a `kubectl exec`. Everything else goes to the real
+kubectl, and a shell runs whatever follows a pipe.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from vgpu_local.kubectl import Kubectl
 
 
 class Failed(Exception):
-    """The command did not succeed; the text is its output."""
+    """The command failed; the text is its output."""
 
 
 def typed(cluster: LocalCluster, line: str) -> str:
-    """What a `kubectl …` line prints, without the blank space around it.
+    """Run a `kubectl …` line and return its stripped output.
 
     Raises:
-        Failed: a part of it ended with another exit code than 0.
+        Failed: A part of it had an exit code other than 0.
     """
     first, _, rest = line.partition(" | ")
     _, *words = shlex.split(first)

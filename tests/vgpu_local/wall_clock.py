@@ -1,4 +1,4 @@
-"""A clock on the wall that can be set, for the programs that are started to go by it."""
+"""A time of day that tests can shift, for programs that are started with its environment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SHIFT = "clock-shift"
 
 
 def a_clock(folder: Path) -> dict[str, str]:
-    """The environment of a process that goes by this clock, and its children with it.
+    """Return the environment for a process, and its children, to use this clock.
 
     Args:
-        folder: For what it takes; it shows the true time until it is set.
+        folder: The folder for the clock's files. The clock shows the true time until it is shifted.
     """
     library, source = folder / "clock_shift.so", ROOT / "tests" / "clock_shift.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
@@ -24,6 +24,6 @@ def a_clock(folder: Path) -> dict[str, str]:
 
 
 def shift_clock(folder: Path, seconds: int) -> None:
-    """Set the clock to so many seconds beside the true time, at once."""
+    """Shift the clock to this many seconds from the true time, at once."""
     with open(folder / _SHIFT, "r+b") as file:
         file.write(struct.pack("=q", seconds))
