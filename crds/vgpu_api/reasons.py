@@ -77,13 +77,13 @@ class Reason(StrEnum):
 class Cure(IntEnum):
     """The event that can end a refusal. A reason with a lower value is reported first.
 
-    In a cluster with mixed devices, most devices refuse a claim for ever, because they are not of
-    the kind that it asks for. The useful reason is the one without which the claim would run. So
-    reasons that time can cure come first, and those that the request itself causes come last.
+    In a mixed cluster, most devices can never serve a claim, because they are of another kind than
+    it asks for; reporting that helps nobody. The useful reason is the one without which the claim
+    would run. So reasons that time can cure come first, and those inherent in the request last.
     """
 
     QUOTA = 1
-    """Other claims of the namespace end, or the quota grows. It comes before room: a device is only
+    """Other claims of the namespace end, or the quota grows. It comes before ROOM: a device is only
     counted under the quota once it has passed every check before it."""
     ROOM = 2
     """Other claims on the device end."""

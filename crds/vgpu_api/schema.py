@@ -114,7 +114,7 @@ def _any_of(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     raise NotStructural(at.path, "a union of types")
 
 
-# By keyword of pydantic's schema: the keywords of the structural schema that replace it.
+# Each of these maps a keyword of pydantic's schema to the structural keywords that replace it.
 
 
 def _as_it_is(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:

@@ -199,10 +199,10 @@ async def user_of(api: Api, token: str) -> User | None:
 
 
 async def may(api: Api, user: User, attributes: Mapping[str, Any]) -> bool:
-    """Return True if a user may do something.
+    """Return True if the user is authorized for the given attributes.
 
     Args:
-        api: Our client; its account may create SubjectAccessReviews.
+        api: Our client; its account must be allowed to create SubjectAccessReviews.
         user: The user.
         attributes: `resourceAttributes` or `nonResourceAttributes`, with their content.
 

@@ -91,16 +91,16 @@ class Transport:
         content_type: str = "application/json",
         timeout_s: float,
     ) -> Object:
-        """Send a write, which the server abandons after `timeout_s` seconds; never retried.
+        """Send a write without retries; the server abandons it after `timeout_s` seconds.
 
-        If there is a budget, one half of it is for reaching the server and the other for the
-        server's work. So however long the first half takes, the write lands within the budget or
-        never.
+        If there is a budget, half of it is for reaching the server and half for the server's work.
+        So the write takes effect within the budget or not at all, however long it takes to reach
+        the server.
 
         Raises:
-            Unreachable: It was not sent.
-            Unknown: It was sent and no response came, or the server ran into the limit.
-            ApiError: The server refused.
+            Unreachable: The request was not sent.
+            Unknown: The request was sent but no response came, or the server hit its time limit.
+            ApiError: The server refused the request.
         """
         half_s = self._budget_s() / 2
         if half_s < _SHORTEST_S:
@@ -232,7 +232,7 @@ async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # The reader's own lines have a length limit, and an event may be a megabyte long.
+    # StreamReader.readline() limits the length of a line, but an event may be a megabyte long.
     rest = b""
     async for chunk in content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -202,7 +202,7 @@ _COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare
 
 
 def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
-    """Return the hash, which is stored because demands are the keys of many caches."""
+    """Return the hash, which the caller stores, because many caches use demands as keys."""
     return hash(tuple([getattr(value, name) for name in compared]))
 
 

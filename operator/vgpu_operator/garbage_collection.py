@@ -1,13 +1,13 @@
-"""Keep Python's garbage collector from looking at all objects of a large cluster again and again.
+"""Keep Python's garbage collector from scanning all objects of a large cluster again and again.
 
-Listed objects and decisions live for long, and hardly any of them are in cycles. A full pass over
-the objects of 5,000 nodes takes a second or more, and a pass over what a busy hour has added takes
-100 ms. During a pass neither Filter nor the Lease is served. So objects that survive a pass are not
-looked at again, and each pass covers only what is new since the last one. A pass starts when Python
-has counted 300 more new objects than deleted ones. Where deletions keep up with creations, as with
-a thousand watch events a second, that is after about 2,000 objects, and the pass takes 0.5 ms. The
-price is that a cycle that becomes garbage after it has survived a pass is never freed. The
-operator's steady work makes no such cycles (docs/design/loop-and-cost.md).
+Listed objects and decisions are long-lived, and hardly any of them are part of a cycle. A full pass
+over the objects of 5,000 nodes takes a second or more, and a pass over what a busy hour has added
+takes 100 ms. During a pass the operator neither serves Filter calls nor renews its Lease. So
+objects that survive a pass are frozen, and each pass scans only objects created since the previous
+one. A pass starts when Python has counted 300 more new objects than deleted ones. Where deletions
+keep up with creations, as with a thousand watch events a second, that is after about 2,000 objects,
+and the pass takes 0.5 ms. The cost is that a cycle that becomes garbage after surviving a pass is
+never freed. The operator's steady work makes no such cycles (docs/design/loop-and-cost.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""VGPUClaim: the request of one pod, and in its status the result.
+"""VGPUClaim: the request of one pod, with the resulting allocation in its status.
 
 `status.allocation` is the only source of truth for which claim holds which device: an allocation
 exists if and only if this field is set.

@@ -338,7 +338,7 @@ def _nonsense_of_instances(device: PhysicalDevice) -> str:
 
 
 def _as_it_is(device: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
-    """Return a device with only the places of an administrator's usable instances."""
+    """Return a copy of a device that offers only the usable instances of an administrator."""
     there = [i for i in device.mig_instances if i.uuid and (device.uuid, i.start) not in own]
     profiles = (
         replace(

@@ -228,7 +228,7 @@ def _recorded(pod: Pod) -> list[str]:
 def _first_requesting(
     pod: Pod, slot_resource: str, init: Collection[str], *, phase: str
 ) -> str | None:
-    """Return the container of an unnamed request: the first of its phase with a slot.
+    """Return the container for a request that names none: the first of its phase that has a slot.
 
     Admission records the containers to which it added a slot; app containers come before init
     containers.

@@ -1,9 +1,9 @@
-"""Enforces priorities on a device, by ceilings in the pages.
+"""Enforces priorities on a device, by lowering compute limits in the limit pages.
 
-While an allocation with a higher priority computes, the less urgent ones on its device get what it
-leaves, but at least a little: if a program were stopped altogether, its heartbeats would fail and
-its clients time out. The driver reports which processes compute. If it cannot, nothing is
-throttled.
+While an allocation with a higher priority computes, those with a lower priority on the same device
+get what it leaves. They always keep a small share: a program that is stopped altogether would miss
+heartbeats, and its clients would time out. The driver reports which processes compute. If it
+cannot, nothing is throttled.
 """
 
 from __future__ import annotations

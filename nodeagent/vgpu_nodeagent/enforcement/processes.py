@@ -83,7 +83,7 @@ def processes_of_pod(pod_uid: str, *, proc: Path = Path("/proc")) -> frozenset[i
 
 
 def pods_of_process(pid: int, *, proc: Path = Path("/proc")) -> frozenset[str]:
-    """Return the UIDs of the pods of a process: several only for pods inside pods."""
+    """Return the UIDs of the pods that a process belongs to: several only if pods are nested."""
     return _pod_uids(proc / str(pid))
 
 

@@ -60,7 +60,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
         PageDamaged: The region cannot be opened, or is no regular file.
     """
     with opened(path, os.O_RDWR) as descriptor:
-        # Owners first, then processes, so that every living owner of a slot is among them.
+        # Read the owners before the processes, so that every living owner is among the processes.
         owners = owners_in(descriptor)
         if not owners or not _sees_the_host(proc):
             return 0

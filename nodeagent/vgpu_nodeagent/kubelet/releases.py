@@ -257,7 +257,7 @@ class Releases:
         return is_known or (self._node.kubelet_pods / pod_uid).exists()
 
     def _release_ended_claims(self) -> bool:
-        """Report released claims; forget claim allocations whose release the API server has.
+        """Report released claims; forget claim allocations whose release is recorded in the API.
 
         Returns:
             False if something could not be recorded.

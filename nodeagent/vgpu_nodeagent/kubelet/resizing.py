@@ -50,7 +50,7 @@ class _Outcome:
     ended: set[str] = field(default_factory=set)
 
     def add(self, name: str, page: PageContent, request: str, limits: list[DeviceLimit]) -> None:
-        """Note the new limits of a page."""
+        """Record the new limits of a page."""
         for limit in limits:
             self.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
         if limits != list(page.devices):

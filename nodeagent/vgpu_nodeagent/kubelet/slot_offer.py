@@ -86,7 +86,7 @@ class SlotOffer:
         self._metrics = metrics
 
     def slots(self) -> Sequence[tuple[str, bool]]:
-        """Return the slots to show, each with True if it is healthy."""
+        """Return the slots to advertise to the kubelet, each with True if it is healthy."""
         capacities = self._node.inventory.capacities()
         state = self._node.checkpoint.state
         usable = sum(

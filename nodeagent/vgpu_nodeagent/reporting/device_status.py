@@ -127,11 +127,11 @@ def absent(driver_error: str | None) -> list[Condition]:
 
 
 def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
-    """Return the condition about processes without a claim; none if there never were any.
+    """Return the condition for processes that have no claim; none if there have never been any.
 
     Args:
         device: The current object.
-        processes: The processes as a sentence; empty without any.
+        processes: A sentence that lists the processes; empty if there are none.
     """
     type_ = conditions.UNCLAIMED_PROCESSES
     if processes:

@@ -97,8 +97,8 @@ class Reports:
     def prepared(self, claim: VGPUClaim, message: str, *, took_s: float) -> None:
         """Report that the claim's limits are in place, and withdraw an earlier release.
 
-        For a pod's own claim the running container shows this already, so it is written only if the
-        start took long, or after a refusal or another report (docs/design/node-and-grants.md).
+        For a pod's own claim, the running container already shows this. So it is reported only if
+        the start took long, or after a refusal or another report (docs/design/node-and-grants.md).
 
         Args:
             claim: The claim.

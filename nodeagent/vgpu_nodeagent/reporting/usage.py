@@ -103,7 +103,7 @@ class UsageReader:
         self._slot_allocations: dict[tuple[int, int], str] = {}  # by PID and start time
 
     async def read(self) -> Usage:
-        """Read all containers once, without the driver's part if it does not answer."""
+        """Read the usage of all containers once; omit the driver's part if it does not respond."""
         try:
             devices = await self._driver.usage()
             memory = await self._driver.process_memory()

@@ -44,7 +44,7 @@ class Store(ABC, Generic[T]):
 
     @abstractmethod
     def _event(self, old: T | None, new: T | None) -> Event:
-        """Return the event of a change."""
+        """Return the event that reports a change."""
 
     @property
     def objects(self) -> Mapping[Place, T]:

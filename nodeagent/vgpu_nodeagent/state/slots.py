@@ -22,17 +22,17 @@ from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 @dataclass(frozen=True, slots=True)
 class SlotAllocation:
-    """The part of an Allocate answer for one container.
+    """The part of an Allocate response for one container.
 
     Attributes:
-        name: The name of the CDI device and of the folder, as `slot-7-<nonce>`; never reused.
+        name: The name of the CDI device and of the folder, such as `slot-7-<nonce>`; never reused.
         slot_ids: The kubelet's device ids, sorted.
         allocated_at: Seconds since the epoch.
         pod_uid: The pod it is bound to; empty until the first PreStart.
         container: The container of that pod.
         claim_uid: The claim that granted it.
         interposed: True if the container was started with the library; None before the first
-            PreStart, or if it was not recorded.
+            PreStart, or if not recorded.
     """
 
     name: str

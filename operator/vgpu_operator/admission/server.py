@@ -57,19 +57,19 @@ Answer = Callable[[Any], Awaitable[Any]]
 
 
 class Webhooks:
-    """Serves reviews and `/readyz`, as soon as there is a certificate to serve with.
+    """Serves reviews and `/readyz` once there is a certificate.
 
     `/readyz` tells the Service whether the pod takes reviews: 200 normally, 503 after SIGTERM.
-    Reviews are answered for another `drain_s` then. Each of these answers closes its connection,
-    because the API server would keep it for as long as the server does.
+    Reviews are still served for `drain_s` seconds after SIGTERM. Each of these responses closes its
+    connection, because the API server would otherwise use it until the server exits.
 
     Args:
         address: Where to listen.
         identity: The certificate; it may change at any time.
-        paths: The ids of Kopf's handlers.
-        answers: The functions that answer the reviews at other paths. Unknown paths get a 404.
-        drain_s: The seconds for which reviews are answered after SIGTERM.
-        sleep: Waits for that time.
+        paths: The ids of the Kopf handlers, which are also their paths.
+        answers: The functions that serve reviews at other paths. Unknown paths get a 404.
+        drain_s: How long to keep serving reviews after SIGTERM, in seconds.
+        sleep: Used to wait for `drain_s`.
     """
 
     def __init__(

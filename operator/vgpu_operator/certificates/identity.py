@@ -33,7 +33,7 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """PEM texts: a certificate, its key, and the authorities whose clients are trusted."""
+    """A certificate, its key, and the authorities whose clients are trusted, encoded as PEM."""
 
     certificate: bytes
     key: bytes

@@ -83,7 +83,7 @@ def write_bundle(certificates: Sequence[x509.Certificate]) -> bytes:
 
 
 def new_authority(*, now: datetime, life: timedelta) -> Pair:
-    """Create an authority that can only sign pairs."""
+    """Create a certificate authority that can sign only leaf certificates."""
     key = ec.generate_private_key(ec.SECP256R1())
     # Each authority has a name of its own: verifiers look up issuers by name, and for a while
     # two authorities are trusted.

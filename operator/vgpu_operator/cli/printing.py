@@ -40,11 +40,11 @@ _GAP = "   "
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A cell that is a part of a whole.
+    """A cell that shows a fraction.
 
     Attributes:
         text: The text of the cell.
-        part: The part, where 1 is the whole and more is possible; None if it is not known.
+        part: The fraction, which may exceed 1; None if it is not known.
     """
 
     text: str

@@ -114,7 +114,7 @@ async def collect(api: Api, logs: Logs, *, say: Callable[[str], None]) -> dict[s
 async def _listed_kinds(
     api: Api, left_out: list[str]
 ) -> AsyncIterator[tuple[str, Sequence[Object]]]:
-    """Yield the file name and the objects of each kind; notes the kinds that cannot be listed."""
+    """Yield the file name and the objects of each kind; record the kinds that cannot be listed."""
     for resource, namespace, selector in _KINDS:
         name = f"{resource.plural}{f'-{namespace}' if namespace else ''}.json"
         try:

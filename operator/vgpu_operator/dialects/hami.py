@@ -157,7 +157,7 @@ def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
-    """Return the percentage of each device's compute, at most 100, or None."""
+    """Return the requested percentage of each device's compute, at most 100; None if not set."""
     name = config.nvidia.resource_core_name
     expected = "a whole percentage, 0 to 100"
     given = place.number(name, expected)

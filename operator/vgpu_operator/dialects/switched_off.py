@@ -1,8 +1,8 @@
-"""Containers that ask for no device: a count of 0 beside amounts.
+"""Containers that ask for 0 devices but still set other GPU amounts.
 
 Charts write `nvidia.com/gpu: 0` and leave the other amounts in place. Such a container asks for
-nothing, but kube-scheduler would look for a node with its memory and find none. Under HAMi it runs
-without a device, because HAMi's scheduler ignores those amounts.
+nothing, but kube-scheduler would look for a node that offers its GPU memory and find none. Under
+HAMi it runs without a device, because HAMi's scheduler ignores those amounts.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class InSlices:
         return await self.api.list(resource, **options)
 
     async def watch(self, resource: Resource, **options: Any) -> AsyncGenerator[Object, None]:
-        """Same as `Api.watch`, in slices."""
+        """See `Api.watch`. Events are delivered in slices."""
         slice_ = Slice(self.slices)
         async with aclosing(self.api.watch(resource, **options)) as events:
             async for event in events:

@@ -56,7 +56,7 @@ class Slice:
         self._begin()
 
     def is_over(self) -> bool:
-        """Return True if the task has held the loop for as long as it may."""
+        """Return True if the task has used up its slice of the event loop."""
         if self._had_turn:  # the task has waited for something, and calls were answered meanwhile
             self._begin()
         return self._slices.now() > self._ends

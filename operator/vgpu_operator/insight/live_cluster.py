@@ -243,7 +243,7 @@ class LiveCluster:
         return known_part(self._new(question, question.pod), self._unread(question.namespace))
 
     def _new(self, question: Question, given: Pod) -> GPUPod:
-        """Return its pod as one that is being created, whatever it was before."""
+        """Return a copy of a question's pod as if it were just being created."""
         identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
         labels = given.metadata.labels | {names.LABEL_ADMITTED: names.ADMITTED}
         metadata = given.metadata.model_copy(update=identity | {"labels": labels})

@@ -187,7 +187,7 @@ class Cluster:
             number = self.columns.put_device(facts)
             self._numbers[device.uuid] = number
             instances = _instances(device)
-            # The used amounts may include the instances or not: the larger number counts.
+            # The used amounts may or may not include the instances, so take the larger number.
             self.columns.set_used(
                 number,
                 slots=max(device.slots_used, len(instances)),

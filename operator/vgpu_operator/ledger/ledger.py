@@ -113,7 +113,7 @@ class Ledger:
     # Quotas.
 
     def apply_quota(self, quota: ResourceQuota) -> None:
-        """Take in a version of a quota."""
+        """Record an added or updated quota."""
         self._quotas.apply(quota)
 
     def remove_quota(self, namespace: str, name: str) -> None:

@@ -53,10 +53,10 @@ class HostFilters:
             self.room.remove_node(name)
 
     def expect_pod(self, pod: Pod, node: str) -> str:
-        """Count a pod on a node that it is on or will be on.
+        """Count a pod on the node where it runs or will run.
 
         Returns:
-            The node that has more room than before, or an empty string.
+            The node that has more capacity than before, or an empty string.
         """
         if self.room is None:
             return ""

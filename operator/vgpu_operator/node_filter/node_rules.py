@@ -299,7 +299,7 @@ def _compares(operator: str, of_taint: str, of_toleration: str) -> bool:
 
 
 def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...], ...]:
-    """Read the terms of a node selector, of which one must hold.
+    """Return the parsed terms of a node selector; at least one must match.
 
     Args:
         selector: The selector from the object.

@@ -373,7 +373,7 @@ class Volumes:
         return nodes | ~in_zones
 
     def _serve(self, claims: list[VolumeClaim], taken: set[str], within: int) -> int:
-        """Return the bits of the nodes where each of the claims gets a volume of its own."""
+        """Return the bit mask of the nodes where every claim can get a volume of its own."""
         options = [self._options(claim) for claim in _by_size(claims)]
         nodes = within & ((1 << len(self._columns.node_name)) - 1)
         for each in options:

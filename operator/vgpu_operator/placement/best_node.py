@@ -166,7 +166,7 @@ class _Space:
         return None
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
-        """Return the candidates that take the pod, and the reasons of the others."""
+        """Return the candidates that can take the pod, and the reasons why the others cannot."""
         fleet, names = self.fleet, self.fleet.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:

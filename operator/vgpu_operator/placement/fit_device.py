@@ -233,7 +233,7 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
 
 
 def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
-    """Return the numbered cores or neighbours' marks of a device once it serves the request."""
+    """Return a device's core numbers or neighbour marks as they are once it serves the request."""
     marks = request.neighbours or bits_of(cores_on(columns, device, request))
     return joined(columns.slices_used[device], marks, 1)
 

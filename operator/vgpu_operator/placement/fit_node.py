@@ -351,9 +351,10 @@ def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget)
 
 
 def follows_score(demand: Demand) -> int:
-    """Return the sign of a node's score in its key: 1, -1, or 0 if the score does not decide.
+    """Return the sign of a node's score in its sort key.
 
-    1 puts the emptiest node first, -1 the fullest. Nodes with a policy of their own differ.
+    1 puts the emptiest node first and -1 the fullest; 0 means that the score is not used. A node
+    with a policy of its own may have another sign.
     """
     if demand.node_policy == "Fragmentation" or demand.node_rule is not None:
         return 0

@@ -90,9 +90,9 @@ class Best(NamedTuple):
 class Fleet(Columns):
     """All devices and nodes of a cluster.
 
-    Arrays are indexed by the numbers that `Columns` gives devices and nodes. A separate object that
-    holds the columns would be a reference cycle, which the operator may never free
-    (`garbage_collection`).
+    Arrays are indexed by the numbers that `Columns` gives devices and nodes. Keeping
+    the columns in a separate object would create a reference cycle, which might never be freed (see
+    `garbage_collection`).
     """
 
     def __init__(self) -> None:
@@ -337,14 +337,14 @@ class Fleet(Columns):
         *,
         mutex: bool,
     ) -> NodeRefusals:
-        """Count by node why devices do not serve a request.
+        """Count, per node, the reasons why devices cannot serve a request.
 
         The request must not name UUIDs or a part, and the devices must not be in MIG mode.
 
         Args:
             request: The request.
-            budget: The amounts that the claim may be charged, if this is its only request.
-            mutex: True if a device in use serves no other claim (policy Mutex).
+            budget: What the claim may still be charged. Only passed if this is its only request.
+            mutex: True if devices in use are excluded (policy Mutex).
         """
         self._refresh()
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()

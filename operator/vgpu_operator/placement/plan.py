@@ -189,7 +189,7 @@ def _parts(tally: Tally) -> list[str]:
 
 
 def _summed(groups: Sequence[Refused]) -> tuple[Tally, Tally]:
-    """Return the sums of device reasons and of node reasons."""
+    """Add up the counts of each reason, separately for devices and for nodes."""
     of_devices: list[tuple[Tally, int]] = []
     of_nodes: list[tuple[Tally, int]] = []
     for tally, nodes in groups:

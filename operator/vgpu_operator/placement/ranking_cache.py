@@ -98,7 +98,7 @@ class Rankings:
         return ranking
 
     def news_for(self, ranking: Ranking, *, mix: int) -> Iterable[int] | None:
-        """Return the nodes changed since the ranking was last read, or None to start with all."""
+        """Return the nodes that changed since the ranking was last read, or None to start over."""
         cursor, ranking.cursor = ranking.cursor, self._first + len(self._log)
         stale = cursor < self._first or mix != ranking.mix
         mostly_void = len(ranking.heap) > _SLACK * len(self.version) + 64

@@ -51,7 +51,7 @@ def _summed(
     cores, cores_used = columns.cores, columns.cores_used
     memory, memory_used = columns.memory, columns.memory_used
     requested, memory_on = request.cores, request.memory_on
-    # Written out, because a call for each share of each device costs more than the sums.
+    # Inlined: a call for each share of each device would cost more than the arithmetic.
     return [
         10.0
         * (

@@ -55,7 +55,9 @@ def largest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tupl
 
 
 def pairs(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
-    """Take whole modules of two devices, of which both fit; numbers on the node tell the modules.
+    """Take whole modules of two devices, and only if both devices of a module fit.
+
+    A device's number on the node tells its module.
 
     Source: HAMi v2.10.0, Ascend 910C, which chooses between modules at random.
     """

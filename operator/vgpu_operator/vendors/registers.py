@@ -77,7 +77,8 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
     """Return the devices of a kind that the node registers.
 
     Raises:
-        BadInput: the register cannot be read; names the annotation, the value and what is wrong.
+        BadInput: The register cannot be read. The message names the annotation or resource, the
+            value and the mistake.
     """
     if kind.register_.capacity is not None:
         found = _by_capacity(kind, kind.register_.capacity, node)

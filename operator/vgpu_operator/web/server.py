@@ -1,12 +1,12 @@
-"""Serves the page over HTTP: static files, and documents for visitors with a token.
+"""Serves the web page over HTTP: static files, and JSON documents for visitors with a token.
 
     GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
     POST /api/v1/what-if
 
 A GET that accepts `text/event-stream` stays open, and the document is sent again whenever it
-changes, as server-sent events. The page reads them with `fetch`, because an EventSource sends no
-Authorization header. Rights are reviewed for each event, so a stream ends when the right is taken
-away. No cookie is set or read, so pages of other sites cannot ask in a visitor's name.
+changes, as server-sent events. The page reads them with `fetch`, because an EventSource cannot
+send an Authorization header. Permissions are checked again for each event, so a stream ends when
+they are revoked. No cookies are used, so other sites cannot make requests on a visitor's behalf.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class WebServer:
         body = orjson.dumps(view(request, sight), option=orjson.OPT_NON_STR_KEYS)
         self._kept[key] = version, body
         self._kept.move_to_end(key)
-        # The user with the most documents loses one, so that nobody can push out the others'.
+        # Evict from the user with the most documents, so that no user can crowd out the others.
         of_users = Counter(sight.user for _, _, sight in self._kept)
         most, documents = of_users.most_common(1)[0]
         if documents > _KEPT_OF_A_USER or len(self._kept) > _KEPT:

@@ -249,8 +249,8 @@ class NvidiaDriver:
                 raise
             return None
         self._lost_in_a_row = 0
-        # By the handle, not by another call: a GPU that fell off the bus no longer has a UUID, and
-        # an event without one would be taken to mean every GPU.
+        # Look up the UUID by the handle instead of asking NVML: a GPU that fell off the bus no
+        # longer has one, and an event without a UUID would be taken to mean every GPU.
         uuid = self._event_uuids.get(_address(data.device), "")
         return classify(uuid, int(data.eventType), int(data.eventData))
 

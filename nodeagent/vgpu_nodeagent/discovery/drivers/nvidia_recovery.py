@@ -67,7 +67,7 @@ def _by_rows(handle: Any) -> Repair | None:
 
 
 def _by_pages(handle: Any) -> Repair | None:
-    """Return the repair by retired pages: devices before Ampere do not remap rows."""
+    """Return the repair that retired pages call for: GPUs before Ampere cannot remap rows."""
     if optional(partial(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle), 0):
         return Repair(
             "PageRetirementPending",

@@ -27,7 +27,7 @@ class RawPod(dict[str, Any]):
         """Return the pod.
 
         Raises:
-            Denied: it is no pod; names the field.
+            Denied: It is not a valid pod; the message names the field.
         """
         return _read(self)
 
@@ -39,7 +39,7 @@ def read_pod(raw: Any) -> Pod:
     """Return the pod in `raw`. As everywhere in Kubernetes, null counts as absent.
 
     Raises:
-        Denied: it is no pod; names the field.
+        Denied: It is not a valid pod; the message names the field.
     """
     return raw.pod if isinstance(raw, RawPod) else _read(raw)
 

@@ -221,12 +221,12 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
 
 
 def _explained(waiter: Waiter, state: State) -> Refusal | None:
-    """Return the refusal that was computed for its class a moment ago, or None if it is too old."""
+    """Return the cached refusal of a waiter's class, or None if there is none or it is too old."""
     of_kind = state.queue.class_of(waiter.kind)
     if of_kind is None or of_kind.explained is None:
         return None
     at, cursors, known = of_kind.explained
-    # The counts change with every change of the cluster, but nobody needs them that fresh.
+    # The counts change with every change in the cluster, but nobody needs them that fresh.
     return known if cursors == state.ledger.cursors or state.now - at < REPORT_AGAIN_S else None
 
 

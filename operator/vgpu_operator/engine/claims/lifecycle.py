@@ -92,7 +92,7 @@ def has_live_pod(claim: VGPUClaim, cache: Cache) -> bool:
 
 
 def node_lost(allocation: Allocation, cache: Cache) -> str | None:
-    """Return how the node of an allocation was lost, or None if it is there."""
+    """Return how the allocation's node was lost, or None if the node is still there."""
     if cache.is_there(allocation):
         return None
     if allocation.node_name in cache.nodes:

@@ -51,7 +51,7 @@ def node_unreadable(event: events.NodeUnreadable, state: State) -> None:
 
 
 def device_observed(event: events.DeviceObserved, state: State) -> None:
-    """Apply a version of a device, unless its node has too many already."""
+    """Apply an added or updated device, unless its node already has too many."""
     device = event.device
     if state.ledger.is_one_too_many(device):
         _report_crowded(state, device.spec.node_name)

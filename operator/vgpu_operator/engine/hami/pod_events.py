@@ -21,7 +21,7 @@ def filtering_failed(pod: GPUPod, nodes: int) -> RecordEvent:
 
 
 def bound(pod: GPUPod, node: str) -> tuple[RecordEvent, RecordEvent]:
-    """Return the events for a pod that got a node and was bound to it."""
+    """Return the events for a pod that was assigned a node and bound to it."""
     regarding, metadata = _regarding(pod), pod.pod.metadata
     whose = f"{metadata.namespace}/{metadata.name}"
     return (

@@ -71,12 +71,12 @@ def _marks(silent: _Silent, state: State) -> Iterator[MarkDevice]:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """An agent that gives no sign of life.
+    """An agent that appears to be down.
 
     Attributes:
-        why: A sentence that says so.
-        seen: The time of its last sign of life, in monotonic seconds; minus infinity if it keeps
-            no Lease.
+        why: A sentence that says why we think so.
+        seen: When the agent was last heard from, in monotonic seconds; minus infinity if it has no
+            Lease.
     """
 
     why: str

@@ -12,7 +12,7 @@ from vgpu_operator.engine.state import State
 
 
 def judge_pod(state: State, uid: str) -> None:
-    """Queue a pod, record why it is blocked, or requeue it if its claim has devices by now."""
+    """Queue a pod, record why it is blocked, or requeue it if its claim already has devices."""
     pod = state.cache.pod(uid)
     if pod is None:
         return

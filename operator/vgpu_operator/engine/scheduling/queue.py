@@ -82,8 +82,8 @@ class WaitClass:
         kind: The key of the class.
         cursor: The last release of devices as of which no node serves the class.
         budget: The version of the namespace's quotas that the class was last checked with.
-        misses: By node number, how many pods in a row were requeued for room on the node and were
-            not offered it. Pods of one kind can still differ in ways that only kube-scheduler
+        misses: By node number, how many pods in a row were requeued for the node and were not
+            offered it. Pods of one kind can still differ in ways that only kube-scheduler
             knows. So each miss doubles the number of pods requeued at once, and pods that cannot
             use the node do not keep the others waiting.
         explained: When the class was last explained, as of which cursors, and the refusal.
@@ -137,7 +137,7 @@ class WaitClass:
             heappush(self.heap, (waiter.rank, id(waiter), waiter))
 
     def at_once(self, node: int) -> int:
-        """Return how many pods are requeued together for room on a node."""
+        """Return how many pods to requeue at once when a node has free capacity."""
         return int(min(2 ** self.misses.get(node, 0), _MOST_AT_ONCE))
 
     def missed(self, node: int) -> None:

@@ -461,7 +461,7 @@ def _unless_avoided(state: State, pod: GPUPod, claim: VGPUClaim) -> Refusal | No
 def _immediate_for(
     state: State, claim: VGPUClaim, candidates: Collection[str]
 ) -> Reservation | Refusal:
-    """Reserve devices for an Immediate claim whose pod has come before the claim was decided."""
+    """Reserve devices for an Immediate claim whose pod arrived before the claim was decided."""
     outcome = offer_immediate(state, claim, candidates)
     if isinstance(outcome, Refusal) or outcome.node in candidates:
         return outcome

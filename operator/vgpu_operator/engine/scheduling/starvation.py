@@ -36,7 +36,7 @@ def earmark_due(state: State) -> Iterator[None]:
         waiting = map(state.queue.get, keys)
         starving += (waiter for waiter in waiting if waiter is not None)
     for waiter in sorted(starving, key=lambda waiter: waiter.rank):
-        # If it gets no earmark now, it is looked at again after the same time.
+        # If it gets no earmark now, check it again after the same interval.
         state.starving.set(waiter.key, state.now + after_s)
         yield  # an explanation takes milliseconds at 5,000 nodes
         if state.queue.get(waiter.key) is not waiter or not _may_have_one(waiter, state):
