@@ -63,7 +63,7 @@ def run(cluster: LocalCluster, *command: str | Path) -> subprocess.CompletedProc
 def test_the_tour_goes_from_the_first_slice_to_the_last_and_leaves_nothing(cluster: LocalCluster):
     done = run(cluster, "bash", ROOT / "examples" / "tour.sh")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^Why: .*CardCordoned", done.stdout, re.MULTILINE)
+    assert re.search(r"^Reason: .*CardCordoned", done.stdout, re.MULTILINE)
     for said in ("Node: ", "== Leave"):
         assert said in done.stdout
     devices = cluster.run(cluster.api.list(GPU_DEVICES)).items
