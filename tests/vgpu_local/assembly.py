@@ -1,4 +1,4 @@
-"""The single steps of putting a cluster together, each a function of what it needs."""
+"""The steps of setting up a cluster, each as a function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vgpu_local.webhooks import webhook_configurations
 
 
 async def furnish(api: Api) -> None:
-    """Create what our programs expect to find: the CRDs and the namespace of the Lease."""
+    """Create the objects that our programs expect: the CRDs and the namespace of the Lease."""
     for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
         definition = yaml.safe_load(path.read_text())
         await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
@@ -31,7 +31,7 @@ async def furnish(api: Api) -> None:
 async def admit_through(
     api: Api, place: Front, authority: Authority, settings: ClusterConfig
 ) -> None:
-    """Have pods and claims admitted by the webhooks from now on."""
+    """Register the webhooks for pods and claims."""
     kinds = {
         kind.kind: kind for kind in (resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS)
     }
@@ -40,7 +40,7 @@ async def admit_through(
 
 
 def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig) -> ExtenderConfig:
-    """Describe the operator to the scheduler, as our KubeSchedulerConfiguration does."""
+    """Return the extender of our KubeSchedulerConfiguration, for the stand-in scheduler."""
     return ExtenderConfig(
         url=place.extender_url,
         managed=settings.managed_resources(),
@@ -52,7 +52,7 @@ def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig
 def leave_on_terminate(undo: contextlib.ExitStack) -> None:
     """Make SIGTERM unwind this process like Ctrl-C does, until `undo` is closed.
 
-    By default it would end on the spot and leave the processes that it started behind.
+    By default the process would end at once and leave behind the processes that it has started.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that plain code can drive asynchronous parts."""
+"""An event loop in a thread of its own, so that synchronous code can use asynchronous parts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ _LEAVE_S = 10.0
 
 
 class BackgroundLoop:
-    """Runs coroutines for other threads until it is stopped."""
+    """An event loop that runs coroutines for other threads until it is stopped."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread.
-
-        Args:
-            name: of the thread.
-        """
+        """Start the thread with this name."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -31,8 +27,8 @@ class BackgroundLoop:
         """Run a coroutine to its end and return its result.
 
         Raises:
-            TimeoutError: it took longer than `limit` seconds; it is cancelled.
-            Exception: whatever it raises.
+            TimeoutError: It took longer than `limit` seconds, and was cancelled.
+            Exception: Any error that it raises.
         """
 
         async def limited() -> T:

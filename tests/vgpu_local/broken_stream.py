@@ -18,11 +18,11 @@ _EXPIRED = StatusError(410, "Expired", "injected fault: the resourceVersion is t
 
 
 class BrokenStream:
-    """Hands on the lines of a stream until it is broken.
+    """A stream that forwards the lines of another one until it is broken.
 
     Args:
-        resource: which kind it watches.
-        source: the stream; JSON, a line an event.
+        resource: The watched kind.
+        source: The stream with one event in JSON per line.
     """
 
     def __init__(self, resource: str, source: aiohttp.StreamReader) -> None:
@@ -39,16 +39,16 @@ class BrokenStream:
         self._broken.set()
 
     def break_after(self, events: int, how: Break) -> None:
-        """Break the stream in place of the event that follows so many; bookmarks do not count."""
+        """Break the stream after this many events, not counting bookmarks."""
         self._left, self._at_end = events, how
         if not events:
             self.break_off(how)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the lines; ends where the source ends.
+        """Yield the lines until the source ends.
 
         Raises:
-            Dropped: the stream is to be cut without a proper end.
+            Dropped: The stream must be cut without a proper end.
         """
         broken = asyncio.create_task(self._broken.wait())
         try:
@@ -81,7 +81,7 @@ class BrokenStream:
         raise Dropped
 
     async def _thaw(self) -> None:
-        """Wait until the client goes, which cancels, or the stream is broken in another way."""
+        """Wait until the client hangs up, which cancels this, or the stream is broken otherwise."""
         while self._how == "freeze":
             self._broken.clear()
             await self._broken.wait()

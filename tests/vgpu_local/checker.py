@@ -1,8 +1,8 @@
-"""The checker: replays what was written, and finds every moment at which a rule was broken.
+"""The checker: replays all writes, and finds every moment at which a rule was broken.
 
-It knows nothing of the operator's ledger, and shares no code that counts or decides with the
-product: capacity is what GPUDevices had, use is what the containers of the claims' pods need at
-their worst moment (`oracle`), after every single write.
+It does not use the operator's ledger, and shares no counting or deciding code with the product.
+After every single write it compares the capacity of the GPUDevices with the peak use of the
+containers of the claims' pods (`oracle`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Excess:
 
 
 def excesses(history: Iterable[WriteEvent]) -> list[Excess]:
-    """Every moment at which a device was over its capacity; empty when there was none.
+    """Return every moment at which a device was over its capacity.
 
-    A device counts from its first published status on; what claims hold of a device that was never
-    published is an excess over nothing.
+    A device counts from its first published status on. If claims hold a device that was never
+    published, its capacity counts as zero.
     """
     sums = Sums()
     return [excess for write in history for excess in sums(write)]
 
 
 class Sums:
-    """What each device has and what is used of it after each write; keeps nothing of the past."""
+    """The capacity and use of each device after each write, without any history."""
 
     def __init__(self) -> None:
         self._capacity: dict[str, Amounts] = {}
@@ -52,7 +52,7 @@ class Sums:
         self._held: dict[str, dict[str, Amounts]] = {}  # claim UID → device → amounts
 
     def __call__(self, write: WriteEvent) -> list[Excess]:
-        """Take the next write; returns the excesses that it made or left."""
+        """Apply the next write; return the excesses that it made or left."""
         if write.resource == _DEVICES and write.type != "DELETED":
             device = GPUDevice.model_validate(write.object)
             amount = device.status.allocatable
@@ -66,7 +66,10 @@ class Sums:
         return []
 
     def _pod(self, pod: Pod, write: WriteEvent) -> list[Excess]:
-        """Its containers stay what they are; only a claim that came before its pod counts anew."""
+        """Apply a write of a pod.
+
+        A pod's containers never change, so only a claim that came before its pod is counted again.
+        """
         uid = pod.metadata.uid
         owned = [claim for claim in self._claims.values() if _pod_uid(claim) == uid]
         if write.type != "DELETED":
@@ -113,21 +116,22 @@ def _pod_uid(claim: VGPUClaim) -> str:
 
 
 def breaches(history: Iterable[WriteEvent], *, slot: str = "nvidia.com/gpu") -> list[str]:
-    """Every write that broke a rule of a claim's life, in words; empty when there was none.
+    """Return a text for every write that broke a rule of a claim's life.
 
-    An allocation without the finalizer; one that went, or went to another pod, while its pod
-    had its node and had not ended; a pod that got a node before it had an allocation there.
+    The rules: an allocated claim has our finalizer. An allocation neither goes nor moves to another
+    pod while its pod is bound and has not ended. A pod is bound only after it has an allocation on
+    that node.
 
     Args:
-        history: what was written, in order.
-        slot: the resource that makes a pod one of ours.
+        history: The writes in order.
+        slot: The resource that makes a pod a GPU pod.
     """
     replay = Replay(slot)
     return [breach for write in history for breach in replay(write)]
 
 
 class Replay:
-    """The pods and claims as they stood after each write; keeps nothing of those that are gone."""
+    """The pods and claims after each write; those that are gone are forgotten."""
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
@@ -135,7 +139,7 @@ class Replay:
         self._claims: dict[str, VGPUClaim] = {}
 
     def __call__(self, write: WriteEvent) -> list[str]:
-        """Take the next write; returns the rules that it broke, in words."""
+        """Apply the next write; return a text for each rule that it broke."""
         return [f"{breach} ({write.resource_version})" for breach in self._broken(write)]
 
     def _broken(self, write: WriteEvent) -> list[str]:
@@ -184,7 +188,7 @@ class Replay:
 
 
 def _only_init_moved(before: VGPUClaim, after: VGPUClaim, pod: Pod) -> bool:
-    """Whether init containers gave back devices that the agent reports as free, or got new ones."""
+    """Return True if only the devices of init containers were released, or allocated again."""
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False
@@ -203,7 +207,7 @@ def _without(allocation: Allocation, devices: list[AllocatedDevice]) -> Allocati
 
 
 def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
-    """Whether amounts of its devices changed: larger at once, smaller once the agent is done."""
+    """Return True if only amounts changed: larger at once, smaller after the agent is done."""
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False
@@ -222,7 +226,7 @@ def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
 
 
 def _agent_is_done(claim: VGPUClaim) -> bool:
-    """Whether the agent reports that the pages have no more than this version asks for."""
+    """Return True if the agent reports that limits are not above the amounts of this version."""
     return any(
         (condition.type, condition.status) == ("Resized", "True")
         and condition.observed_generation == claim.metadata.generation
@@ -231,7 +235,7 @@ def _agent_is_done(claim: VGPUClaim) -> bool:
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:
-    """The allocation that a pod may use, and the pod's UID; None where there is none."""
+    """Return the allocation that a pod may use, and the pod's UID; None if there is none."""
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None or not reserved.pod_uid:
         return None

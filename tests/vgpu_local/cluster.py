@@ -1,8 +1,8 @@
 """A whole cluster on this machine: API server, scheduler, kubelets, and our programs as processes.
 
-What stands in for Kubernetes runs in threads of this process; the operator and one agent a node
-are started as they are in production, against it. Everything is written below one run folder, and
-whatever way `with` is left, every process that was started has ended and the folder is gone.
+The stand-in for Kubernetes runs in threads of this process. The operator and one agent per node are
+started against it as in production. All files are in one run folder. When the `with` block is left,
+in whatever way, every started process has ended and the folder is gone.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ _KINDS: Mapping[str, Resource] = {
 
 
 class NotReady(Exception):
-    """The cluster did not become ready in time, and what it was was missing."""
+    """The cluster did not become ready in time; the text names what is missing."""
 
 
 class LocalCluster(Started):
-    """Use as a context manager; inside, everything is running and ready.
+    """A context manager in whose block a whole cluster is running and ready.
 
     Attributes:
-        folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
-        kubeconfig: an administrator's.
-        spawn: how our programs come to be: executed, or forked by a `ForkServer`.
+        folder: The run folder with `kubeconfig`, a log file per process and a folder per node.
+        kubeconfig: An administrator's kubeconfig.
+        spawn: Starts our programs: by executing them, or by forking a `ForkServer`.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class LocalCluster(Started):
         """Describe a cluster; nothing is started yet.
 
         Args:
-            nodes: each gets a kubelet and an agent.
-            options: see there.
-            foundation: what it runs on; None for the stand-in.
-            spawn: how our programs come to be: executed, or forked by a `ForkServer`.
+            nodes: The nodes, each with a kubelet and an agent.
+            options: The options of the cluster.
+            foundation: The API server and scheduler; None for the stand-in.
+            spawn: Starts our programs: by executing them, or by forking a `ForkServer`.
         """
         self.folder = Path()
         self.kubeconfig = Path()
@@ -111,12 +111,12 @@ class LocalCluster(Started):
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
 
     def start(self, *, limit: float = 60.0) -> None:
-        """Start everything and return when it is ready.
+        """Start everything and wait until it is ready.
 
         Raises:
-            NotReady: something is missing after `limit` seconds.
-            DaemonDied: a process ended.
-            FileNotFoundError: the native library has not been built.
+            NotReady: Something is missing after `limit` seconds.
+            DaemonDied: A process has ended.
+            FileNotFoundError: The native library has not been built.
         """
         if not LIBRARY.exists():
             raise FileNotFoundError(f"{LIBRARY} is not built: run `make native`")
@@ -144,13 +144,13 @@ class LocalCluster(Started):
             self.run(admit_through(self.api, front, authority, self._settings))
 
     def stop(self) -> None:
-        """End every process and thread and remove the run folder. Harmless when repeated."""
+        """End every process and thread and remove the run folder; may be called again."""
         self._daemons.terminate()
         self._undo.close()
 
     @property
     def api(self) -> Api:
-        """A client; its coroutines go through `run`."""
+        """A client; pass its coroutines to `run`."""
         assert self._api is not None, "the cluster was not started"
         return self._api
 
@@ -160,45 +160,45 @@ class LocalCluster(Started):
         return self._foundation.server
 
     def kubeconfig_of(self, user: str) -> Path:
-        """One for a program that the server's faults may befall, as `user`."""
+        """Return a kubeconfig for `user`, to whom the server's faults may be limited."""
         return self._foundation.kubeconfig_of(user)
 
     @property
     def agents(self) -> Mapping[str, Daemon]:
-        """One process for each node, by node name."""
+        """The agents' processes by node name."""
         return self._simulated.agents
 
     @property
     def kubelets(self) -> Mapping[str, Kubelet]:
-        """By node name; call them through the methods here, their loop is another thread's."""
+        """The kubelets by node name; use the methods here, as their loop is in another thread."""
         return self._simulated.kubelets
 
     @property
     def operators(self) -> list[Daemon]:
-        """One process for each replica; the user of each is its name."""
+        """The processes of the operator's replicas; each has its name as its user."""
         return self._operators.daemons
 
     def metrics_ports(self) -> Mapping[str, list[int]]:
-        """Where metrics are, by component: operator, webhook, nodeagent."""
+        """The ports of metrics by component: operator, webhook, nodeagent."""
         agents = list(self._simulated.metrics_ports.values())
         return {**self._operators.metrics_ports(), "nodeagent": agents}
 
     @property
     def webhooks(self) -> list[Daemon]:
-        """One process for each replica of the admission webhooks."""
+        """The processes of the admission webhooks' replicas."""
         return self._operators.webhooks
 
     @property
     def operator(self) -> Daemon:
-        """The only operator's process."""
+        """The process of the only operator."""
         (only,) = self.operators
         return only
 
     def leader(self) -> Daemon:
-        """The operator that leads.
+        """Return the operator that leads.
 
         Raises:
-            NotReady: none of those that should run does.
+            NotReady: None of those that should run leads.
         """
         daemon = self._operators.leader(self._extender.tls())
         if daemon is None:
@@ -206,11 +206,11 @@ class LocalCluster(Started):
         return daemon
 
     def extender_url(self, operator: Daemon) -> str:
-        """Where the extender of one replica answers."""
+        """Return the URL of one replica's extender."""
         return self._operators.place_of(operator).extender_url
 
     def tls(self) -> ssl.SSLContext:
-        """What the scheduler trusts, and shows of itself."""
+        """Return the scheduler's TLS context, with its client certificate."""
         return self._extender.tls()
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
@@ -220,11 +220,11 @@ class LocalCluster(Started):
     # What tests and the demo do with it
 
     def apply(self, path: Path) -> list[Object]:
-        """Apply every document of a YAML file; returns the objects as they are then."""
+        """Apply every document of a YAML file; return the objects as the server has them then."""
         return [self.apply_object(obj) for obj in yaml.safe_load_all(path.read_text()) if obj]
 
     def apply_object(self, obj: Object) -> Object:
-        """Apply one object, into `default` where it names no namespace."""
+        """Apply one object, in the namespace `default` unless it names another."""
         resource = _KINDS[obj["kind"]]
         if resource.namespaced:
             metadata = {"namespace": "default", **obj["metadata"]}
@@ -240,10 +240,10 @@ class LocalCluster(Started):
         namespace: str | None = "default",
         limit: float = 30.0,
     ) -> Object:
-        """Return an object as soon as it is as wanted.
+        """Wait until `holds` is true for an object, and return the object.
 
         Raises:
-            NotReady: it was not, within `limit` seconds.
+            NotReady: It was not within `limit` seconds.
         """
         kind, space = plural(resource), namespace if resource.namespaced else None
         try:
@@ -278,11 +278,11 @@ class LocalCluster(Started):
         return kubelet.logs(namespace, pod, name)
 
     def start_page(self) -> Page:
-        """Start the web page; returns when it has read the cluster.
+        """Start the web page, and wait until it has read the cluster.
 
         Raises:
-            NotReady: It has not, after 30 s.
-            DaemonDied: It ended.
+            NotReady: It has not after 30 s.
+            DaemonDied: Its process has ended.
         """
         try:
             return start_page(
@@ -296,22 +296,22 @@ class LocalCluster(Started):
             raise NotReady(str(error)) from None
 
     def restart_kubelet(self, node: str) -> None:
-        """Restart a node's kubelet; its containers go on."""
+        """Restart a node's kubelet; its containers keep running."""
         self.run(self.kubelets[node].restart())
 
     def reboot_node(self, node: str, *, away_s: float) -> None:
-        """Power a node off and on, but for its agent, which the caller kills."""
+        """Power a node off and on, except for its agent, which the caller kills."""
         self.run(self.kubelets[node].reboot(away_s))
 
     def slow_driver(self, node: str, milliseconds: int) -> None:
-        """Let NVML take so long for every answer about a node's first device."""
+        """Delay every answer of NVML about a node's first device."""
         machine = self.folder / node / "machine"
         command = list(map(str, (FAKE_CTL, machine, "slow", 0, milliseconds)))
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     @contextlib.contextmanager
     def full_disk(self, node: str) -> Iterator[bool]:
-        """Fill the disk of an agent's state for as long; False where it has none of its own."""
+        """Fill the disk of an agent's state inside the block; yield False if it has no own disk."""
         state = self._simulated.disks.get(node)
         if state is None:
             yield False
@@ -323,7 +323,7 @@ class LocalCluster(Started):
             empty_disk(state)
 
     def renew_certificates(self, good_for: dt.timedelta = LIFETIME) -> None:
-        """Give operators and webhooks new certificates, in the files where they look for them."""
+        """Write new certificates to the files from which operators and webhooks read them."""
         for daemon in (*self.operators, *self.webhooks):
             self._authority.leaf(good_for=good_for).write(self.folder, name=daemon.name)
 
@@ -402,8 +402,8 @@ class LocalCluster(Started):
         """Wait until the operator leads and every node offers its slots and devices.
 
         Raises:
-            NotReady: something is missing after `limit` seconds.
-            DaemonDied: a process ended.
+            NotReady: Something is missing after `limit` seconds.
+            DaemonDied: A process has ended.
         """
         deadline = time.monotonic() + limit
         while gaps := missing(
@@ -423,8 +423,8 @@ class LocalCluster(Started):
         """Make sure that everything still runs.
 
         Raises:
-            DaemonDied: a process ended.
-            Exception: what ended the scheduler, or a part of Kubernetes.
+            DaemonDied: A process has ended.
+            Exception: The error that ended the scheduler, or a part of Kubernetes.
         """
         self._daemons.check()
         self._foundation.check()

@@ -1,6 +1,6 @@
-"""`kubectl vgpu` as a process: with files for its output, and in a terminal of its own.
+"""Runs `kubectl vgpu` as a process, with its output in files or in a terminal of its own.
 
-Other programs of ours run with files alone.
+Our other programs run only with their output in files.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def in_files(
     environment: Mapping[str, str] | None = None,
     module: str = _MODULE,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command whose output goes into files, which it takes for no terminal.
+    """Run a command whose output goes into files, so that it sees no terminal.
 
     Args:
-        kubeconfig: Whose cluster.
-        arguments: Of `kubectl vgpu`.
-        spawn: How the process comes to be.
-        environment: Added to ours.
+        kubeconfig: The kubeconfig of the cluster.
+        arguments: The arguments of `kubectl vgpu`.
+        spawn: Starts the process.
+        environment: Variables to add to our environment.
         module: The program; by default `kubectl vgpu`.
 
     Raises:
-        subprocess.TimeoutExpired: It has not ended.
+        subprocess.TimeoutExpired: It has not ended in time.
     """
     command = [sys.executable, "-m", module, *arguments, "--kubeconfig", str(kubeconfig)]
     variables = {**os.environ, **(environment or {})}
@@ -63,17 +63,17 @@ def in_terminal(
     until: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a command in a pseudo-terminal; returns the exit status and all that was written there.
+    """Run a command in a pseudo-terminal; return its exit status and output.
 
     Args:
-        kubeconfig: Whose cluster.
-        arguments: Of `kubectl vgpu`.
-        columns: How wide the terminal is.
-        until: Ctrl-C is typed when this has been written; empty: the command ends by itself.
-        environment: Added to ours.
+        kubeconfig: The kubeconfig of the cluster.
+        arguments: The arguments of `kubectl vgpu`.
+        columns: The width of the terminal.
+        until: Type Ctrl-C when this text has appeared; empty if the command ends by itself.
+        environment: Variables to add to our environment.
 
     Raises:
-        TimeoutError: It has not ended.
+        TimeoutError: It has not ended in time.
     """
     ours, theirs = pty.openpty()
     size = {"COLUMNS": str(columns), "LINES": "50", "TERM": "xterm-256color"}
@@ -113,11 +113,11 @@ def in_terminal(
 
 
 def of_a_terminal() -> None:
-    """A shell in the background ignores Ctrl-C, and so would its children."""
+    """Start a session and restore Ctrl-C, which children of a background shell would ignore."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def without_codes(text: str) -> str:
-    """The text that a terminal shows, without colours and the like."""
+    """Return the text that a terminal shows, without control codes."""
     return _CODES.sub("", text)

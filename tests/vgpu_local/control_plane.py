@@ -1,8 +1,8 @@
 """A real Kubernetes control plane for tests: etcd and API server, up in about three seconds.
 
-The stand-in API server does what we believe Kubernetes does; this one is Kubernetes. The
-programs come from `tests/cluster/build.sh`. Everything a run writes lies in one temporary folder
-that goes when it stops, and etcd listens on a Unix socket in it, so only one port is taken.
+The stand-in API server does what we believe Kubernetes does; this one is Kubernetes. The programs
+come from `tests/cluster/build.sh`. All files of a run are in one temporary folder, which is removed
+at the end. etcd listens on a Unix socket in it, so only one port is taken.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _USERS = {  # user: group
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What runs besides etcd and the API server, and how.
+    """Options of a control plane, such as the programs besides etcd and the API server.
 
     Attributes:
-        controllers: Run kube-controller-manager (garbage collection, namespaces that go).
-        scheduler: Run kube-scheduler, as it is by default.
-        profiling: The API server and kube-scheduler serve CPU profiles of themselves.
+        controllers: Run kube-controller-manager, for garbage collection and namespace deletion.
+        scheduler: Run kube-scheduler with its default configuration.
+        profiling: Let the API server and kube-scheduler serve CPU profiles.
         apiserver_args: More flags for the API server.
     """
 
@@ -57,14 +57,14 @@ class Options:
 
 
 class ControlPlane(Started):
-    """Use as a context manager, or call `start` and `stop`.
+    """A real control plane; use it as a context manager, or call `start` and `stop`.
 
-    Pods are admitted without a ServiceAccount, which would arrive some seconds late.
+    Pods are admitted without a ServiceAccount, because that would be created some seconds late.
 
     Attributes:
-        kubeconfig: Path of an administrator's kubeconfig, while it runs.
+        kubeconfig: The path of an administrator's kubeconfig, while it runs.
         url: The API server's URL.
-        programs: The folder with `kubectl` and the others.
+        programs: The folder with `kubectl` and the other programs.
     """
 
     def __init__(self, options: Options = Options()) -> None:
@@ -85,10 +85,10 @@ class ControlPlane(Started):
         self.kubeconfig = Path()
 
     def start(self) -> None:
-        """Start everything; returns when the API server reports that it is ready.
+        """Start everything, and wait until the API server reports that it is ready.
 
         Raises:
-            RuntimeError: The programs are not built, or one of them ended: which, and why.
+            RuntimeError: The programs are not built, or one of them has ended.
         """
         if not (self.programs / "kube").exists():
             raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
@@ -108,13 +108,13 @@ class ControlPlane(Started):
             raise
 
     def back_up(self) -> None:
-        """Keep a copy of etcd's data; etcd and the API server are restarted for it."""
+        """Copy etcd's data, which restarts etcd and the API server."""
         self._end("kube-apiserver", "etcd")
         shutil.copytree(self._folder / "etcd", self._folder / "backup")
         self._start_storage()
 
     def restore(self) -> None:
-        """Begin anew with the data of `back_up`, as the API server and etcd alone notice."""
+        """Restart etcd and the API server, but no other program, with the data of `back_up`."""
         self._end("kube-apiserver", "etcd")
         shutil.rmtree(self._folder / "etcd")
         shutil.copytree(self._folder / "backup", self._folder / "etcd")
@@ -124,8 +124,8 @@ class ControlPlane(Started):
         """Start kube-scheduler.
 
         Args:
-            config: fields of a KubeSchedulerConfiguration; how to log in is added here, where
-                `clientConnection` does not have it.
+            config: The fields of a KubeSchedulerConfiguration. The kubeconfig is added unless
+                `clientConnection` names one.
         """
         kubeconfig = self._kubeconfig_of("system:kube-scheduler")
         path = self._folder / "kube-scheduler.json"
@@ -154,25 +154,25 @@ class ControlPlane(Started):
         self._launch("kube-scheduler", f"--config={path}", *serving)
 
     def stop_scheduler(self) -> None:
-        """End kube-scheduler; another one, configured otherwise, may be started after it."""
+        """Stop kube-scheduler; it may be started again with another configuration."""
         self._end("kube-scheduler")
 
     def get(self, path: str, *, timeout_s: float) -> bytes:
-        """What the API server answers an administrator who asks for a path."""
+        """Return the API server's answer to an administrator's GET of a path."""
         return self._fetch(self.url + path, timeout_s)
 
     def cpu_profile(self, program: str, seconds: int) -> bytes:
-        """The profile of a program's next so many seconds, for `go tool pprof`.
+        """Record and return a CPU profile of a program, for `go tool pprof`.
 
         Args:
             program: `kube-apiserver` or `kube-scheduler`, started with `Options.profiling`.
-            seconds: For so long the call waits.
+            seconds: The duration, for which the call waits.
         """
         url = {"kube-apiserver": self.url, "kube-scheduler": self._scheduler_url}[program]
         return self._fetch(f"{url}/debug/pprof/profile?seconds={seconds}", seconds + 30.0)
 
     def trust(self) -> ssl.SSLContext:
-        """A client's TLS context for the API server."""
+        """Return a client's TLS context for the API server."""
         return self._authority.client_context()
 
     def pids(self) -> dict[str, int]:
@@ -185,17 +185,17 @@ class ControlPlane(Started):
         return self._folder / "etcd.sock"
 
     def check(self) -> None:
-        """Make sure that everything that was started still runs.
+        """Check that everything that was started is still running.
 
         Raises:
-            RuntimeError: one of the programs ended: which, and why.
+            RuntimeError: One of the programs has ended; the text says which and why.
         """
         for process in self._processes.values():
             if process.poll() is not None:
                 raise RuntimeError(f"it ended: {self._last_words()}")
 
     def stop(self) -> None:
-        """End what was started and remove its files."""
+        """Stop all programs and remove their files."""
         # KILL: the API server takes eight seconds to end politely, for data thrown away anyhow.
         for process in self._processes.values():
             process.kill()

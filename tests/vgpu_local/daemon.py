@@ -1,4 +1,4 @@
-"""One of our programs as a real process: its log in a file, its end certain."""
+"""One of our programs as a real process, with a log file and a guaranteed end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TAIL = 4000
 
 
 class Process(Protocol):
-    """What a daemon needs of a process."""
+    """The methods of a process that a daemon uses."""
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Return its exit code, or None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, or raise `subprocess.TimeoutExpired`."""
@@ -31,7 +31,7 @@ class Process(Protocol):
 
 
 class Spawn(Protocol):
-    """Starts a command with an environment in a session of its own."""
+    """A function that starts a command with an environment in a session of its own."""
 
     def __call__(
         self,
@@ -41,13 +41,13 @@ class Spawn(Protocol):
         errors: Path | None = None,
         /,
     ) -> Process:
-        """Start it; output is appended to `log`, with that for errors unless it has its own."""
+        """Start the command; append its output to `log`, and its errors to `errors` if given."""
 
 
 def execute(
     command: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
 ) -> Process:
-    """Start a program as it is started everywhere."""
+    """Start a program with `subprocess.Popen`."""
     with log.open("ab") as output, (errors or log).open("ab") as complaints:
         return subprocess.Popen(
             command,
@@ -60,16 +60,16 @@ def execute(
 
 
 class DaemonDied(Exception):
-    """A program that should be running has ended; the text has the end of its log."""
+    """A program that should be running has ended; the text contains the end of its log."""
 
 
 class Daemon:
     """A process in a process group of its own.
 
     Attributes:
-        name: for messages.
-        log: file that its output is appended to.
-        wanted: whether it was started, and neither stopped nor allowed to end since.
+        name: The name in messages.
+        log: The file that its output is appended to.
+        wanted: True if it was started, and has been neither stopped nor allowed to end since.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Daemon:
         """Describe a process; `start` starts it.
 
         Args:
-            name: for messages.
-            command: program and arguments.
-            environment: all of it.
-            log: file that its output is appended to.
-            spawn: how it comes to be.
+            name: The name in messages.
+            command: The program and its arguments.
+            environment: The complete environment.
+            log: The file that its output is appended to.
+            spawn: Starts the process.
         """
         self.name = name
         self.log = log
@@ -101,17 +101,17 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Its process id.
+        """The process id.
 
         Raises:
-            DaemonDied: it does not run.
+            DaemonDied: It is not running.
         """
         self.check()
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process; a second one of a running daemon is never started."""
+        """Start the process, unless it is running already."""
         self.wanted = True
         if self._process is not None and self._process.poll() is None:
             return
@@ -119,10 +119,10 @@ class Daemon:
         self._process = self._spawn(self._command, self._environment, self.log)
 
     def check(self) -> None:
-        """Make sure that it runs.
+        """Check that it is running.
 
         Raises:
-            DaemonDied: it does not.
+            DaemonDied: It is not.
         """
         if self._process is None:
             raise DaemonDied(f"{self.name} was not started")
@@ -130,16 +130,16 @@ class Daemon:
             raise DaemonDied(f"{self.name} ended with {code}:\n{self.tail()}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone."""
+        """Send a signal to the process, but not to its children."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a crash does: at once, nothing cleaned up."""
+        """Kill it at once without any cleanup, like a crash."""
         self.stop(grace=0.0)
 
     def stop(self, *, grace: float = 5.0) -> None:
-        """End it and everything it started, by force after `grace` seconds."""
+        """Stop it and everything it has started, by force after `grace` seconds."""
         self.wanted = False
         process = self._process
         if process is None:
@@ -153,14 +153,14 @@ class Daemon:
         process.wait()
 
     def may_end(self) -> None:
-        """From now on its end is no surprise."""
+        """Expect its end from now on."""
         self.wanted = False
 
     def wait(self, limit: float) -> int:
-        """Wait for its end; returns how it ended.
+        """Wait for its end; return its exit code.
 
         Raises:
-            TimeoutError: it has not, within `limit` seconds.
+            TimeoutError: It has not ended within `limit` seconds.
         """
         assert self._process is not None, f"{self.name} was not started"
         try:
@@ -169,7 +169,7 @@ class Daemon:
             raise TimeoutError(f"{self.name} runs on after {limit:g} s") from None
 
     def said(self) -> str:
-        """Return the present process's log."""
+        """Return the log of the current process."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -177,5 +177,5 @@ class Daemon:
             return file.read().decode(errors="replace")
 
     def tail(self) -> str:
-        """Return the end of it."""
+        """Return the end of the log."""
         return self.said()[-_TAIL:]

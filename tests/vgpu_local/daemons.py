@@ -1,4 +1,4 @@
-"""All of our programs in one cluster: started alike, watched together, none left behind."""
+"""The processes of all our programs in one cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Daemons:
     """The processes, in the order in which they were started.
 
     Args:
-        undo: gets what ends each of them.
+        undo: The stack to which the end of each process is added.
     """
 
     def __init__(self, undo: contextlib.ExitStack) -> None:
@@ -31,14 +31,14 @@ class Daemons:
         folder: Path,
         spawn: Spawn = execute,
     ) -> Daemon:
-        """Start one.
+        """Start a process.
 
         Args:
-            name: for messages, and of its log.
-            command: program and arguments.
-            environment: what it gets beside what all of them get.
-            folder: the cluster's; the log goes there.
-            spawn: how it comes to be.
+            name: The name in messages and of the log file.
+            command: The program and its arguments.
+            environment: Variables to add to those that all processes get.
+            folder: The cluster's folder, for the log.
+            spawn: Starts the process.
         """
         variables = program_environment(folder, environment)
         daemon = Daemon(name, command, variables, folder / f"{name}.log", spawn=spawn)
@@ -48,24 +48,24 @@ class Daemons:
         return daemon
 
     def check(self) -> None:
-        """Make sure that those run that should.
+        """Check that all processes that should be running are running.
 
         Raises:
-            DaemonDied: one does not.
+            DaemonDied: One is not.
         """
         for daemon in self._all:
             if daemon.wanted:
                 daemon.check()
 
     def pids(self) -> dict[str, int]:
-        """The process id of each that should run, by its name.
+        """Return the ids of the processes that should be running, by name.
 
         Raises:
-            DaemonDied: one of them does not.
+            DaemonDied: One is not running.
         """
         return {daemon.name: daemon.pid for daemon in self._all if daemon.wanted}
 
     def terminate(self) -> None:
-        """Ask all of them at once to end; `undo` waits for each."""
+        """Send SIGTERM to all processes; `undo` waits for each of them."""
         for daemon in self._all:
             daemon.signal(signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""`make demo`: two simulated GPU nodes, the seed's examples, and what a user sees of them.
+"""`make demo`: runs examples on two simulated GPU nodes, and shows what a user sees.
 
-It ends by itself with exit 0, or with what went wrong; with `--keep` it stays up and prints a
-KUBECONFIG to play with and the address of the web page.
+It ends with exit code 0, or with a message about the first difference. With `--keep` it keeps
+running, and prints a KUBECONFIG and the address of the web page.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 class Mismatch(Exception):
-    """The demo saw something else than it promises."""
+    """The demo saw something other than it promises."""
 
 
 class Demo:
-    """Shows things step by step, and checks that they are as shown."""
+    """The demo's steps, each of which shows something and checks it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class Demo:
         self._began = time.monotonic()
 
     def run(self) -> None:
-        """All steps."""
+        """Run all steps."""
         self.say("Two nodes: node-a has a 16 GiB card, node-b an 80 GiB card. All GPUs simulated.")
         self.kubectl("get", "gpudevices")
 
@@ -107,7 +107,7 @@ class Demo:
         print(f"\n{self._step}. {text}", flush=True)
 
     def kubectl(self, *arguments: str) -> None:
-        """Run kubectl and show what a user would see."""
+        """Run kubectl, and print the command and its output."""
         print(f"  $ kubectl {shlex.join(_short(arguments))}")
         done = self._kubectl.run(*arguments)
         for line in (done.stdout + done.stderr).splitlines():
@@ -124,7 +124,7 @@ class Demo:
         self._cluster.wait_for(PODS, pod, lambda found: found["status"].get("phase") == "Running")
 
     def shows_its_claims(self, device: str) -> None:
-        """Wait until a device shows the claims that hold it: the view follows the claims."""
+        """Wait until a device's status shows the claims that hold it."""
         claims = [
             claim["metadata"]["name"]
             for claim in self._cluster.server.objects("vgpuclaims.vgpu.dev")
@@ -139,7 +139,7 @@ class Demo:
         self._cluster.wait_for(GPU_DEVICES, device, shows)
 
     def refused(self, pod: str) -> str:
-        """Wait until the claim of a pod shows why it has nothing; returns its name."""
+        """Wait until the claim of a pod shows why it is refused; return the claim's name."""
         uid = self._cluster.wait_for(PODS, pod, lambda _: True)["metadata"]["uid"]
         name = f"{pod}-{uid[:8]}"
 
@@ -151,7 +151,7 @@ class Demo:
         return name
 
     def probe(self, pod: str, commands: str) -> dict[str, Any]:
-        """Run the probe in a container, as `kubectl exec` would; returns what it saw."""
+        """Run the probe in a container, as `kubectl exec` would; return its report."""
         print(f"  $ kubectl exec {pod} -- vgpu-probe {commands}")
         done = self._cluster.exec(pod, [str(PROBE), *commands.split()])
         for line in (done.stdout + done.stderr).splitlines():
@@ -163,10 +163,10 @@ class Demo:
 
 
 def expect(what: str, seen: object, promised: object) -> None:
-    """Print what was seen; it must be what was promised.
+    """Print what was seen, and check that it is what was promised.
 
     Raises:
-        Mismatch: it is not.
+        Mismatch: It is not.
     """
     if seen != promised:
         raise Mismatch(f"{what}: {seen}, and not {promised}")
@@ -174,7 +174,7 @@ def expect(what: str, seen: object, promised: object) -> None:
 
 
 def show_page(cluster: LocalCluster) -> Page:
-    """Start the web page, and make an account that may see everything on it."""
+    """Start the web page, and create an account that may see everything on it."""
     kubectl = Kubectl.find(cluster.kubeconfig)
     account = cluster.folder / "visitor.yaml"
     account.write_text(yaml.safe_dump_all(_visitor()))
@@ -203,7 +203,7 @@ def _short(arguments: tuple[str, ...]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; the exit code is 0 when everything was as promised."""
+    """Run the demo; return 0 if everything was as promised."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="stay up until interrupted")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""The stand-in's faults for any API server: a proxy in front of it that lets things go wrong.
+"""A proxy that injects the stand-in's faults in front of any API server.
 
-A real API server cannot be made to lose an answer or to freeze a stream; a proxy between it and
-its clients can do both, from the same `Fault` descriptions. It keeps no state of the cluster and
-runs in a thread with a loop of its own.
+A real API server cannot be told to lose an answer or freeze a stream. A proxy between it and its
+clients can do both, from the same `Fault` descriptions. It keeps no state of the cluster, and runs
+in a thread with its own loop.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _START_LIMIT_S = 10.0
 
 
 class FaultProxy(Started):
-    """Use as a context manager, or call `start` and `stop`.
+    """A proxy with faults; use it as a context manager, or call `start` and `stop`.
 
     Args:
-        upstream: URL of the API server.
-        trust: a client's TLS context for it; None for plain HTTP.
-        authority: signs the proxy's certificate; made anew if none is given.
-        seed: of the faults' shares.
+        upstream: The URL of the API server.
+        trust: A client's TLS context for the API server; None for plain HTTP.
+        authority: The authority for the proxy's certificate; None for a new one.
+        seed: The seed that decides which requests a fault with a share affects.
 
     Attributes:
-        faults: arm faults here.
+        faults: The faults to inject.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class FaultProxy(Started):
 
     @property
     def url(self) -> str:
-        """Where clients connect; kept over restarts."""
+        """The URL for clients, which stays the same after a restart."""
         return f"https://127.0.0.1:{self._port}"
 
     def kubeconfig(self, of_upstream: Path, path: Path, *, user: str, acts_as: str = "") -> Path:
         """Write a kubeconfig that leads through the proxy.
 
         Args:
-            of_upstream: has the token that the upstream will see.
-            path: where to.
-            user: who its bearer is to the proxy; faults may befall one user.
-            acts_as: The account that the upstream sees, with all rights.
+            of_upstream: The kubeconfig with the token for the API server.
+            path: The file to write.
+            user: The user as the proxy sees it; faults may be limited to one user.
+            acts_as: The account that the API server sees, with all rights.
         """
         config = yaml.safe_load(of_upstream.read_text())
         (credentials,) = (entry["user"] for entry in config["users"])
@@ -110,10 +110,10 @@ class FaultProxy(Started):
         return path
 
     def start(self) -> None:
-        """Serve; returns when connections are accepted.
+        """Start to serve, and return when connections are accepted.
 
         Raises:
-            OSError: the port is taken.
+            OSError: The port is taken.
         """
         self._loop = BackgroundLoop("fault-proxy")
         try:
@@ -124,23 +124,23 @@ class FaultProxy(Started):
             raise
 
     def stop(self) -> None:
-        """Cut every connection and end the thread. Harmless when repeated."""
+        """Cut every connection and end the thread; may be called again."""
         if self._loop is not None:
             self._loop.run(self._close())
             self._loop.stop()
             self._loop = None
 
     def restart(self, *, down_for: float = 0.0) -> None:
-        """Cut all connections, be away for some seconds, and serve again at the same URL."""
+        """Cut all connections and serve again, after `down_for` seconds, at the same URL."""
         assert self._loop is not None, "the proxy is not started"
         self._loop.run(self._close())
         time.sleep(down_for)
         self._loop.run(self._open(), limit=_START_LIMIT_S)
 
     def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
-        """Break the streams now open: cut (`drop`), silence (`freeze`) or expire (`gone`) them.
+        """Break all open streams; return how many there were.
 
-        Returns how many there were.
+        They are cut (`drop`), silenced (`freeze`) or expired (`gone`).
         """
         assert self._loop is not None, "the proxy is not started"
 

@@ -1,8 +1,8 @@
-"""The project as manifests/ installs it, on a real control plane: accounts, rights, certificates.
+"""A cluster as manifests/ installs it, with its accounts, rights and certificates.
 
-The programs run as processes of this machine, but with the tokens of their own service accounts,
-the certificates that the operator issues, and every policy in force. What cannot be the same here
-is in the overlay: Services lead to this machine, and no pod is started from an image.
+It runs on a real control plane. Our programs run as processes of this machine, but with the tokens
+of their own service accounts, the certificates that the operator issues, and all policies. An
+overlay has the two differences: Services lead to this machine, and no pod is started from an image.
 """
 
 from __future__ import annotations
@@ -59,28 +59,27 @@ T = TypeVar("T")
 
 COUNT = "nvidia.com/gpu"
 LEASE_S = 45
-"""Tests stop a leader for a while and start it again, on machines that are busy."""
+"""Long, because tests suspend a leader for a while on machines that are busy."""
 
 
 class NotInTime(Exception):
-    """What was waited for did not come, and what was there instead."""
+    """A wait has timed out; the text shows the last state."""
 
 
 class InstalledCluster(Started):
-    """Use as a context manager; inside, everything is running and ready.
+    """A context manager in whose block an installed cluster is running and ready.
 
     Args:
-        nodes: Each gets a kubelet and an agent.
-        operators: How many replicas of the operator.
-        webhooks: How many of the admission webhooks.
-        lease_s: How long the Lease of a silent leader lasts.
-        ready_s: Starting gives up after so long.
-        plane: A control plane that runs already, and goes on when this has stopped; None: one of
-            its own, whose API server keeps an audit of our accounts' requests.
-        scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
-            it logs in.
-        overlay: Which of manifests/overlays: `default` or `gate`.
-        components: Which of manifests/components.
+        nodes: The nodes, each with a kubelet and an agent.
+        operators: The number of the operator's replicas.
+        webhooks: The number of the admission webhooks' replicas.
+        lease_s: The duration of the Lease.
+        ready_s: The longest time to wait for the start.
+        plane: A running control plane, which keeps running afterwards; None for a new one, whose
+            API server audits the requests of our accounts.
+        scheduler_client: More fields of kube-scheduler's `clientConnection`, such as `qps`.
+        overlay: The overlay in manifests/overlays: `default` or `gate`.
+        components: The components in manifests/components.
     """
 
     def __init__(
@@ -117,12 +116,12 @@ class InstalledCluster(Started):
 
     @property
     def agents(self) -> Mapping[str, Daemon]:
-        """One process for each node, by node name."""
+        """The agents' processes by node name."""
         return self._simulated.agents
 
     @property
     def operators(self) -> list[Daemon]:
-        """One process for each replica."""
+        """The processes of the operator's replicas."""
         return self._operators.daemons
 
     def pids(self) -> dict[str, int]:
@@ -130,16 +129,16 @@ class InstalledCluster(Started):
         return self._daemons.pids()
 
     def leader(self) -> Daemon:
-        """The operator that reports that it leads."""
+        """Return the operator that reports that it leads."""
         found = self._operators.leader(self._tls())
         assert found is not None, "no operator leads"
         return found
 
     def await_leader(self, limit: float) -> Daemon:
-        """The operator that leads, as soon as one does.
+        """Wait until an operator leads, and return it.
 
         Raises:
-            NotInTime: None did, within `limit` seconds.
+            NotInTime: None did within `limit` seconds.
         """
         self.until(
             lambda: self._operators.leader(self._tls()), lambda: "no operator leads", limit=limit
@@ -147,13 +146,13 @@ class InstalledCluster(Started):
         return self.leader()
 
     def shown(self) -> list[str]:
-        """The certificates that each process of webhooks and operator shows, PEM."""
+        """Return the certificates in PEM that the processes of webhooks and operator show."""
         extenders = [place.extender for place in self._operators.places()]
         ports = [*extenders, *self._operators.webhook_ports()]
         return [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports]
 
     def ask_extender(self, verb: str, request: Object) -> Object:
-        """Ask as kube-scheduler does; returns the answer."""
+        """Call the extender as kube-scheduler does; return the answer."""
         asked = urllib.request.Request(
             f"{self._operators.front.extender_url}/{verb}",
             data=json.dumps(request).encode(),
@@ -164,11 +163,11 @@ class InstalledCluster(Started):
         return found
 
     def start_page(self) -> Page:
-        """Start the web page, which takes the component `web`; returns when it is ready.
+        """Start the web page, which needs the component `web`, and wait until it is ready.
 
         Raises:
-            TimeoutError: It is not, after 30 s.
-            DaemonDied: It ended.
+            TimeoutError: It is not ready after 30 s.
+            DaemonDied: Its process has ended.
         """
         kubeconfig = self._kubeconfig(WEB, "vgpu-web")
         return start_page(
@@ -180,7 +179,7 @@ class InstalledCluster(Started):
         return self._loop.run(work, limit=limit)
 
     def objects(self, resource: Resource, namespace: str | None = "default") -> list[Object]:
-        """A list, as new as any."""
+        """Return the objects of a fresh list."""
         space = namespace if resource.namespaced else None
         return list(self.run(self.api.list(resource, namespace=space)).items)
 
@@ -193,10 +192,10 @@ class InstalledCluster(Started):
         namespace: str = "default",
         limit: float = 60.0,
     ) -> Object:
-        """Return an object as soon as it is as wanted.
+        """Wait until `holds` is true for an object, and return the object.
 
         Raises:
-            NotInTime: It was not, within `limit` seconds.
+            NotInTime: It was not within `limit` seconds.
         """
         try:
             return wait_for(
@@ -212,10 +211,10 @@ class InstalledCluster(Started):
     def until(
         self, holds: Callable[[], object], otherwise: Callable[[], object], *, limit: float = 60.0
     ) -> None:
-        """Wait for something.
+        """Wait until `holds` is true.
 
         Raises:
-            NotInTime: It did not come; with what `otherwise` returns.
+            NotInTime: It was not in time; the text has the result of `otherwise`.
         """
         deadline = time.monotonic() + limit
         while not holds():
@@ -225,22 +224,22 @@ class InstalledCluster(Started):
             time.sleep(0.05)
 
     def check(self) -> None:
-        """Make sure that every process runs.
+        """Check that every process is running.
 
         Raises:
-            DaemonDied: one has ended; with the end of its log.
+            DaemonDied: One has ended; the text has the end of its log.
         """
         self._daemons.check()
         self._plane.check()
 
     def audit(self) -> list[Object]:
-        """What the API server noted of requests of our accounts, in order."""
+        """Return the API server's audit of our accounts' requests, in order."""
         return [json.loads(line) for line in self._audit.read_text().splitlines()]
 
     # Starting and the end
 
     def start(self) -> None:
-        """Install, start everything and return when it is ready.
+        """Install and start everything, and wait until it is ready.
 
         Raises:
             NotInTime: Something is missing after `ready_s`.
@@ -263,12 +262,12 @@ class InstalledCluster(Started):
         self.until(lambda: not self._gaps(), self._gaps, limit=self._ready_s)
 
     def stop(self) -> None:
-        """End every process and thread and remove what was written."""
+        """End every process and thread and remove all files."""
         self._daemons.terminate()
         self._undo.close()
 
     def _audited_plane(self) -> ControlPlane:
-        """A control plane of our own, started; the audit is complete whenever it is read."""
+        """Start and return a control plane whose audit is complete whenever it is read."""
         policy = self.folder / "audit.yaml"
         accounts = [user(account) for account in (OPERATOR, WEBHOOK, WEB, AGENT, SCHEDULER)]
         rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
@@ -321,7 +320,7 @@ class InstalledCluster(Started):
             self._simulated.start(node, settings, self.api, self._loop)
 
     def _start_scheduler(self) -> None:
-        """kube-scheduler as its Deployment has it; the Secret's files stand in for its mount."""
+        """Start kube-scheduler as its Deployment does, with files in place of a mounted Secret."""
         secret = self.wait_for(
             SECRETS,
             "vgpu-scheduler-tls",
@@ -351,11 +350,11 @@ class InstalledCluster(Started):
         return kubeconfig_with(self._plane.kubeconfig, path, self.token(account, node=node))
 
     def token(self, account: tuple[str, str], *, node: str | None = None) -> str:
-        """A token as the kubelet would mount it."""
+        """Return a token as the kubelet would mount it."""
         return self.run(token(self.api, account, node=node))
 
     def _tls(self) -> ssl.SSLContext:
-        """As kube-scheduler asks; but for the name, which is the Service's."""
+        """Return a TLS context like kube-scheduler's, but without a check of the server's name."""
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
         context.load_cert_chain(self.folder / "tls.crt", self.folder / "tls.key")
         context.check_hostname = False

@@ -1,4 +1,4 @@
-"""kubectl on a cluster's kubeconfig: what a user would type, and what a user would see."""
+"""Runs kubectl with a cluster's kubeconfig, as a user would."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class KubectlMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Runs kubectl against one cluster.
+    """A kubectl for one cluster.
 
     Attributes:
-        kubeconfig: whose cluster, and who we are there.
-        program: where kubectl is.
+        kubeconfig: The kubeconfig with the cluster and the user.
+        program: The path of kubectl.
     """
 
     kubeconfig: Path
@@ -28,10 +28,10 @@ class Kubectl:
 
     @classmethod
     def find(cls, kubeconfig: Path) -> Kubectl:
-        """Take the kubectl on the PATH.
+        """Return the kubectl that is on the PATH.
 
         Raises:
-            KubectlMissing: there is none.
+            KubectlMissing: There is none.
         """
         program = shutil.which("kubectl")
         if program is None:
@@ -41,7 +41,7 @@ class Kubectl:
     def run(
         self, *arguments: str, stdin: str | None = None, limit: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command; its output is text, its exit code the caller's to judge."""
+        """Run a command and return its output as text; the caller must check the exit code."""
         command: Sequence[str] = [self.program, *arguments]
         cache = self.kubeconfig.parent / "kubectl-cache"  # else it writes below the home folder
         environment = {

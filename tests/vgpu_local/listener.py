@@ -1,4 +1,4 @@
-"""An HTTP server on loopback, as the stand-ins open it; after a restart at the same port."""
+"""An HTTP server on loopback for the stand-ins, which can restart at the same port."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ async def listen(
     port: int,
     tls: ssl.SSLContext | None,
 ) -> tuple[web.ServerRunner, int]:
-    """Serve; a client that hangs up ends its handler.
+    """Start an HTTP server that cancels the handler when a client hangs up.
 
     Args:
-        handle: answers requests.
-        port: 0 takes a free one.
-        tls: None: plain HTTP.
+        handle: Answers requests.
+        port: The port; 0 for a free one.
+        tls: The TLS context; None for plain HTTP.
 
     Returns:
-        What ends the server (`cleanup`), and its port.
+        The runner, whose `cleanup` ends the server, and the port.
 
     Raises:
-        OSError: the port is taken.
+        OSError: The port is taken.
     """
     runner = web.ServerRunner(
         web.Server(handle, access_log=None, handler_cancellation=True),

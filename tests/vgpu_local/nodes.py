@@ -1,7 +1,7 @@
-"""Simulated GPU nodes: what devices they have, and the file that configures the simulated driver.
+"""Simulated GPU nodes: their devices, and the file that configures the simulated driver.
 
-The presets are round numbers under the names of real devices, so that expected placements can be
-worked out by hand. UUIDs follow from node and index alone: they are the same in every run.
+The presets have the names of real devices but round numbers, so that expected placements can be
+worked out by hand. UUIDs depend only on node and index, so they are the same in every run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NAMESPACE = uuid.UUID("6f0e1f0a-7c52-4a53-9d5b-0f6b6a2f7e11")
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """One kind of device.
+    """A model of device.
 
     Attributes:
-        memory_mib: device memory.
-        compute: compute capability, `major.minor`.
-        multiprocessors: how many.
-        mig: `off` and `on` for one that the hardware can split, `none` for others.
+        memory_mib: The device memory.
+        compute: The compute capability, `major.minor`.
+        multiprocessors: The number of multiprocessors.
+        mig: `off` or `on` if the hardware supports MIG, else `none`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Device:
     """One device of a node.
 
     Attributes:
-        numa: NUMA node, or -1 where the platform does not report it.
+        numa: The NUMA node, or -1 if the platform does not report it.
     """
 
     uuid: str
@@ -58,11 +58,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins two devices of a node, by their indices.
+    """The link between two devices of a node, given by their indices.
 
     Attributes:
-        nvlinks: number of NVLink connections.
-        level: PCIe class as `nvidia-smi topo` names it; None follows the NUMA nodes.
+        nvlinks: The number of NVLink connections.
+        level: The PCIe class as `nvidia-smi topo` names it; None to derive it from NUMA nodes.
     """
 
     one: int
@@ -100,9 +100,9 @@ class GpuNode:
         return "\n".join(lines) + "\n"
 
     def write_machine(self, folder: Path) -> Path:
-        """Write the description into a folder; the driver keeps its state beside it.
+        """Write the description into a folder, in which the driver also keeps its state.
 
-        The host's part of it goes into `sysfs`, a tree as the agent reads it.
+        The host's part is a tree `sysfs` that the agent reads.
         """
         path = folder / "machine"
         path.write_text(self.machine_text())
@@ -112,12 +112,13 @@ class GpuNode:
 
 
 def write_sysfs(folder: Path, places: Mapping[str, int], *, nodes: str | None = None) -> None:
-    """Write what sysfs shows of NUMA nodes and of PCI devices.
+    """Write the files of sysfs about NUMA nodes and PCI devices.
 
     Args:
-        folder: What stands for /sys.
-        places: The NUMA node of each PCI address; -1 as the kernel writes it.
-        nodes: The host's nodes as the kernel lists them; None: those of the devices, or node 0.
+        folder: The folder that replaces /sys.
+        places: The NUMA node of each PCI address; -1 if unknown, as the kernel writes it.
+        nodes: The host's NUMA nodes as the kernel lists them; None for those of the devices, or
+            node 0 without any.
     """
     known = sorted({numa for numa in places.values() if numa >= 0}) or [0]
     listed = ",".join(map(str, known)) if nodes is None else nodes

@@ -25,17 +25,17 @@ _HERE = "127.0.0.1"
 
 
 class Operators:
-    """All replicas of both.
+    """All replicas of operator and webhooks, with their Services.
 
     Attributes:
-        front: where the Services listen: the webhooks' leads to any of them, the extender's to
-            the operator whose EndpointSlice shows that it leads.
-        daemons: the operators' processes, in the order of their numbers.
-        webhooks: the webhooks' processes, likewise.
+        front: The ports of the Services. That of the webhooks leads to any replica, and that of
+            the extender to the operator that an EndpointSlice names as the leader.
+        daemons: The operators' processes by number.
+        webhooks: The webhooks' processes by number.
     """
 
     def __init__(self, count: int, webhooks: int) -> None:
-        """Describe so many replicas of operator and webhooks; nothing is started yet."""
+        """Create the replicas of operator and webhooks; nothing is started yet."""
         self.front = free_front()
         self.daemons: list[Daemon] = []
         self.webhooks: list[Daemon] = []
@@ -45,7 +45,7 @@ class Operators:
         self._following: asyncio.Task[None] | None = None
 
     async def open_services(self, api: Api) -> None:
-        """Let the Services lead to the replicas."""
+        """Start the Services that lead to the replicas."""
         slices = Slices(api, {replica.address: _HERE for replica in self._replicas})
         self._following = asyncio.create_task(slices.run())
         extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
@@ -56,7 +56,7 @@ class Operators:
             self._services.append(service)
 
     async def close_services(self) -> None:
-        """End them."""
+        """Stop the Services."""
         for service in self._services:
             await service.stop()
         if self._following is not None:
@@ -73,27 +73,27 @@ class Operators:
         self.webhooks.extend(webhook(replica) for replica in self._webhooks)
 
     def places(self) -> list[OperatorPlace]:
-        """Where the operators listen that should run."""
+        """Return the ports of the operators that should be running."""
         return [replica.place for replica, _ in self._running()]
 
     def place_of(self, operator: Daemon) -> OperatorPlace:
-        """Where one of them listens."""
+        """Return the ports of an operator."""
         return self._replicas[self.daemons.index(operator)].place
 
     def webhook_ports(self) -> list[int]:
-        """Where the webhooks listen that should run."""
+        """Return the ports of the webhooks that should be running."""
         pairs = zip(self._webhooks, self.webhooks, strict=True)
         return [replica.webhook for replica, daemon in pairs if daemon.wanted]
 
     def metrics_ports(self) -> dict[str, list[int]]:
-        """Where the replicas' metrics are, by component."""
+        """Return the ports of the replicas' metrics by component."""
         return {
             "operator": [replica.place.metrics for replica in self._replicas],
             "webhook": [replica.metrics for replica in self._webhooks],
         }
 
     def leader(self, tls: ssl.SSLContext) -> Daemon | None:
-        """The one that reports that it leads, of those that should run."""
+        """Return the running operator that reports that it leads, or None."""
         for replica, daemon in self._running():
             if leads(replica.place.extender_url, tls):
                 return daemon

@@ -1,4 +1,4 @@
-"""What may differ from one cluster on this machine to the next."""
+"""The options of a test cluster."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from vgpu_local.scheduler.queue import Backoff
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What may differ from cluster to cluster.
+    """The options of a test cluster.
 
     Attributes:
-        config: the cluster configuration document that operator and agents are given.
-        scheduler_names: the `schedulerName`s that the scheduler answers to.
-        pace: the kubelets' waiting times.
-        backoff: the scheduler's.
-        operators: how many replicas of the operator.
-        webhooks: how many processes serve the admission webhooks; 0: nothing is admitted by us.
-        drain_s: how long a process of the webhooks serves on after SIGTERM.
-        linger_s: how long a leader that ends refuses calls after it gave its lease up.
-        standbys_first_s: with a new configuration, how much later than standbys a leader ends.
-        agent_gone_s: how long an agent is silent before claims of ended pods need no report of it.
-        on_violation: what the operator does about claims that violate limits: Report or Evict.
-        lease_s: how long the lease of a silent leader lasts.
-        unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
-        state_disk_bytes: of a disk of its own for each agent's state; 0: the run folder's.
-        log_level: of operator and agents.
+        config: The cluster configuration document for operator and agents.
+        scheduler_names: The `schedulerName`s that the scheduler serves.
+        pace: The kubelets' waiting times.
+        backoff: The scheduler's back-off.
+        operators: The number of the operator's replicas.
+        webhooks: The number of the admission webhooks' replicas; 0 for no webhooks.
+        drain_s: The time for which a webhook replica keeps serving after SIGTERM.
+        linger_s: The time for which an ending leader refuses calls after it released its Lease.
+        standbys_first_s: The time by which a leader ends later than standbys after a change of
+            the configuration.
+        agent_gone_s: The silence of an agent after which claims of ended pods need no report.
+        on_violation: The operator's reaction to claims that violate limits: Report or Evict.
+        lease_s: The duration of the Lease.
+        unused_lease_s: The time for which an agent keeps slots that its kubelet does not know.
+        state_disk_bytes: The size of a separate disk for each agent's state; 0 for no such disk.
+        log_level: The log level of operator and agents.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)

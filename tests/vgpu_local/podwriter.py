@@ -1,4 +1,4 @@
-"""Telling the API server about pods, as scheduler and kubelet do: status, events, the end."""
+"""Writes pods' status, events and deletions to the API server, as scheduler and kubelet do."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from vgpu_client.transport import Object
 log = logging.getLogger(__name__)
 
 Compose = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
-"""Makes a status of the conditions that the pod has."""
+"""Returns a status, given the pod's current conditions."""
 
 
 def timestamp() -> str:
-    """Return the present moment as the API writes it."""
+    """Return the current time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def merge_conditions(
     before: Sequence[Mapping[str, Any]], wanted: Sequence[dict[str, Any]], now: str
 ) -> list[dict[str, Any]]:
-    """Set some conditions by type; keep all others, and the time of those that did not change."""
+    """Set some conditions by type; keep the others, and the times of those that did not change."""
     old = {condition["type"]: condition for condition in before}
     mine = {condition["type"] for condition in wanted}
     merged = [dict(condition) for condition in before if condition["type"] not in mine]
@@ -40,25 +40,25 @@ def merge_conditions(
 
 
 class PodWriter:
-    """Writes as one component of the cluster."""
+    """A writer of pods on behalf of one component of the cluster."""
 
     def __init__(self, api: Api, component: str) -> None:
-        """Write through `api`; events name `component` as their source."""
+        """Create a writer whose events name `component` as their source."""
         self._api = api
         self._component = component
 
     async def write_status(self, pod: Object, compose: Compose) -> Object | None:
-        """Bring the status up to date, on top of whatever others wrote into it.
+        """Update the status, and keep what others wrote into it.
 
         Args:
-            pod: the newest known version.
-            compose: called again with fresh conditions when that version was stale.
+            pod: The newest known version.
+            compose: Returns the status; called again with new conditions if the version was stale.
 
         Returns:
-            The pod as it is now, or None when it is gone.
+            The current pod, or None if it is gone.
 
         Raises:
-            ClientError: the API server did not take it; to be tried again.
+            ClientError: The API server did not accept it; try again.
         """
         while True:
             before = pod.get("status") or {}
@@ -80,7 +80,7 @@ class PodWriter:
     async def event(
         self, pod: Object, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
-        """Write an event; one that cannot be written is lost, as events are."""
+        """Write an event; it is lost if it cannot be written."""
         try:
             await create_event(
                 self._api,
@@ -98,7 +98,7 @@ class PodWriter:
         """Delete a pod whose containers have all ended.
 
         Raises:
-            ClientError: the API server did not take it; to be tried again.
+            ClientError: The API server did not accept it; try again.
         """
         metadata = pod["metadata"]
         try:
@@ -116,7 +116,7 @@ class PodWriter:
                 raise
 
     async def _now(self, pod: Object) -> Object | None:
-        """The pod as it is now; None when it is gone, and perhaps another has its name."""
+        """Return the current pod; None if it is gone, even if another pod has its name."""
         metadata = pod["metadata"]
         try:
             found = await self._api.get(PODS, metadata["name"], namespace=metadata["namespace"])

@@ -1,9 +1,9 @@
-"""Ports for servers whose address is decided before they are started.
+"""Ports for servers whose address must be known before they start.
 
-A port that the system hands out is free again once the asker lets go of it, and the next who asks
-may get it before the server has started. So ports come from below the range that the system hands
-out, where no process gets one by chance, and each is marked as given for as long as this process
-runs: clusters that start at once, in whatever processes, never get the same.
+If we let the system choose a port and closed it again, another process could get the same port
+before our server starts. So ports come from below the system's ephemeral range, where no process
+gets one by chance. Each is marked as taken for as long as this process runs, so clusters that start
+at the same time, in any process, never share a port.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ATTEMPTS = 200
 
 
 class NoFreePort(Exception):
-    """None of many ports was free."""
+    """No free port was found after many tries."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports on loopback on which no process listens and that no other caller was given.
+    """Return loopback ports on which no process listens and that no other caller was given.
 
     Raises:
-        NoFreePort: there are not so many.
+        NoFreePort: There are not enough free ports.
     """
     handed_out_from = int(_RANGE.read_text().split()[0])
     highest = max(handed_out_from, _LOWEST + 10_000)
@@ -48,7 +48,7 @@ def _is_unused(port: int) -> bool:
 
 
 def _mark(port: int) -> bool:
-    """Take the name that stands for the port; the system lets go of it with this process."""
+    """Bind a socket name that marks the port as taken; the system frees it with this process."""
     mark = socket.socket(socket.AF_UNIX)
     try:
         mark.bind(f"\0vgpu-local-port-{port}")

@@ -1,4 +1,4 @@
-"""How operator, webhooks and agents are started: their arguments, environments and sockets."""
+"""Command lines, environments and ports of the operator, the webhooks and the agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICE = "vgpu-extender"
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlace:
-    """Where one operator listens."""
+    """The ports of one operator."""
 
     extender: int
     metrics: int
@@ -34,25 +34,25 @@ class OperatorPlace:
 
     @property
     def extender_url(self) -> str:
-        """Where this replica's extender answers."""
+        """The URL of this replica's extender."""
         return f"https://localhost:{self.extender}"
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where the Services of extender and webhooks listen."""
+    """The ports of the Services of extender and webhooks."""
 
     extender: int
     webhook: int
 
     @property
     def extender_url(self) -> str:
-        """What the scheduler calls."""
+        """The URL that the scheduler calls."""
         return f"https://localhost:{self.extender}"
 
     @property
     def webhook_url(self) -> str:
-        """What the API server calls."""
+        """The URL that the API server calls."""
         return f"https://localhost:{self.webhook}"
 
 
@@ -63,13 +63,13 @@ def free_front() -> Front:
 
 @dataclass(frozen=True, slots=True)
 class WebhookReplica:
-    """One of the processes that serve the admission webhooks.
+    """A replica of the admission webhooks.
 
     Attributes:
-        name: the user of its kubeconfig.
-        webhook: the port of its reviews.
-        metrics: the port of its metrics.
-        liveness: the port of its probe.
+        name: The user of its kubeconfig.
+        webhook: The port of its reviews.
+        metrics: The port of its metrics.
+        liveness: The port of its probe.
     """
 
     name: str
@@ -79,18 +79,18 @@ class WebhookReplica:
 
 
 def free_webhook_replica(number: int) -> WebhookReplica:
-    """Describe a process of the webhooks on free ports."""
+    """Return a replica of the webhooks on free ports."""
     return WebhookReplica(f"webhook-{number}", *free_ports(3))
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of the operators.
+    """A replica of the operator.
 
     Attributes:
-        name: in the Lease, in front of what makes it unique; as the user of its kubeconfig.
-        address: its own in the extender's EndpointSlice.
-        place: where it listens on this machine.
+        name: The prefix of its identity in the Lease, and the user of its kubeconfig.
+        address: Its address in the extender's EndpointSlice.
+        place: Its ports on this machine.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Replica:
 
 
 def free_replica(number: int) -> Replica:
-    """Describe an operator on free ports, under an address from RFC 5737."""
+    """Return an operator on free ports with an address from RFC 5737."""
     place = OperatorPlace(*free_ports(3))
     return Replica(f"operator-{number}", f"192.0.2.{number + 1}", place)
 
@@ -118,9 +118,9 @@ def operator_command(
     on_violation: str = "Report",
     log_level: str,
 ) -> list[str]:
-    """Compose the operator's command line; writes its certificate into `folder`.
+    """Return the operator's command line, and write its certificate into `folder`.
 
-    Only who shows a certificate of `authority` may call the extender.
+    Only clients with a certificate of `authority` may call the extender.
     """
     certificate, key = authority.leaf().write(folder, name=replica.name)
     trust = folder / "operator-ca.crt"
@@ -149,7 +149,7 @@ def webhook_command(
     drain_s: int,
     log_level: str,
 ) -> list[str]:
-    """Compose the command line of a process of the webhooks; writes its certificate too."""
+    """Return the command line of a webhook replica, and write its certificate into `folder`."""
     certificate, key = authority.leaf().write(folder, name=replica.name)
     arguments = {
         **_of_webhook(replica, kubeconfig=kubeconfig, config=config),
@@ -162,7 +162,7 @@ def webhook_command(
 
 
 def issued_webhook_command(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> list[str]:
-    """Compose the command line of one whose certificate the operator issues."""
+    """Return the command line of a webhook replica whose certificate the operator issues."""
     common = _of_webhook(replica, kubeconfig=kubeconfig, config=config)
     return _module("vgpu_operator.admission", {**common, "certificates": "secrets", "drain": "0s"})
 
@@ -183,7 +183,7 @@ def _of_webhook(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> d
 def issued_operator_command(
     replica: Replica, *, kubeconfig: Path, config: Path, lease_s: int
 ) -> list[str]:
-    """Compose the command line of an operator that issues its certificates itself."""
+    """Return the command line of an operator that issues its own certificates."""
     common = _of_replica(replica, kubeconfig=kubeconfig, config=config, lease_s=lease_s)
     return _module("vgpu_operator", {**common, "certificates": "secrets"})
 
@@ -208,7 +208,7 @@ def _of_replica(
 
 
 def web_command(port: int, *, kubeconfig: Path, config: Path, tls: tuple[Path, Path]) -> list[str]:
-    """Compose the command line of the web page, with the files of certificate and key."""
+    """Return the command line of the web page; `tls` has the files of certificate and key."""
     certificate, key = tls
     arguments = {
         "kubeconfig": kubeconfig,
@@ -231,7 +231,7 @@ def agent_command(
     log_level: str,
     metrics_port: int = 0,
 ) -> list[str]:
-    """Compose the command line of a node's agent."""
+    """Return the command line of a node's agent."""
     arguments = {
         "node-name": node,
         "kubeconfig": kubeconfig,
@@ -254,12 +254,12 @@ def agent_command(
 
 
 def driver_environment(machine: Path) -> Mapping[str, str]:
-    """Return what makes a process find the simulated driver and its machine."""
+    """Return the environment with which a process finds the simulated driver and its machine."""
     return {"VGPU_FAKE_MACHINE": str(machine), **DRIVER_LOADER}
 
 
 def install_tools(folder: Path) -> None:
-    """Make what images of GPU workloads bring along, as commands in a folder for the PATH."""
+    """Create the commands that images of GPU workloads contain, in a folder for the PATH."""
     folder.mkdir(exist_ok=True)
     command = folder / "nvidia-smi"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{NVIDIA_SMI}" "$@"\n')
@@ -267,9 +267,9 @@ def install_tools(folder: Path) -> None:
 
 
 def program_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without what would lead a program to another cluster.
+    """Return this process's environment without variables that point to another cluster.
 
-    What a program leaves in its temporary folder when it is killed goes with `folder`.
+    Temporary files go below `folder`, so that those of killed programs are removed with it.
     """
     kept = {
         name: value

@@ -1,4 +1,4 @@
-"""What a cluster still lacks before pods can be sent to it."""
+"""Checks if a cluster is ready for pods, and names what is missing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vgpu_local.programs import Front
 _LIMIT = 2.0
 
 Objects = Callable[[str], list[Object]]
-"""The present objects of `pods`, `gpudevices.vgpu.dev` …"""
+"""Returns the current objects of `pods`, `gpudevices.vgpu.dev` and so on."""
 
 
 def plural(resource: Resource) -> str:
-    """Name a kind as the API server's test interface does: `pods`, `gpudevices.vgpu.dev`."""
+    """Return the name of a kind as in `Server.objects`: `pods`, `gpudevices.vgpu.dev`."""
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
@@ -33,15 +33,15 @@ def missing(
     trust: ssl.SSLContext,
     count_resource: str,
 ) -> str:
-    """Return what is missing, in words; empty when the cluster is ready.
+    """Return a text that says what is missing; empty if the cluster is ready.
 
     Args:
-        objects: reads the cluster.
-        nodes: those it should have.
-        front: the Services that lead to operators and webhooks.
-        webhooks: where each process of the webhooks listens.
-        trust: for the operator's certificate, and what to show of ourselves.
-        count_resource: the resource that agents register with their kubelets.
+        objects: Reads objects of the cluster.
+        nodes: The nodes that it should have.
+        front: The Services of operators and webhooks.
+        webhooks: The ports of the webhook replicas.
+        trust: The TLS context for the operator, with a client certificate.
+        count_resource: The resource that agents register with their kubelets.
     """
     return "; ".join(_gaps(objects, nodes, front, webhooks, trust, count_resource))
 
@@ -75,7 +75,7 @@ def _gaps(
 
 
 def leads(url: str, trust: ssl.SSLContext) -> bool:
-    """Return whether the extender there answers that it leads."""
+    """Return True if the extender at this URL answers that it leads."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_LIMIT, context=trust) as answer:
             return bool(answer.status == 200)

@@ -1,7 +1,7 @@
 """A real control plane under the cluster: etcd, API server, controllers and kube-scheduler.
 
-What is not Kubernetes' own here are the kubelets, which run containers as local processes. The
-scheduler's configuration is the one that an administrator would write for us.
+Only the kubelets are not Kubernetes' own, and run containers as local processes. The scheduler's
+configuration is the one that an administrator would write for us.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def real_cluster(
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - immutable
     foundation: RealControlPlane | None = None,
 ) -> LocalCluster:
-    """Describe a cluster on a real control plane; nothing is started yet."""
+    """Return a cluster on a real control plane; nothing is started yet."""
     return LocalCluster(nodes, options, foundation or RealControlPlane())
 
 
 class RealServer:
-    """A real API server behind a fault proxy, its writes recorded past the proxy.
+    """A real API server behind a fault proxy; its writes are recorded without the proxy.
 
     Attributes:
-        faults: arm faults here; they befall our programs alone.
+        faults: The faults to inject, which affect our programs only.
     """
 
     def __init__(self, proxy: FaultProxy, api: Api, loop: BackgroundLoop) -> None:
-        """Record from now on; kinds of ours are recorded from `furnished` on."""
+        """Start to record writes, but those of our own kinds only after `furnished`."""
         self.faults = proxy.faults
         self._proxy = proxy
         self._api = api
@@ -63,43 +63,43 @@ class RealServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def furnished(self) -> None:
-        """The kinds are served: begin to record."""
+        """Start to record our kinds, which are served now."""
         self._tasks = self._loop.run(self._recorder.start())
 
     def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
-        """Break the streams of our programs."""
+        """Break our programs' streams; return how many there were."""
         return self._proxy.break_watches(resource, how)
 
     def restart(self, *, down_for: float = 0.0) -> None:
-        """To our programs it looks like a restart."""
+        """Restart the proxy, which looks to our programs like a restart of the API server."""
         self._proxy.restart(down_for=down_for)
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
-        """Called when the recorder receives a write."""
+        """Call `listener` when the recorder receives a write."""
         self._recorder.subscribe(listener)
 
     def history(self) -> list[WriteEvent]:
-        """The recorded kinds' writes.
+        """Return the writes of the recorded kinds.
 
         Raises:
-            Exception: what made a gap in the record.
+            Exception: The error that made a gap in the record.
         """
         self.check()
         return self._recorder.history()
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """A list, as new as any."""
+        """Return the objects of a fresh list."""
         listing = self._loop.run(self._api.list(_KINDS[resource], namespace=namespace), limit=60)
         return list(listing.items)
 
     def check(self) -> None:
-        """Raise what made a gap in the record."""
+        """Raise the error that made a gap in the record, if any."""
         for task in self._tasks:
             if task.done():
                 task.result()
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self._loop.run(_cancelled(self._tasks))
 
 
@@ -107,7 +107,7 @@ class RealControlPlane:
     """A foundation that is Kubernetes itself.
 
     Args:
-        seed: of the faults' shares.
+        seed: The seed that decides which requests a fault with a share affects.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -118,12 +118,12 @@ class RealControlPlane:
 
     @property
     def server(self) -> RealServer:
-        """The API server; there is one as soon as there is a client."""
+        """The API server, once a client is connected."""
         assert self._server is not None, "the control plane was not started"
         return self._server
 
     def start(self, folder: Path) -> Path:
-        """Start etcd, API server and controllers; they have a folder of their own."""
+        """Start etcd, API server and controllers in a folder of their own."""
         self._plane.start()
         self._proxy = FaultProxy(self._plane.url, trust=self._plane.trust(), seed=self._seed)
         self._proxy.start()
@@ -131,45 +131,45 @@ class RealControlPlane:
         return self._plane.kubeconfig
 
     def kubeconfig_of(self, user: str) -> Path:
-        """Return the administrator's rights, through the proxy; of an operator, in its name."""
+        """Return a kubeconfig through the proxy with all rights, in an operator's own name."""
         assert self._proxy is not None, "the control plane was not started"
         path = self._folder / f"{user}.kubeconfig"
         acts_as = OPERATOR_USER if user.startswith("operator-") else ""
         return self._proxy.kubeconfig(self._plane.kubeconfig, path, user=user, acts_as=acts_as)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
-        """What reads objects."""
+        """Create the server, which reads objects through this client."""
         assert self._proxy is not None, "the control plane was not started"
         self._server = RealServer(self._proxy, api, loop)
 
     def furnished(self) -> None:
-        """Record what is written from now on."""
+        """Start to record writes of our kinds."""
         self.server.furnished()
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start kube-scheduler with our extender; in mode Gate as it is by default."""
+        """Start kube-scheduler with our extender; in mode Gate, with its default configuration."""
         is_stock = extender.settings.scheduling.mode == "Gate"
         self._plane.start_scheduler({} if is_stock else scheduler_configuration(extender))
 
     def unschedule(self) -> None:
-        """End what uses the cluster's loop; kube-scheduler ends with all others."""
+        """Stop all that uses the cluster's loop; kube-scheduler ends in `stop`."""
         if self._server is not None:
             self._server.stop()
 
     def check(self) -> None:
-        """Raise what ended a program, or made a gap in the record."""
+        """Raise an error if a program has ended or the record has a gap."""
         self._plane.check()
         self.server.check()
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all programs."""
         if self._proxy is not None:
             self._proxy.stop()
         self._plane.stop()
 
 
 def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
-    """Compose the fields of a KubeSchedulerConfiguration that make the operator a part of it."""
+    """Return the fields of a KubeSchedulerConfiguration that make the operator its extender."""
     names = sorted({*SCHEDULER_ALIASES, "default-scheduler"})
     return {
         "profiles": [{"schedulerName": name} for name in names],

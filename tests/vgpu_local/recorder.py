@@ -1,7 +1,7 @@
-"""Every write of some kinds on a real API server, in order, as the stand-in remembers its own.
+"""Records every write of some kinds on a real API server in order, as the stand-in does.
 
-A real server keeps no history that a client could read; watches that start before anything
-happens see every version of every object.
+Clients cannot read a real server's history, but watches that start before anything happens see
+every version of every object.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from vgpu_local.readiness import plural
 
 
 class Recorder:
-    """Remembers writes; `history` may be read from any thread.
+    """A recorder of writes; `history` may be called from any thread.
 
     Args:
-        api: straight to the server, past any proxy.
-        resources: which kinds.
+        api: A client that is connected to the server without any proxy.
+        resources: The kinds to record.
     """
 
     def __init__(self, api: Api, resources: Sequence[Resource]) -> None:
@@ -38,10 +38,10 @@ class Recorder:
         self._lock = threading.Lock()
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Begin; what is there now is remembered as if it were just created.
+        """Start to record; objects that exist already are recorded as if they were just created.
 
         Returns:
-            The tasks that record until they are cancelled; an error in one is a gap.
+            The tasks that record until they are cancelled. An error in one is a gap in the record.
         """
         tasks = []
         for resource in self._resources:
@@ -58,7 +58,7 @@ class Recorder:
             self._listeners.append(listener)
 
     def history(self) -> list[WriteEvent]:
-        """The writes so far, in order of their resourceVersions."""
+        """Return the writes so far, ordered by resourceVersion."""
         with self._lock:
             return sorted(self._events, key=lambda event: event.resource_version)
 
@@ -83,7 +83,7 @@ class Recorder:
                 version = listed_at = listing.resource_version
 
     async def _listed(self, resource: Resource) -> Listing:
-        """The first list; a kind is served a moment after its definition was made."""
+        """Return the first list; try again while a new kind is not served yet."""
         while True:
             try:
                 return await self._api.list(resource)

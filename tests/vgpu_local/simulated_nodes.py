@@ -1,6 +1,6 @@
-"""The nodes of a running cluster: for each a kubelet that stands in, and our agent as a process.
+"""The simulated nodes of a running cluster: a stand-in kubelet and our agent's process for each.
 
-The same whatever runs the API server, and however the agents log in to it.
+They are the same on any API server and with any kind of login for the agents.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from vgpu_local.small_disk import a_small_disk
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What kubelets and agents are given.
+    """The settings of kubelets and agents.
 
     Attributes:
-        folder: each node gets a folder of its own in it.
-        config: the cluster configuration document.
-        kubeconfig_of: what the agent of a node (by name) logs in with.
-        spawn: how the agents come to be.
-        tools: a folder that containers find programs in; None: they have what their image has.
-        pace: the kubelets' waiting times.
-        unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
-        log_level: of the agents.
-        state_disk_bytes: of a disk of its own for each agent's state; 0: that of `folder`.
+        folder: The folder in which each node gets its own.
+        config: The cluster configuration document.
+        kubeconfig_of: Returns the kubeconfig of the agent on the named node.
+        spawn: Starts the agents.
+        tools: A folder with programs for the containers; None if the image has them.
+        pace: The kubelets' waiting times.
+        unused_lease_s: The time for which an agent keeps slots that its kubelet does not know.
+        log_level: The agents' log level.
+        state_disk_bytes: The size of a separate disk for each agent's state; 0 for no such disk.
     """
 
     folder: Path
@@ -55,14 +55,14 @@ class SimulatedNodes:
     """All nodes that were started.
 
     Args:
-        daemons: the agents are among them.
-        undo: gets what ends the kubelets.
+        daemons: The processes to add the agents to.
+        undo: The stack to add the end of the kubelets to.
 
     Attributes:
-        agents: one process for each node, by node name.
-        kubelets: by node name; they live in the loop, call them through it.
-        disks: by node name, the agent's state where it has a disk of its own.
-        metrics_ports: by node name, where the agent's metrics are.
+        agents: The agents' processes by node name.
+        kubelets: The kubelets by node name; call them only on the loop.
+        disks: By node name, the folder of the agent's state if that has a disk of its own.
+        metrics_ports: By node name, the port of the agent's metrics.
     """
 
     def __init__(self, daemons: Daemons, undo: contextlib.ExitStack) -> None:
@@ -77,10 +77,10 @@ class SimulatedNodes:
         """Start a node's kubelet and agent.
 
         Args:
-            node: what it is like.
-            settings: see there.
-            api: the kubelet's client.
-            loop: where the client lives, and the kubelet.
+            node: The node and its devices.
+            settings: The settings of kubelet and agent.
+            api: The kubelet's client.
+            loop: The loop of the client, on which the kubelet runs.
         """
         folders = make_folders(settings.folder / node.name)
         self._undo.callback(folders.remove_link)

@@ -1,4 +1,4 @@
-"""A small disk of a folder's own, and how it is filled to its last byte."""
+"""Mounts a small disk for a folder, and fills it to the last byte."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FILLER = "filler"
 
 
 class _DiskFull(Exception):
-    """Nothing more can be written."""
+    """The disk is full."""
 
 
 @contextlib.contextmanager
 def a_small_disk(folder: Path, size: int) -> Iterator[bool]:
-    """A file system of so many bytes for a folder; False where this process may not mount one."""
+    """Mount a file system of this size on a folder; yield False if mounting is not allowed."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "vgpu-small-disk", str(folder)]
     is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
@@ -30,10 +30,10 @@ def a_small_disk(folder: Path, size: int) -> Iterator[bool]:
 
 
 def fill_disk(folder: Path) -> None:
-    """Leave no byte free on the disk of a folder.
+    """Fill the disk of a folder to the last byte.
 
     Raises:
-        OSError: For another reason than that it is full.
+        OSError: A write failed for a reason other than a full disk.
     """
     with open(folder / _FILLER, "ab", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -43,7 +43,7 @@ def fill_disk(folder: Path) -> None:
 
 
 def empty_disk(folder: Path) -> None:
-    """Take away what `fill_disk` wrote."""
+    """Remove what `fill_disk` wrote."""
     (folder / _FILLER).unlink(missing_ok=True)
 
 

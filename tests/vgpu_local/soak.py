@@ -1,15 +1,14 @@
-"""`make soak`: pods come and go for hours, and nothing grows.
+"""`make soak`: pods come and go for hours, and neither memory nor latency may grow.
 
-A whole cluster on this machine is kept busy: pods come at an even pace, a fifth faster than the
-time allows, each runs for a moment and is deleted. Every while the memory of each program and the
-time that pods took to run are noted. In the end everything was deleted and must be gone, no device
-may ever have held more than it has, no claim may have lost its devices while in use, every pod
-must have run, and neither memory nor latency may have grown in the second half.
+A whole cluster on this machine is kept busy. Pods come at an even pace, a fifth faster than needed
+for the given time; each runs for a moment and is deleted. From time to time the memory of each
+program and the latency of pods are sampled. At the end, all objects must be gone, no device may
+ever have been overcommitted, no claim may have lost its devices while in use, every pod must have
+run, and neither memory nor latency may have grown in the second half.
 
-What stands in for Kubernetes is in this process and must not grow either, or the machine is full
-before the time is up. So each write is checked soon after it happened and then forgotten, and the
-API server keeps for watches and for events as much as a busy real one would, not as much as tests
-like to look back.
+The stand-in for Kubernetes runs in this process and must not grow either, or the machine's memory
+would be full before the end. So each write is checked soon after it happened and then forgotten,
+and the API server keeps only as much for watches and events as a busy real one would.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from vgpu_local.programs import ROOT
 from vgpu_local.steps import a_container, a_pod, create
 
 MOST_GROWTH = 0.05
-"""Of memory, from the third quarter of the time to the fourth."""
+"""The largest accepted growth of memory from the third quarter of the time to the fourth."""
 MOST_SLOWER = 1.5
-"""The median of the last quarter, in those of the third."""
+"""The largest accepted ratio of the median latency in the last quarter to that in the third."""
 _RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
 _LOOK_S = 0.05
 _SPARE = 1.2
-"""How much faster pods come than the time allows: what is lost to a slow moment is made up for."""
+"""The factor by which pods come faster than needed, which makes up for slow moments."""
 _CHANGES_REMEMBERED = 1000
-"""For watches, of each kind: a real server's cache begins with a hundred and grows as needed."""
+"""Changes kept per kind for watches; a real server's cache starts at a hundred and can grow."""
 _EVENTS_STAY_S = 300.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SHAPES: Sequence[Mapping[str, int]] = (
@@ -60,14 +59,14 @@ _SHAPES: Sequence[Mapping[str, int]] = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the cluster.
+    """A sample of the cluster's state.
 
     Attributes:
-        at: Seconds since the beginning.
-        pods: How many had ended by then.
-        memory: Resident bytes of each program.
-        latency_s: The median time from creation to Running since the last look.
-        stand_in: Resident bytes of this process: API server, scheduler, kubelets and checks.
+        at: Seconds since the start.
+        pods: The number of pods that had ended by then.
+        memory: The resident bytes of each program.
+        latency_s: The median time from creation to Running since the last sample.
+        stand_in: The resident bytes of this process: API server, scheduler, kubelets and checks.
     """
 
     at: float
@@ -85,12 +84,12 @@ class Sample:
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of it.
+    """The result of a soak run.
 
     Attributes:
-        samples: In order.
-        faults: What must not be, in words.
-        writes: How many writes were checked.
+        samples: The samples in order.
+        faults: A text for each violated expectation.
+        writes: The number of writes that were checked.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -100,14 +99,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is asked of a cluster.
+    """The load on a cluster.
 
     Attributes:
-        pods: At least so many.
-        seconds: At least so long.
-        at_once: Pods at a time, at most.
+        pods: The least number of pods.
+        seconds: The least duration.
+        at_once: The largest number of pods at a time.
         each_s: Seconds from one pod to the next.
-        looks: How many samples are taken.
+        looks: The number of samples.
     """
 
     pods: int
@@ -118,10 +117,10 @@ class Load:
 
 
 class Checks:
-    """Looks at every write from the first one on, and keeps none.
+    """A check of every write from the first one on, which keeps none of them.
 
     Args:
-        server: Not started, so that nothing was written yet.
+        server: The API server, which must not have been started, so that no write is missed.
     """
 
     def __init__(self, server: Server) -> None:
@@ -131,7 +130,7 @@ class Checks:
         server.subscribe(self._unseen.append)  # in the server's thread, which has its own work
 
     def look(self, verdict: Verdict) -> None:
-        """Check what was written since the last look."""
+        """Check the writes since the last call."""
         while self._unseen:
             write = self._unseen.popleft()
             verdict.writes += 1
@@ -140,9 +139,9 @@ class Checks:
 
 
 def growth(samples: Sequence[Sample], *, most: float = MOST_GROWTH) -> list[str]:
-    """The programs whose memory grew, and latency that did, from the third quarter to the fourth.
+    """Return a text for each growth of memory or latency from the third quarter to the fourth.
 
-    The first half is left out: caches fill, and interpreters keep what they once needed.
+    The first half does not count, because caches fill and interpreters keep memory they once used.
     """
     if len(samples) < 8:
         return []
@@ -165,7 +164,7 @@ def growth(samples: Sequence[Sample], *, most: float = MOST_GROWTH) -> list[str]
 
 
 def pace(*, pods: int, seconds: float) -> float:
-    """Seconds from one pod to the next, so that all of them have come well within the time."""
+    """Return the seconds from one pod to the next, such that all come well within the time."""
     return seconds / pods / _SPARE if pods else 0.0
 
 
@@ -176,12 +175,12 @@ def soak(
     *,
     report: Callable[[Sample], None] = lambda sample: None,
 ) -> Verdict:
-    """Keep a cluster busy until so many pods have run and so much time has passed.
+    """Keep a cluster busy until the load's pods have run and its time has passed.
 
     Args:
-        cluster: Started.
-        checks: Of the cluster's API server, from before it was started.
-        load: What is asked of it.
+        cluster: The cluster, which must have been started.
+        checks: The checks, made before the cluster's API server was started.
+        load: The load on the cluster.
         report: Called with each sample.
     """
     verdict, began = Verdict(), time.monotonic()
@@ -251,7 +250,7 @@ def _delete(cluster: LocalCluster, name: str) -> None:
 
 
 def _left(cluster: LocalCluster) -> list[str]:
-    """What is still there when time is up."""
+    """Return the objects that remain at the end."""
     deadline = time.monotonic() + _GONE_WITHIN_S
     while (left := remains(cluster)) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -259,7 +258,7 @@ def _left(cluster: LocalCluster) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit status is 1 when something was at fault."""
+    """Run the soak test; return 1 if it found a fault."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--pods", type=int, default=20_000)
     parser.add_argument("--minutes", type=float, default=120.0)

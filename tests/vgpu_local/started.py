@@ -1,7 +1,7 @@
-"""What runs between `start` and `stop`, as a context manager.
+"""A base class that makes a context manager of `start` and `stop`.
 
-However the block is left, and if starting itself fails halfway, it is stopped: threads and
-processes that outlive a test are another test's riddle.
+`stop` is called however the block is left, and also if `start` fails halfway, because threads and
+processes that outlive their test make other tests fail in puzzling ways.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Self
 
 
 class Started(ABC):
-    """Inside `with`, it runs."""
+    """A context manager that runs something inside its block."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start it, and return when it can be used."""
+        """Start it, and wait until it can be used."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End all that was started, be it half of it or nothing."""
+        """Stop all that was started, even if that is only a part or nothing."""
 
     def __enter__(self) -> Self:
         try:

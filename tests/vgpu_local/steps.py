@@ -1,4 +1,4 @@
-"""What tests on a whole cluster do: pods and claims made, waited for, looked into."""
+"""Steps of tests on a whole cluster: create, wait for and inspect pods and claims."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def a_container(
     command: Sequence[str] = ("sleep", "infinity"),
     **fields: Any,
 ) -> Object:
-    """A container as users write it."""
+    """Return a container as users write it."""
     resources = {"limits": dict(limits)} if limits else {}
     return {
         "name": name,
@@ -42,7 +42,7 @@ def a_pod(
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """A pod that ends fast on SIGTERM."""
+    """Return a pod that ends quickly on SIGTERM."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -52,7 +52,7 @@ def a_pod(
 
 
 def a_claim(name: str, *requests: Object, **spec: Any) -> Object:
-    """A claim as users write it."""
+    """Return a claim as users write it."""
     return {
         "apiVersion": "vgpu.dev/v1alpha1",
         "kind": "VGPUClaim",
@@ -62,13 +62,13 @@ def a_claim(name: str, *requests: Object, **spec: Any) -> Object:
 
 
 def create(cluster: LocalCluster, obj: Object) -> Object:
-    """Make an object; it must not be there yet."""
+    """Create an object, which must not exist yet."""
     resource = PODS if obj["kind"] == "Pod" else VGPU_CLAIMS
     return cluster.run(cluster.api.create(resource, obj))
 
 
 def delete_pod(cluster: LocalCluster, name: str, *, grace_s: int = 1) -> None:
-    """Delete a pod; 0 seconds of grace is by force."""
+    """Delete a pod; a grace period of 0 seconds deletes it by force."""
     cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=grace_s))
 
 
@@ -78,36 +78,36 @@ def delete_claim(cluster: LocalCluster, name: str) -> None:
 
 
 def running(cluster: LocalCluster, name: str, *, limit: float = 30.0) -> Object:
-    """The pod, once it runs."""
+    """Wait until the pod runs, and return it."""
     return cluster.wait_for(
         PODS, name, lambda pod: pod["status"].get("phase") == "Running", limit=limit
     )
 
 
 def record(annotation: str) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each device in HAMi's record, as a reader of HAMi would parse it."""
+    """Return UUID, MiB and cores of each device in a record of HAMi, parsed as HAMi would."""
     entries = annotation.replace(";", "").split(":")
     fields = [entry.split(",") for entry in entries if entry]
     return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in fields]
 
 
 def claim_name(pod: Object) -> str:
-    """The name of the claim that is made for a pod."""
+    """Return the name of the claim that is made for a pod."""
     return pod_claim_name(pod["metadata"]["name"], pod["metadata"]["uid"])
 
 
 def claim(cluster: LocalCluster, name: str, holds: Callable[[Object], object]) -> Object:
-    """A claim, once its status is as wanted."""
+    """Wait until `holds` is true for a claim's status, and return the claim."""
     return cluster.wait_for(VGPU_CLAIMS, name, lambda found: holds(found.get("status") or {}))
 
 
 def is_allocated(status: Object) -> bool:
-    """Whether the claim has devices."""
+    """Return True if the claim has devices."""
     return bool(status.get("allocation"))
 
 
 def is_prepared(status: Object) -> bool:
-    """Whether the agent reports the limits in place; it need not for a pod's own claim."""
+    """Return True if the agent reports that limits are applied; for a pod's claim it may not."""
     return any(
         condition["type"] == "Prepared" and condition["status"] == "True"
         for condition in status.get("conditions", [])
@@ -115,7 +115,7 @@ def is_prepared(status: Object) -> bool:
 
 
 def reason(status: Object) -> str:
-    """Why a claim has nothing; empty when it has, or nothing was reported."""
+    """Return the reason why a claim has no devices; empty if it has some or none was reported."""
     for condition in status.get("conditions", []):
         if condition["type"] == "Allocated" and condition["status"] == "False":
             return str(condition["reason"])
@@ -123,7 +123,7 @@ def reason(status: Object) -> str:
 
 
 def memory_seen(cluster: LocalCluster, pod: str, *, container: str | None = None) -> list[int]:
-    """MiB of each device as a program in the container sees it."""
+    """Return the MiB of each device as a program in the container sees it."""
     done = cluster.exec(pod, [str(PROBE), "info"], container=container)
     assert done.exit_code == 0, done.stderr
     devices = json.loads(done.stdout.splitlines()[-1])["devices"]
@@ -131,7 +131,7 @@ def memory_seen(cluster: LocalCluster, pod: str, *, container: str | None = None
 
 
 def empty(cluster: LocalCluster, *, limit: float = 30.0) -> None:
-    """Delete every pod and claim, and wait until the last has gone: nothing keeps a finalizer."""
+    """Delete every pod and claim, and wait until all are gone, so that no finalizer is stuck."""
     for plural, resource in (("pods", PODS), ("vgpuclaims.vgpu.dev", VGPU_CLAIMS)):
         for found in cluster.server.objects(plural, "default"):
             name = found["metadata"]["name"]
@@ -147,7 +147,7 @@ def _is_empty(cluster: LocalCluster, plural: str) -> bool:
 
 
 def until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> None:
-    """Wait for something that no single object shows."""
+    """Wait until `holds` is true, for conditions that no single object shows."""
     deadline = time.monotonic() + limit
     while not holds():
         cluster.check()

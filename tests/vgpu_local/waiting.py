@@ -1,4 +1,4 @@
-"""Waits for an object to be as wanted, while everything that makes it so still runs."""
+"""Waits until an object meets a condition, and checks that all programs keep running."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def wait_for(
     check: Callable[[], None],
     limit: float,
 ) -> Object:
-    """Return the object of this name as soon as it is as wanted.
+    """Wait until `holds` is true for the object of this name, and return the object.
 
     Args:
-        objects: looks at all of its kind.
-        name: which of them.
-        holds: whether it is as wanted.
-        check: raises when what should run does not.
-        limit: seconds.
+        objects: Returns all objects of the kind.
+        name: The object's name.
+        holds: The condition.
+        check: Raises an error if a program has ended.
+        limit: The longest wait in seconds.
 
     Raises:
-        TimeoutError: it was not: after how long, and what was there instead.
+        TimeoutError: The condition was not met; the text shows the last version.
     """
     deadline = time.monotonic() + limit
     seen = "there is no such object"

@@ -16,13 +16,13 @@ _FOLDER = ROOT / "manifests" / "base" / "webhook"
 
 
 def webhook_configurations(url: str, ca: bytes, settings: ClusterConfig) -> list[Object]:
-    """What an administrator installs, but for where the webhooks are and whom to trust.
+    """Return the configurations that an administrator installs, with another URL and authority.
 
     Args:
-        url: where the webhooks are served.
-        ca: PEM of whom to trust.
-        settings: Resource names that the default does not have are added where install.md has an
-            administrator add them.
+        url: The URL of the webhooks.
+        ca: The authority's certificate in PEM.
+        settings: The cluster's configuration. Resource names that the default does not have are
+            added in the places that install.md names.
     """
     expressions = yaml.safe_load((_FOLDER / "expressions.yaml").read_text())["data"]
     added = sorted(settings.managed_resources().keys() - ClusterConfig().managed_resources().keys())
@@ -40,7 +40,7 @@ def webhook_configurations(url: str, ca: bytes, settings: ClusterConfig) -> list
 
 
 def _written(conditions: list[Any], expressions: dict[str, str]) -> list[Any]:
-    """The conditions with what kustomize writes in place of an expression's name."""
+    """Return the conditions with the names of expressions replaced as kustomize does it."""
     return [
         {
             **condition,

@@ -1,4 +1,4 @@
-"""A stand-in for kube-scheduler: pending pods, an extender's filter and bind, and the back-off.
+"""A stand-in for kube-scheduler: its queue with back-off, and the calls to an extender.
 
-It plays what a pod that asks for a GPU meets in the real one, and words its refusals the same way.
+It does what a GPU pod meets in the real scheduler, and its messages have the same text.
 """

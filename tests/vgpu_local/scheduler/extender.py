@@ -21,10 +21,10 @@ class ExtenderConfig:
     """One entry of `extenders` in a KubeSchedulerConfiguration, with `nodeCacheCapable: true`.
 
     Attributes:
-        managed: resources that make a pod the extender's business, and whether the scheduler's
-            own fit ignores them; empty means every pod.
-        bind_verb: None leaves the binding to the scheduler.
-        tls: trust, and a client certificate where the extender wants one.
+        managed: The resources for which the extender is called, and whether the scheduler's own
+            fit ignores them; empty for every pod.
+        bind_verb: The path of the bind verb; None if the scheduler binds pods itself.
+        tls: The TLS context, with a client certificate if the extender needs one.
     """
 
     url: str
@@ -36,11 +36,11 @@ class ExtenderConfig:
 
     @property
     def ignored(self) -> frozenset[str]:
-        """Resources that the scheduler's own fit leaves to the extender."""
+        """Return the resources that the scheduler's own fit leaves to the extender."""
         return frozenset(name for name, ignored in self.managed.items() if ignored)
 
     def interested_in(self, pod: Mapping[str, Any]) -> bool:
-        """Return whether the extender is asked about the pod."""
+        """Return True if the extender is called for the pod."""
         if not self.managed:
             return True
         spec = pod["spec"]
@@ -55,25 +55,25 @@ class ExtenderConfig:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What a filter call left over."""
+    """The result of a filter call."""
 
     nodes: tuple[str, ...]
     refusals: Mapping[str, Refusal]
 
 
 class Extender:
-    """Calls one extender."""
+    """A client of one extender."""
 
     def __init__(self, config: ExtenderConfig, session: aiohttp.ClientSession) -> None:
-        """Call the extender that `config` describes."""
+        """Create a client for the extender that `config` describes."""
         self.config = config
         self._session = session
 
     async def filter(self, pod: Mapping[str, Any], nodes: Sequence[str]) -> Filtered:
-        """Ask which of the nodes will do.
+        """Ask which of the nodes are suitable.
 
         Raises:
-            ExtenderError: no answer, or an answer with an error.
+            ExtenderError: There is no answer, or one with an error.
         """
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         answer = await self._post(self.config.filter_verb, body)
@@ -86,10 +86,10 @@ class Extender:
         return Filtered(passed, refusals)
 
     async def bind(self, pod: Mapping[str, Any], node: str) -> None:
-        """Have the pod bound.
+        """Ask the extender to bind the pod.
 
         Raises:
-            ExtenderError: it was not, as far as is known.
+            ExtenderError: It was not bound, or the outcome is unknown.
         """
         assert self.config.bind_verb is not None
         metadata = pod["metadata"]

@@ -1,4 +1,4 @@
-"""Whether a pod fits on a node, as kube-scheduler's own filters see it: values in, reasons out."""
+"""Checks if a pod fits on a node by the rules of kube-scheduler's own filters. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_READY = "node.kubernetes.io/not-ready"
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What keeps pods off a node."""
+    """A taint of a node."""
 
     key: str
     value: str
@@ -26,7 +26,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the scheduler sees it; two versions compare equal when pods need not be retried."""
+    """A node as the scheduler sees it; equal versions mean that no pod needs to be retried."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -36,11 +36,11 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a pod asks of a node.
+    """The demands of a pod on a node.
 
     Attributes:
-        requests: effective, init containers counted in.
-        terms: node affinity: one of them must match, unless there are none.
+        requests: The effective requests, including init containers.
+        terms: The node affinity terms; if there are any, one must match.
     """
 
     requests: tuple[tuple[str, Fraction], ...]
@@ -51,10 +51,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one node will not do.
+    """The reason why a node is not suitable.
 
     Attributes:
-        resolvable: evicting other pods could help.
+        resolvable: True if evicting other pods could help.
     """
 
     reasons: tuple[str, ...]
@@ -62,7 +62,7 @@ class Refusal:
 
 
 def read_node(node: Mapping[str, Any]) -> NodeView:
-    """Read a Node object. One not Ready counts as tainted: there is no node controller to do it."""
+    """Read a Node; one that is not Ready counts as tainted, as there is no node controller."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     taints = [
         Taint(t["key"], t.get("value") or "", t["effect"])
@@ -85,7 +85,7 @@ def read_node(node: Mapping[str, Any]) -> NodeView:
 
 
 def read_ask(pod: Mapping[str, Any]) -> Demand:
-    """Read what a Pod object asks for."""
+    """Return the demands of a Pod object."""
     spec = pod["spec"]
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -99,7 +99,7 @@ def read_ask(pod: Mapping[str, Any]) -> Demand:
 
 
 def effective_requests(spec: Mapping[str, Any]) -> Amounts:
-    """Sum up a pod: its containers and sidecars together, or its hungriest init container."""
+    """Return a pod's requests: its containers and sidecars, or an init container that has more."""
     sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.get("initContainers") or ():
@@ -116,13 +116,13 @@ def effective_requests(spec: Mapping[str, Any]) -> Amounts:
 def refuse(
     ask: Demand, node: NodeView, used: Amounts, *, ignored: frozenset[str]
 ) -> Refusal | None:
-    """Return why a pod cannot go to a node; the first filter that refuses answers.
+    """Return the first filter's reason why a pod cannot go to a node, or None if it can.
 
     Args:
-        ask: the pod.
-        node: the node.
-        used: what the pods there ask for.
-        ignored: resources that only an extender judges.
+        ask: The pod's demands.
+        node: The node.
+        used: The sum of the requests on the node.
+        ignored: The resources that only an extender checks.
     """
     for taint in node.taints:
         if not any(_tolerates(toleration, taint) for toleration in ask.tolerations):
@@ -144,7 +144,7 @@ def refuse(
 
 
 def load(ask: Demand, node: NodeView, used: Amounts) -> Fraction:
-    """Return the mean share of CPU and memory in use once the pod is there; 0 is an idle node."""
+    """Return the mean share of CPU and memory in use once the pod is there; 0 if idle."""
     requests, allocatable = dict(ask.requests), dict(node.allocatable)
     shares = [
         (used.get(name, Fraction(0)) + requests.get(name, 0)) / allocatable[name]
@@ -155,7 +155,7 @@ def load(ask: Demand, node: NodeView, used: Amounts) -> Fraction:
 
 
 def explain(refusals: Sequence[Refusal], nodes: int) -> str:
-    """Word the refusals of all nodes together as kube-scheduler does."""
+    """Return the message about all nodes' refusals as kube-scheduler writes it."""
     if not nodes:
         return "no nodes available to schedule pods"
     reasons = Counter(reason for refusal in refusals for reason in refusal.reasons)

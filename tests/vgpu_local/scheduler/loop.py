@@ -1,4 +1,4 @@
-"""The scheduler's loop: one pod at a time is given a node, bindings run beside it."""
+"""The scheduler's loop: it chooses a node for one pod at a time, and binds concurrently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Plays kube-scheduler for the pods that name it."""
+    """A stand-in for kube-scheduler for the pods that name it."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Scheduler:
         """Describe a scheduler; nothing happens before `run`.
 
         Args:
-            api: the cluster.
-            names: the `schedulerName`s it answers to.
-            extenders: whom it asks.
-            backoff: waiting times.
-            order: chooses among equally good nodes; unpredictable when None.
+            api: The cluster's client.
+            names: The `schedulerName`s that it serves.
+            extenders: The extenders that it calls.
+            backoff: The waiting times.
+            order: Chooses among equally good nodes; None for a random seed.
         """
         self._api = api
         self._names = names
@@ -70,7 +70,7 @@ class Scheduler:
         self._pods_copy = Reflector(api, PODS, _PodSink(self), decode=lambda raw: raw)
 
     async def run(self) -> None:
-        """Schedule for ever."""
+        """Schedule pods; never returns."""
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             self._extenders = [Extender(config, session) for config in self._extender_configs]
             group.create_task(self._nodes_copy.run())
@@ -185,7 +185,7 @@ class Scheduler:
     # News
 
     def see_node(self, node: NodeView) -> None:
-        """Take a node as it is now."""
+        """Store the current version of a node."""
         if self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
             self._hasten_all()
@@ -196,7 +196,7 @@ class Scheduler:
             self._hasten_all()
 
     def see_pod(self, pod: Object) -> None:
-        """Take a pod as it is now: waiting for a node, taking room on one, or ended."""
+        """Store the current version of a pod, which may wait, use a node, or have ended."""
         uid, spec = pod["metadata"]["uid"], pod["spec"]
         before = self._pods.get(uid)
         self._pods[uid] = pod
@@ -238,7 +238,7 @@ def _is_done(pod: Object) -> bool:
 
 
 def _matters(pod: Object) -> tuple[object, ...]:
-    """Return the parts whose change makes the scheduler look again: all but the status."""
+    """Return the parts whose change makes the scheduler retry the pod: all but the status."""
     metadata = pod["metadata"]
     return pod["spec"], metadata.get("labels"), metadata.get("annotations")
 

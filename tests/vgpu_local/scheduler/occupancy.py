@@ -1,4 +1,4 @@
-"""How much of each node its pods ask for, kept up to date pod by pod."""
+"""The sum of the pods' requests on each node, updated pod by pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 Amounts = Mapping[str, Fraction]
-"""Resource name → amount in its base unit."""
+"""Amounts in base units by resource name."""
 
 
 def plus(one: Amounts, other: Amounts) -> dict[str, Fraction]:
@@ -24,28 +24,28 @@ def most(one: Amounts, other: Amounts) -> dict[str, Fraction]:
 
 @dataclass(slots=True)
 class Occupancy:
-    """Pods by UID, bound or about to be, and the sums per node."""
+    """The pods that are bound or about to be, and the sums of their requests per node."""
 
     _pods: dict[str, tuple[str, Amounts]] = field(default_factory=dict)
     _used: dict[str, dict[str, Fraction]] = field(default_factory=dict)
 
     def used(self, node: str) -> Amounts:
-        """Return what the pods on a node ask for together."""
+        """Return the sum of the requests of the pods on a node."""
         return self._used.get(node, {})
 
     def node_of(self, uid: str) -> str | None:
-        """Return where a pod counts, if anywhere."""
+        """Return the node on which a pod counts, or None."""
         placed = self._pods.get(uid)
         return placed[0] if placed else None
 
     def place(self, uid: str, node: str, requests: Amounts) -> None:
-        """Count a pod on a node, and nowhere else."""
+        """Count a pod on this node only."""
         self.remove(uid)
         self._pods[uid] = (node, requests)
         self._used[node] = plus(self._used.get(node, {}), requests)
 
     def remove(self, uid: str) -> bool:
-        """Count a pod nowhere; return whether it was counted."""
+        """Stop counting a pod; return True if it was counted."""
         placed = self._pods.pop(uid, None)
         if placed is None:
             return False

@@ -1,4 +1,7 @@
-"""The pods that wait for a node, and when each is tried again. Pure: the clock is an argument."""
+"""The queue of pods that wait for a node, with the times of their retries. Pure.
+
+The time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waiting times of a pod that found no node, in seconds.
+    """The waiting times of a pod that found no node, in seconds.
 
     Attributes:
-        first: after the first attempt; doubled with each further one.
-        last: at most.
-        between: at least, when something else in the cluster changed.
+        first: The wait after the first attempt; it doubles with each further one.
+        last: The longest wait.
+        between: The shortest wait when something else in the cluster has changed.
     """
 
     first: float = 1.0
@@ -23,12 +26,12 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Entry:
-    """One pod.
+    """A pod in the queue.
 
     Attributes:
-        due_at: when to try it; infinite while it is being tried or bound.
-        failed: the last attempt ended with an error instead of a verdict.
-        again_after: what happened during an attempt cuts the wait after it down to this.
+        due_at: The time of the next attempt; infinite while it is being tried or bound.
+        failed: True if the last attempt ended with an error.
+        again_after: The longest wait after the current attempt, if something changed during it.
     """
 
     order: tuple[int, int]
@@ -41,14 +44,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class Queue:
-    """Pods by UID; the highest priority, then the longest known, comes first."""
+    """Pods by UID, ordered by priority and then by the time they have been known."""
 
     backoff: Backoff
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _arrivals: int = 0
 
     def add(self, uid: str, priority: int) -> None:
-        """Take in a pod that is not known yet; it is due at once."""
+        """Add a pod, due at once, unless it is known already."""
         if uid not in self._entries:
             self._arrivals += 1
             self._entries[uid] = _Entry((-priority, self._arrivals))
@@ -58,7 +61,7 @@ class Queue:
         self._entries.pop(uid, None)
 
     def take(self, now: float) -> str | None:
-        """Return the pod to try now, if one is due; it is due again only once put back."""
+        """Return the pod to try now, or None; it is not due again until it is put back."""
         due = [(e.order, uid) for uid, e in self._entries.items() if e.due_at <= now]
         if not due:
             return None
@@ -67,17 +70,18 @@ class Queue:
         return uid
 
     def next_due(self) -> float | None:
-        """Return when the next pod is due, if there is one."""
+        """Return the time at which the next pod is due, or None."""
         due = min((entry.due_at for entry in self._entries.values()), default=math.inf)
         return None if due == math.inf else due
 
     def put_back(self, uid: str, now: float, *, failed: bool) -> None:
-        """Put a pod back that found no node, unless it was removed meanwhile.
+        """Put back a pod that found no node, unless it has been removed.
 
         Args:
-            uid: the pod.
-            now: the time.
-            failed: an error kept it from being judged; then only its own change cuts the wait.
+            uid: The pod's UID.
+            now: The current time.
+            failed: True if the attempt ended with an error. Then only a change of the pod itself
+                shortens the wait.
         """
         entry = self._entries.get(uid)
         if entry is None:
@@ -89,7 +93,7 @@ class Queue:
         entry.tried_at, entry.due_at, entry.failed = now, now + wait, failed
 
     def hasten(self, uid: str) -> None:
-        """Make a pod due at once: it was changed itself."""
+        """Make a pod due at once, because it was changed."""
         entry = self._entries.get(uid)
         if entry is None:
             return
@@ -99,7 +103,7 @@ class Queue:
             entry.due_at = -math.inf
 
     def hasten_all(self) -> None:
-        """Make the pods due soon that found no node: a node or another pod changed."""
+        """Make all pods that found no node due soon, because a node or another pod changed."""
         between = self.backoff.between
         for entry in self._entries.values():
             if entry.due_at == math.inf:
