@@ -69,7 +69,7 @@ run kubectl -n "$namespace" wait --for=jsonpath='{.status.phase}'=Pending pod/se
 step "Explain it: why does the pod wait?"
 for _ in $(seq 60); do
   why=$($vgpu explain second -n "$namespace")
-  if grep -q '^Why:.*CardCordoned' <<<"$why"; then break; fi
+  if grep -q '^Reason:.*CardCordoned' <<<"$why"; then break; fi
   sleep 1
 done
 printf '%s\n' "$why"
