@@ -1,4 +1,4 @@
-"""Admitting pods to a node: choosing devices and calling Allocate, one pod at a time."""
+"""Admits pods to a node: chooses devices and calls Allocate, one pod at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vgpu_local.kubelet.podspec import Container, Pod
 
 
 class Admission:
-    """Gives the containers of a pod their devices, or refuses the pod.
+    """The admission of a node, which gives a pod's containers their devices or refuses the pod.
 
-    A resource that no plugin ever registered is skipped, not refused: that is what the kubelet
-    does (it drops extended resources its node does not have from the check), and the reason why
-    a scheduler must never be made to ignore the resource.
+    A resource that no plugin ever registered is skipped and not refused, as in the kubelet, which
+    does not check extended resources that its node lacks. That is why a scheduler must never be
+    told to ignore the resource.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class Admission:
         active: Callable[[], Collection[str]],
         order: random.Random,
     ) -> None:
-        """Admit onto one node.
+        """Create the admission of a node.
 
         Args:
-            registry: its plugins.
-            holdings: who holds what; written here only.
-            checkpoint: file in which each allocation is noted before anything starts.
-            active: UIDs of the pods that still count.
-            order: in which free devices are picked.
+            registry: The node's plugins.
+            holdings: The devices of each container, which only this class changes.
+            checkpoint: The file to which each allocation is written before anything starts.
+            active: Returns the UIDs of the pods that still count.
+            order: Chooses among free devices.
         """
         self._registry = registry
         self._holdings = holdings
@@ -50,8 +50,8 @@ class Admission:
         """Allocate for every container of a pod, init containers first.
 
         Raises:
-            AdmissionError: the pod must fail; what its earlier containers got stays with it until
-                the next one is admitted, as on a real node.
+            AdmissionError: The pod must fail. It keeps the devices of its earlier containers until
+                the next pod is admitted, as on a real node.
         """
         async with self._one_at_a_time:
             self._holdings.keep_only(self._active())
@@ -67,10 +67,10 @@ class Admission:
                             again.difference_update(ids)
 
     def devices_of(self, pod_uid: str) -> Mapping[str, Mapping[str, Mapping[str, bool]]]:
-        """Return by container and resource the devices that it holds, and whether each is healthy.
+        """Return the pod's devices by container and resource, with True for each healthy one.
 
-        By the health that was sent last (`UpdateAllocatedResourcesStatus`): a plugin that is
-        disconnected does not change it, and a device that is listed no more counts as healthy.
+        The health is the one that the plugin sent last (`UpdateAllocatedResourcesStatus`). It does
+        not change if the plugin disconnects, and a device that is no longer listed is healthy.
         """
         found: dict[str, dict[str, dict[str, bool]]] = {}
         for holding in self._holdings:

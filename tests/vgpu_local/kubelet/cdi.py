@@ -1,8 +1,8 @@
-"""Resolving CDI device names from the spec files on disk, as a container runtime does.
+"""Resolves CDI device names from the spec files on disk, as a container runtime does.
 
-The folders are read when a container is created, which is what the runtime's cache amounts to once
-it has settled. A name that resolves to nothing, or to two things, fails the container: the runtime
-never starts one with fewer devices than it was given.
+The folders are read when a container is created, which has the same result as the runtime's cache.
+If a name is unknown or ambiguous, the container fails, because the runtime never starts one without
+all of its devices.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class BindMount:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What CDI devices (or an Allocate answer) change in a container.
+    """The changes that CDI devices, or an Allocate answer, make to a container.
 
     Attributes:
-        env: in order; of two entries with one name the later wins.
-        device_nodes: paths in the container. Kept for tests to look at: a local process reaches
-            whatever the host lets it reach.
+        env: The variables in order; a later one overrides an earlier one.
+        device_nodes: The paths of device nodes in the container. Only tests read them, since a
+            local process has access to whatever the host allows.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -57,7 +57,7 @@ def resolve(names: Sequence[str], folders: Iterable[Path]) -> Edits:
     """Look up fully qualified device names (`vendor/class=device`).
 
     Raises:
-        CdiError: a name is unknown or ambiguous, or a spec file would kill the runtime.
+        CdiError: A name is unknown or ambiguous, or a spec file would crash the runtime.
     """
     if not names:
         return Edits()
@@ -84,7 +84,7 @@ def resolve(names: Sequence[str], folders: Iterable[Path]) -> Edits:
 
 
 def _specs(folders: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
-    """Yield the valid specs; like the runtime's cache, pass over files that are not one."""
+    """Yield the valid specs, and skip invalid files as the runtime's cache does."""
     for folder in folders:
         for path in sorted(folder.glob("*")):
             if path.suffix not in (".json", ".yaml"):

@@ -1,7 +1,8 @@
-"""`kubelet_internal_checkpoint`: the device manager's memory on disk, in the kubelet's format.
+"""Writes `kubelet_internal_checkpoint`, the device manager's state on disk.
 
-An agent reads it to learn which container an allocation belongs to, which no API shows; hence the
-same JSON, written at the same moment: after Allocate answered, before anything is started.
+An agent reads it to find the container of an allocation, which no API shows. So it has the
+kubelet's JSON format, and is written at the same moment: after the answer to Allocate and before
+any start.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ FILE_NAME = "kubelet_internal_checkpoint"
 def write_checkpoint(
     path: Path, holdings: Iterable[Holding], registered: Mapping[str, Iterable[str]]
 ) -> None:
-    """Replace the file at once.
+    """Replace the file atomically.
 
     Args:
-        path: the file.
-        holdings: everything held.
-        registered: the healthy ids of each resource.
+        path: The file.
+        holdings: All holdings of the node.
+        registered: The healthy ids of each resource.
     """
     data = {
         "PodDeviceEntries": [_entry(holding) for holding in holdings] or None,  # as Go writes none
@@ -53,7 +54,7 @@ def _entry(holding: Holding) -> dict[str, Any]:
 
 
 def _checksum(data: object) -> int:
-    """FNV-1a, 32 bits, like the kubelet's; over our JSON, for Go's dump of it exists in Go only."""
+    """Return a 32-bit FNV-1a like the kubelet's, but over JSON instead of a dump only Go has."""
     value = 0x811C9DC5
     for byte in json.dumps(data, sort_keys=True).encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

@@ -1,8 +1,8 @@
-"""The environment of a container, and how mounts are seen where there are no mount namespaces.
+"""Builds the environment of a container, which also replaces its bind mounts.
 
-A container here is a plain local process, so a bind mount is played through its environment: where
-a value is a mounted path, or lies under one, the process is given the path on the host. A mount
-over `/etc/ld.so.preload` becomes `LD_PRELOAD`, which is what the loader makes of that file.
+A container here is a plain local process without a mount namespace. So if a variable's value is a
+mounted path, or a path below one, the process gets the path on the host instead. A mount over
+`/etc/ld.so.preload` becomes `LD_PRELOAD`, which has the same effect in the loader.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def container_environment(
     allocated: Edits,
     injected: Edits,
 ) -> dict[str, str]:
-    """Build the environment a container's process starts with.
+    """Return the environment that a container's process starts with.
 
     Args:
-        pod: the pod, for `fieldRef`.
-        container: whose `env` to read.
-        image: what the image and the machine bring along; the weakest.
-        allocated: from the plugin's Allocate answer; the container's own `env` wins over it.
-        injected: from CDI; the strongest.
+        pod: The pod, for `fieldRef`.
+        container: The container with its `env`.
+        image: The variables of image and machine, which all others override.
+        allocated: The edits of the plugin's Allocate answer, which `env` overrides.
+        injected: The edits of CDI devices, which override all others.
 
     Raises:
-        ConfigError: `env` takes a value from something the stand-in does not have.
-        OSError: a mounted preload file cannot be read.
+        ConfigError: `env` takes a value from a source that the stand-in does not have.
+        OSError: A mounted preload file cannot be read.
     """
     result = {**image, **dict(allocated.env)}
     for entry in container.env:
@@ -61,7 +61,7 @@ def command_line(container: Container, environment: Mapping[str, str]) -> tuple[
 
 
 def on_host(value: str, mounts: Sequence[BindMount]) -> str:
-    """Map a path in the container to the host's, if a mount covers it; else leave it alone."""
+    """Return the path on the host if a mount covers the value, else the value itself."""
     for mount in sorted(mounts, key=lambda m: len(m.container_path), reverse=True):
         path = mount.container_path.rstrip("/")
         if value == path or value.startswith(path + "/"):

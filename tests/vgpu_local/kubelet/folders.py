@@ -1,4 +1,4 @@
-"""Where a simulated node keeps its files, and how its sockets get a path short enough to bind."""
+"""The folders of a simulated node, with paths that are short enough for its sockets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class NodeFolders:
     """The folders of one node.
 
     Attributes:
-        root: the run folder itself.
-        sockets: the same folder, perhaps through a short symlink; sockets are bound below it.
-        link: the temporary folder that holds the symlink, if there is one.
+        root: The node's run folder.
+        sockets: The same folder, perhaps through a short symlink, for the paths of sockets.
+        link: The temporary folder with the symlink, if there is one.
     """
 
     root: Path
@@ -31,30 +31,30 @@ class NodeFolders:
 
     @property
     def device_plugins(self) -> Path:
-        """Where plugins put their sockets; the kubelet's is `kubelet.sock`."""
+        """The folder of the plugins' sockets and the kubelet's `kubelet.sock`."""
         return self.sockets / "device-plugins"
 
     @property
     def pod_resources(self) -> Path:
-        """Where the PodResources socket is, `kubelet.sock`."""
+        """The folder of the PodResources socket, `kubelet.sock`."""
         return self.sockets / "pod-resources"
 
     @property
     def cdi(self) -> Path:
-        """Where CDI spec files are looked for."""
+        """The folder of CDI spec files."""
         return self.root / "cdi"
 
     @property
     def checkpoint(self) -> Path:
-        """The device manager's checkpoint."""
+        """The file of the device manager's checkpoint."""
         return self.root / "device-plugins" / FILE_NAME
 
     def of_pod(self, uid: str) -> Path:
-        """A pod's own folder: there from its admission until its object is gone."""
+        """Return a pod's folder, which exists from its admission until its object is gone."""
         return self.root / "pods" / uid
 
     def remove_link(self) -> None:
-        """Remove what lies outside the run folder."""
+        """Remove the symlink, which is outside the run folder."""
         if self.link is not None:
             shutil.rmtree(self.link, ignore_errors=True)
 

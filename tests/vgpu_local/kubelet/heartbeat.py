@@ -1,6 +1,6 @@
-"""The node's Lease in `kube-node-lease`: a kubelet renews it, so that its node stays Ready.
+"""Renews the node's Lease in `kube-node-lease`, so that the node stays Ready.
 
-A node controller that sees no renewal for some 40 s declares the node dead and taints it.
+A node controller that sees no renewal for some 40 s marks the node as unreachable and taints it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep_lease(api: Api, node: str) -> None:
-    """Renew the node's Lease for ever; a renewal that fails is made up for by the next."""
+    """Renew the node's Lease forever; a failed renewal is simply followed by the next one."""
     while True:
         try:
             await _renew(api, node)

@@ -1,8 +1,8 @@
-"""Which container holds which devices: the kubelet's own bookkeeping, without any I/O.
+"""The kubelet's bookkeeping of the devices that containers hold, without any I/O.
 
-The rules are the kubelet's. Devices of one resource are interchangeable. What an ordinary init
-container held goes to the later containers of its pod first; a sidecar keeps its own. What a pod
-held is given up lazily, at the next request, and only if the pod is no longer active.
+The rules are the kubelet's. Devices of one resource are interchangeable. The devices of an ordinary
+init container go first to later containers of its pod, while a sidecar keeps its own. The devices
+of a pod that is no longer active are freed at the next request.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 NO_NUMA = -1
-"""NUMA node under which the kubelet files a device that has none."""
+"""The number that the kubelet uses for devices without a NUMA node."""
 
 
 class AdmissionError(Exception):
-    """The pod cannot run on this node; the text is what the kubelet puts into its status."""
+    """The pod cannot run on this node; the text is the message in its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device a plugin offers."""
+    """A device that a plugin offers."""
 
     id: str
     healthy: bool
@@ -30,12 +30,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one container got of one resource.
+    """The devices of one resource that a container holds.
 
     Attributes:
-        device_ids: sorted.
-        numa: the NUMA nodes of each device, in the order of `device_ids`.
-        response: the plugin's ContainerAllocateResponse, serialised.
+        device_ids: The ids, sorted.
+        numa: The NUMA nodes of each device, in the order of `device_ids`.
+        response: The plugin's ContainerAllocateResponse, serialised.
     """
 
     pod_uid: str
@@ -48,7 +48,7 @@ class Holding:
 
 @dataclass(slots=True)
 class Holdings:
-    """All holdings of a node. Only the admission of a pod adds to it."""
+    """All holdings of a node; only the admission of a pod adds to them."""
 
     _entries: dict[tuple[str, str, str], Holding] = field(default_factory=dict)
 
@@ -60,16 +60,16 @@ class Holdings:
         self._entries[holding.pod_uid, holding.container, holding.resource] = holding
 
     def find(self, pod_uid: str, container: str, resource: str) -> Holding | None:
-        """Return what a container holds of a resource, if anything."""
+        """Return a container's holding of a resource, or None."""
         return self._entries.get((pod_uid, container, resource))
 
     def of_container(self, pod_uid: str, container: str) -> list[Holding]:
-        """Return what a container holds of all resources, by resource name."""
+        """Return all holdings of a container, ordered by resource name."""
         mine = (h for h in self if h.pod_uid == pod_uid and h.container == container)
         return sorted(mine, key=lambda holding: holding.resource)
 
     def in_use(self, resource: str) -> set[str]:
-        """Return the ids that are held."""
+        """Return the ids of the devices that are held."""
         return {i for h in self if h.resource == resource for i in h.device_ids}
 
     def clear(self) -> None:
@@ -77,7 +77,7 @@ class Holdings:
         self._entries.clear()
 
     def keep_only(self, active: Collection[str]) -> bool:
-        """Forget the pods (by UID) that are no longer active; return whether there were any."""
+        """Forget the pods that are no longer active; return True if there were any."""
         gone = [key for key in self._entries if key[0] not in active]
         for key in gone:
             del self._entries[key]
@@ -96,15 +96,15 @@ def pick(
     """Choose the devices of one container: those of earlier init containers first, then any free.
 
     Args:
-        resource: its name, for the texts.
-        needed: how many devices.
-        healthy: ids that the plugin reports as healthy.
-        in_use: ids held by anybody, this pod included.
-        reusable: ids that ordinary init containers of this pod hold.
-        order: the kubelet picks in no order at all, and a plugin must not rely on any.
+        resource: The name of the resource, for messages.
+        needed: The number of devices.
+        healthy: The ids that the plugin reports as healthy.
+        in_use: The ids held by any pod, including this one.
+        reusable: The ids held by ordinary init containers of this pod.
+        order: Shuffles the devices, since the kubelet picks them in no particular order.
 
     Raises:
-        AdmissionError: there are too few.
+        AdmissionError: There are too few devices.
     """
     if not healthy:
         raise AdmissionError(

@@ -1,4 +1,4 @@
-"""The kubelet itself: its sockets, its pods, its node."""
+"""The stand-in kubelet itself, with its sockets, its pods and its node."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Kubelet:
         pace: Pace = Pace(),  # noqa: B008 - immutable
         order: random.Random | None = None,
     ) -> None:
-        """Describe a kubelet; nothing happens before `start`.
+        """Create a kubelet; nothing happens before `start`.
 
         Args:
-            api: the cluster.
-            shape: the node to register.
-            folders: its files.
-            environment: what every container has, as if from its image.
-            pace: waiting times.
-            order: in which free devices are handed out; unpredictable when None.
+            api: The cluster's client.
+            shape: The node to register.
+            folders: The node's folders.
+            environment: The variables that every container has, as if from its image.
+            pace: The waiting times.
+            order: Chooses among free devices; None for a random seed.
         """
         self.shape = shape
         self.folders = folders
@@ -94,7 +94,7 @@ class Kubelet:
         )
 
     async def start(self) -> None:
-        """Open the sockets, register the node and take on its pods."""
+        """Open the sockets, register the node and start its pods."""
         await self._serve()
         await register_node(self._api, self.shape)
         self._devices_changed.set()
@@ -116,10 +116,10 @@ class Kubelet:
             self.folders.remove_link()
 
     async def restart(self) -> None:
-        """Restart the kubelet's process: sockets and plugin options go, containers stay.
+        """Restart the kubelet's process: it loses sockets and plugin options, but no containers.
 
-        Without its checkpoint it starts with nothing held. What runs goes on: a container that the
-        runtime reports as running is given nothing anew (`devicesToAllocate`, the second flow).
+        Without its checkpoint it starts with no allocated devices. Running containers continue, and
+        get no new devices (`devicesToAllocate`, the second flow).
         """
         await self._close_sockets()
         if not self.folders.checkpoint.exists():
@@ -135,18 +135,19 @@ class Kubelet:
         await self._registry.disconnect(resource)
 
     async def restart_runtime(self, away_s: float) -> None:
-        """Restart the container runtime: nothing starts until it is back, what runs stays.
+        """Restart the container runtime: no container starts until it is back.
 
-        PreStart is called before each start that fails, as by a real kubelet.
+        Running containers continue. As in a real kubelet, PreStart is called before each start that
+        fails.
         """
         self._runtime.is_up = False
         await asyncio.sleep(away_s)
         self._runtime.is_up = True
 
     async def reboot(self, away_s: float) -> None:
-        """Power the node off and on: containers and what lies in /run are gone, the disk stays.
+        """Power the node off and on: containers and the files in /run are gone, the disk stays.
 
-        Pods go on by their restart policies. What else ran on the node is the caller's to kill.
+        Pods continue by their restart policies. The caller must kill all other processes.
         """
         self._runtime.is_up = False
         await self._close_sockets()
@@ -188,7 +189,7 @@ class Kubelet:
         await process.wait()
 
     async def remake_sandbox(self, namespace: str, pod: str) -> None:
-        """Start all containers of a pod anew, init containers first, as when its sandbox is lost.
+        """Restart all containers of a pod, init containers first, as after the loss of its sandbox.
 
         Raises:
             LookupError: there is no such pod here.
@@ -218,7 +219,7 @@ class Kubelet:
     # The pods
 
     def take(self, raw: Object) -> None:
-        """Take on a pod, or the news about one."""
+        """Start a pod, or apply a newer version of it."""
         uid = raw["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is None:
@@ -241,7 +242,7 @@ class Kubelet:
             self._spawn(worker.terminate())
 
     def drop(self, uid: str) -> None:
-        """End a pod whose object is gone, deleted by force perhaps."""
+        """End a pod whose object is gone, perhaps because it was deleted by force."""
         worker = self._workers.get(uid)
         if worker is not None:
             self._spawn(self._forget(worker))
@@ -315,7 +316,7 @@ class Kubelet:
 
 
 class _PodSink:
-    """Hands the reflector's news on to the kubelet."""
+    """A reflector's handler that forwards to the kubelet."""
 
     def __init__(self, kubelet: Kubelet) -> None:
         self._kubelet = kubelet

@@ -1,4 +1,4 @@
-"""The Node object: what a kubelet registers, and its capacity as device plugins come and go."""
+"""Creates the Node object, and updates its capacity as device plugins come and go."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VERSION = "v1.36.3"
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What a node offers besides devices.
+    """The resources of a node besides its devices.
 
     Attributes:
-        memory_mib: main memory.
-        pods: how many it takes at most.
-        offered: resources of device plugins that are not there: a number of each.
+        memory_mib: The main memory.
+        pods: The largest number of pods.
+        offered: The number of each further resource, as if a device plugin offered it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class NodeShape:
 
 
 def node_object(shape: NodeShape) -> Object:
-    """Compose the object a node is registered with; also for nodes without a kubelet."""
+    """Return the Node object to register, also for nodes without a kubelet."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -54,12 +54,12 @@ def node_object(shape: NodeShape) -> Object:
 def node_status(
     shape: NodeShape, devices: Mapping[str, tuple[int, int]], before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Compose the status of a node that is Ready.
+    """Return the status of a node that is Ready.
 
     Args:
-        shape: the node.
-        devices: capacity and allocatable of each device plugin resource.
-        before: the status so far; conditions that others wrote are kept.
+        shape: The node's resources.
+        devices: The capacity and allocatable number of each device plugin's resource.
+        before: The current status; conditions of other writers are kept.
     """
     now = timestamp()
     own = {
@@ -104,7 +104,7 @@ async def register_node(api: Api, shape: NodeShape) -> None:
     """Create the Node object, unless there is one.
 
     Raises:
-        ClientError: the API server did not take it.
+        ClientError: The API server did not accept it.
     """
     try:
         await api.create(NODES, node_object(shape))
@@ -115,10 +115,10 @@ async def register_node(api: Api, shape: NodeShape) -> None:
 async def write_node_status(
     api: Api, shape: NodeShape, devices: Mapping[str, tuple[int, int]]
 ) -> None:
-    """Bring capacity, allocatable and the Ready condition up to date.
+    """Update capacity, allocatable and the Ready condition.
 
     Raises:
-        ClientError: the API server did not take it.
+        ClientError: The API server did not accept it.
     """
     while True:
         node = await api.get(NODES, shape.name)

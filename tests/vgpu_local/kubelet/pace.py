@@ -1,4 +1,4 @@
-"""How long a kubelet waits for what, so that tests need not wait as long as a real one does."""
+"""The waiting times of a kubelet, which tests set shorter than those of a real one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a kubelet waits, in seconds.
+    """The waiting times of a kubelet, in seconds.
 
     Attributes:
-        first_retry: after the first failure to start a container.
-        retry: after every further one.
-        first_restart: before the second restart of a container that ended; then doubled.
-        last_restart: at most.
-        write_retry: before a status is written again that the API server did not take.
-        gone_grace: how long containers of a pod that vanished from the API have to end.
+        first_retry: The wait after the first failure to start a container.
+        retry: The wait after every further failure.
+        first_restart: The wait before the second restart of an ended container; then it doubles.
+        last_restart: The longest wait before a restart.
+        write_retry: The wait before a failed write of a status is repeated.
+        gone_grace: The grace period of containers whose pod vanished from the API.
     """
 
     first_retry: float = 0.5

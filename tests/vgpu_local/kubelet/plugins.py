@@ -1,11 +1,11 @@
 """Device plugins as the kubelet sees them: registration, the device lists, and the two calls.
 
-One `Resource` is kept for each name ever registered, also when its plugin is gone: then the node
-shows the capacity with nothing allocatable and everything that needs the plugin fails closed. Only
+One `Resource` is kept for each name that was ever registered, even if its plugin is gone. Then the
+node shows its capacity but nothing allocatable, and everything that needs the plugin fails. Only
 after a restart of the kubelet are the plugin's options unknown until it registers again, and
-containers start without PreStartContainer meanwhile.
+containers start without PreStartContainer in the meantime.
 
-The rules are those of pkg/kubelet/cm/devicemanager at v1.36.3, also where they surprise:
+The rules are those of pkg/kubelet/cm/devicemanager at v1.36.3, including the surprising ones:
 
 * A second registration of a name replaces the endpoint that is called (`PluginConnected`), but
   the ListAndWatch of the first goes on, and each list of either replaces all devices
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class PluginError(Exception):
-    """A call to a plugin failed; the text is worded as the kubelet's Go client words it."""
+    """A call to a plugin failed; the text is that of the kubelet's Go client."""
 
 
 @dataclass(slots=True)
@@ -64,11 +64,10 @@ class Resource:
     """The kubelet's view of one resource.
 
     Attributes:
-        devices: The last list, of whichever plugin.
-        healthy: Ids that may be handed out: none once the plugin is disconnected, whatever health
-            its devices had last.
-        endpoint: Who is called; None from a restart of the kubelet until the plugin registers
-            again.
+        devices: The last list from any plugin of the resource.
+        healthy: The ids of devices that may be allocated; empty once the plugin is disconnected.
+        endpoint: The plugin's connection; None from a restart of the kubelet until the plugin
+            registers again.
     """
 
     name: str
@@ -78,14 +77,14 @@ class Resource:
 
 
 class PluginRegistry(dp_grpc.RegistrationServicer):
-    """All plugins of a node, and the service with which they make themselves known."""
+    """All plugins of a node, and the service with which they register."""
 
     def __init__(self, folder: Path, on_change: Callable[[], None]) -> None:
-        """Start with no plugin.
+        """Create a registry without plugins.
 
         Args:
-            folder: where the plugins' sockets are (`device-plugins/`).
-            on_change: called when a device list changed.
+            folder: The folder of the plugins' sockets (`device-plugins/`).
+            on_change: Called when a device list has changed.
         """
         self.resources: dict[str, Resource] = {}
         self._registered: dict[str, Endpoint] = {}
@@ -96,7 +95,7 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
     async def Register(  # noqa: N802
         self, request: dp.RegisterRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> dp.Empty:
-        """Dial the plugin back; it must be serving already when it registers."""
+        """Connect to the plugin, which must be serving before it registers."""
         if request.version != VERSION:
             await context.abort(
                 grpc.StatusCode.UNKNOWN,
@@ -117,14 +116,14 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
         return dp.Empty()
 
     def get_or_add(self, name: str) -> Resource:
-        """Return the resource, known from now on."""
+        """Return the resource, and add it if it is new."""
         return self.resources.setdefault(name, Resource(name))
 
     async def allocate(self, resource: Resource, ids: tuple[str, ...]) -> bytes:
         """Call Allocate for one container and return its serialised answer.
 
         Raises:
-            PluginError: no plugin, an error of the plugin's, or an answer for no container.
+            PluginError: There is no plugin, it failed, or its answer has no container.
         """
         endpoint = self._live(resource)
         request = dp.AllocateRequest(
@@ -141,7 +140,7 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
         """Call PreStartContainer, if the plugin's options are known and ask for it.
 
         Raises:
-            PluginError: the container must not start.
+            PluginError: The container must not start.
         """
         if resource.endpoint is None or not resource.endpoint.options.pre_start_required:
             return
@@ -155,7 +154,7 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
             ) from error
 
     async def disconnect(self, name: str) -> None:
-        """End the plugin's ListAndWatch, as when a message of it could not be read."""
+        """End the plugin's ListAndWatch, as after a message that cannot be read."""
         await self._disconnect(self.resources[name], self._registered[name])
 
     async def forget(self) -> None:
@@ -203,7 +202,7 @@ class PluginRegistry(dp_grpc.RegistrationServicer):
             await self._disconnect(resource, registered)
 
     async def _disconnect(self, resource: Resource, registered: Endpoint) -> None:
-        """Disconnect the plugin that is registered now, whose stream need not be what ended."""
+        """Disconnect the currently registered plugin, even if another one's stream has ended."""
         del self._registered[resource.name]
         registered.stopped = True
         resource.healthy.clear()

@@ -1,7 +1,7 @@
-"""What is written of one pod: its status whenever it changed, again until it is taken.
+"""Writes the status of one pod whenever it changes, and repeats failed writes.
 
-Apart from the loop that runs the pod (`worker.py`): containers start and end whether or not
-it can be written, and what is written is always how things are by then.
+This is separate from the loop that runs the pod (`worker.py`), so that containers start and end
+even if nothing can be written. Each write has the status as of that moment.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 
 class PodReport:
-    """Reports on a pod.
+    """The reports about a pod.
 
     Args:
-        raw: the pod's object.
-        writer: writes to the API server.
-        retry_s: before something is written again that was not taken.
-        status: the pod's status as it is now, made from the conditions that stand.
+        raw: The pod's object.
+        writer: Writes to the API server.
+        retry_s: The wait before a failed write is repeated.
+        status: Returns the pod's current status, given its conditions.
 
     Attributes:
-        raw: the newest version of the object.
+        raw: The newest version of the object.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class PodReport:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """There is something to write."""
+        """Have the status written, since it has changed."""
         self._changed.set()
 
     async def run(self, *, over: Callable[[], bool]) -> None:
-        """Write every change, but for the end: that is written once, when nothing runs any more."""
+        """Write every change; the end is written only once, when nothing runs any more."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -58,7 +58,7 @@ class PodReport:
                 await self.tell()
 
     async def tell(self) -> None:
-        """Write the status as it is now."""
+        """Write the current status."""
         await self._persist(self._write)
 
     async def remove(self) -> None:
@@ -66,7 +66,7 @@ class PodReport:
         await self._persist(lambda: self._writer.remove(self.raw))
 
     async def event(self, kind: Literal["Normal", "Warning"], reason: str, message: str) -> None:
-        """An event on the pod; one that is not taken is lost."""
+        """Write an event on the pod; it is lost if the API server does not accept it."""
         await self._writer.event(self.raw, kind, reason, message)
 
     async def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""The kubelet's PodResources service: which container of which pod holds which device."""
+"""The kubelet's PodResources service, which lists the devices of each container."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from vgpu_nodeagent.kubelet.api import podresources_pb2_grpc as pr_grpc
 
 
 class PodResources(pr_grpc.PodResourcesListerServicer):
-    """Answers from the kubelet's bookkeeping.
+    """The PodResources service, with answers from the kubelet's bookkeeping.
 
-    As the real one: only active pods; no ordinary init containers; sidecars first; one entry for
-    each device. Asking is also what makes the kubelet forget the devices of ended pods.
+    Like the real one it lists only active pods, no ordinary init containers, sidecars first, and
+    one entry for each device. A request also makes the kubelet forget the devices of ended pods.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
         active_pods: Callable[[], Iterable[Pod]],
         resources: Mapping[str, Resource],
     ) -> None:
-        """Serve what `holdings` has of the pods that `active_pods` returns, and the resources."""
+        """Create the service for the holdings of the pods that `active_pods` returns."""
         self._resources = resources
         self._holdings = holdings
         self._active_pods = active_pods

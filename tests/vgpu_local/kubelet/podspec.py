@@ -1,7 +1,7 @@
 """The part of a pod that a kubelet acts on, parsed once from the API's JSON.
 
-Everything behind this module works on these values, so what the stand-in supports can be read off
-here: what is not a field here (volumes, probes, images) has no effect on a simulated node.
+The stand-in kubelet uses these values only. So the fields here show what it supports; anything else
+(volumes, probes, images) has no effect on a simulated node.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Container:
     """One container of a pod.
 
     Attributes:
-        devices: whole numbers asked of each extended resource (a name with a slash in it).
-        restartable: an init container with `restartPolicy: Always`, which is a sidecar.
+        devices: The requested number of each extended resource (a name with a slash).
+        restartable: True for a sidecar: an init container with `restartPolicy: Always`.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod as its kubelet sees it; two versions compare equal when a kubelet need not act."""
+    """One pod as its kubelet sees it; versions are equal if the kubelet need not act."""
 
     uid: str
     name: str
@@ -61,7 +61,7 @@ class Pod:
 
     @property
     def all_containers(self) -> tuple[Container, ...]:
-        """Init containers first, in the order in which a kubelet allocates devices for them."""
+        """Return all containers in the order of allocation: init containers first."""
         return self.init_containers + self.containers
 
 

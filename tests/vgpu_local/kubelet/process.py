@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """What a command run inside a container gave back."""
+    """The result of a command that ran inside a container."""
 
     exit_code: int
     stdout: str
@@ -39,13 +39,13 @@ class ContainerProcess:
         """Run a command.
 
         Args:
-            command: program and arguments; the program is looked for on the container's PATH.
-            environment: all of it; nothing is inherited.
-            folder: working directory.
-            log: file that its output is appended to.
+            command: The program, which is found on the container's PATH, and its arguments.
+            environment: The complete environment; nothing is inherited.
+            folder: The working directory.
+            log: The file that its output is appended to.
 
         Raises:
-            OSError: there is no such program.
+            OSError: There is no such program.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -62,16 +62,16 @@ class ContainerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id on the host, which is also its process group."""
+        """The process id on the host, which is also the id of its process group."""
         return self._process.pid
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the process was started with."""
+        """The environment that the process was started with."""
         return self._environment
 
     async def wait(self) -> int:
-        """Wait for the main process; its children end with it. Returns a shell's exit code."""
+        """Wait for the main process, end its children, and return the exit code as a shell does."""
         code = await self._process.wait()
         _signal_group(self.pid, signal.SIGKILL)
         for command in tuple(self._commands):
@@ -101,12 +101,12 @@ class ContainerProcess:
         """Run one more command in the container's environment.
 
         Args:
-            command: program and arguments.
-            environment: added to the container's.
-            limit: seconds after which it is killed.
+            command: The program and its arguments.
+            environment: Variables to add to the container's.
+            limit: The seconds after which it is killed.
 
         Raises:
-            TimeoutError: it took longer than `limit`.
+            TimeoutError: It took longer than `limit`.
         """
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -1,4 +1,4 @@
-"""Starting one container: the kubelet's last questions, then what a container runtime does."""
+"""Starts one container: the kubelet's last checks, then the work of a container runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StartError(Exception):
     """A container could not be started, and will be tried again.
 
     Attributes:
-        reason: the word that its waiting state shows.
+        reason: The reason in the container's waiting state.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -28,7 +28,7 @@ class StartError(Exception):
 
 
 class Runtime:
-    """Turns containers of admitted pods into processes."""
+    """The container runtime of a node, which runs containers as processes."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Runtime:
         image: Mapping[str, str],
         folder: Path,
     ) -> None:
-        """Start containers of one node.
+        """Create the runtime of a node.
 
         Args:
-            registry: the node's plugins.
-            holdings: the devices of each container.
-            cdi_folders: where spec files are.
-            image: environment that every container has.
-            folder: working directory of all containers; logs go below it.
+            registry: The node's plugins.
+            holdings: The devices of each container.
+            cdi_folders: The folders with CDI spec files.
+            image: The environment of every container, as if from its image.
+            folder: The working directory of all containers, with their logs below it.
         """
         self._registry = registry
         self._holdings = holdings
@@ -60,7 +60,7 @@ class Runtime:
         """Start a container: PreStartContainer, then CDI names, then the process.
 
         Raises:
-            StartError: it does not run; nothing is left behind.
+            StartError: It does not run, and nothing is left behind.
         """
         try:
             await self._pre_start(pod, container)

@@ -1,4 +1,4 @@
-"""What a kubelet writes into a pod's status, computed from the states of its containers."""
+"""Computes a pod's status from the states of its containers, as a kubelet does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Not running, and will be tried (again)."""
+    """The state of a container that waits for its next start."""
 
     reason: str = "ContainerCreating"
     message: str = ""
@@ -22,14 +22,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process lives."""
+    """The state of a container whose process is running."""
 
     started_at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """Its process ended."""
+    """The state of a container whose process has ended."""
 
     exit_code: int
     started_at: str
@@ -37,7 +37,7 @@ class Terminated:
 
     @property
     def reason(self) -> str:
-        """The word `kubectl get pods` shows."""
+        """The reason that `kubectl get pods` shows."""
         return "Completed" if self.exit_code == 0 else "Error"
 
 
@@ -49,9 +49,9 @@ class ContainerRecord:
     """One container as its pod's worker knows it.
 
     Attributes:
-        last: how its previous process ended.
-        not_before: loop time before which it is not started again.
-        failing: the last attempt to start it failed, so that any change of the pod retries it.
+        last: The end of its previous process.
+        not_before: The loop time before which it is not started again.
+        failing: True if the last start failed, so that any change of the pod retries it.
     """
 
     container: Container
@@ -70,13 +70,13 @@ def phase_of(
     *,
     terminal: bool = False,
 ) -> Phase:
-    """Compute the phase, by the kubelet's rules.
+    """Return the phase by the kubelet's rules.
 
     Args:
-        pod: the pod.
-        inits: its init containers.
-        apps: its containers.
-        terminal: nothing will be started any more, whatever the restart policy.
+        pod: The pod.
+        inits: Its init containers.
+        apps: Its app containers.
+        terminal: True if nothing will be started any more, whatever the restart policy.
     """
     if terminal:
         return "Succeeded" if apps and all(_succeeded(record) for record in apps) else "Failed"
@@ -95,7 +95,7 @@ def phase_of(
 
 
 def initialized(inits: Sequence[ContainerRecord]) -> bool:
-    """Return whether the ordinary init containers have succeeded and the sidecars have started."""
+    """Return True if all ordinary init containers have succeeded and all sidecars have started."""
     return all(
         not _never_ran(record) if record.container.restartable else _succeeded(record)
         for record in inits
@@ -113,18 +113,18 @@ def pod_status(
     terminal: bool,
     devices: Mapping[str, Mapping[str, Mapping[str, bool]]],
 ) -> dict[str, Any]:
-    """Compose the status of a pod that was admitted.
+    """Return the status of a pod that was admitted.
 
     Args:
-        pod: the pod.
-        inits: its init containers.
-        apps: its containers.
-        start_time: when the kubelet first saw it.
-        now: for conditions that change.
-        conditions: those it has; other writers' are kept.
-        terminal: the pod is at its end and nothing will be started any more.
-        devices: by container and resource, the devices held and whether each is healthy; shown of
-            containers that are not init containers (KEP-4680).
+        pod: The pod.
+        inits: Its init containers.
+        apps: Its app containers.
+        start_time: The time at which the kubelet first saw it.
+        now: The current time, for conditions that change.
+        conditions: Its current conditions; those of other writers are kept.
+        terminal: True if the pod is ending and nothing will be started any more.
+        devices: By container and resource, its devices with True for each healthy one. They are
+            shown for app containers only (KEP-4680).
     """
     phase = phase_of(pod, inits, apps, terminal=terminal)
     over = phase in ("Succeeded", "Failed")
@@ -166,7 +166,7 @@ def pod_status(
 
 
 def refused_status(reason: str, message: str, *, start_time: str) -> dict[str, Any]:
-    """Compose the status of a pod that this node does not admit."""
+    """Return the status of a pod that this node does not admit."""
     return {
         "phase": "Failed",
         "reason": reason,
@@ -197,7 +197,7 @@ def _container_status(record: ContainerRecord) -> dict[str, Any]:
 
 
 def _health(devices: Mapping[str, Mapping[str, bool]]) -> dict[str, Any]:
-    """Compose what a container status has of its devices' health; nothing without devices."""
+    """Return the fields of a container's status about its devices' health; empty without any."""
     if not devices:
         return {}
     return {

@@ -32,7 +32,7 @@ from vgpu_local.podwriter import PodWriter, timestamp
 
 
 class PodWorker:
-    """Runs one pod. All methods are called on the kubelet's loop."""
+    """A worker that runs one pod; call its methods on the kubelet's loop."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class PodWorker:
         pace: Pace,
         folder: Path,
     ) -> None:
-        """Take on a pod that is bound to this node and not running anywhere yet.
+        """Create a worker for a pod that is bound to this node and has not been started.
 
         Args:
-            pod: its object.
-            admission: gives it devices.
-            runtime: starts its containers.
-            writer: writes to the API server.
-            pace: waiting times.
-            folder: the pod's own, made once it is admitted.
+            pod: The pod's object.
+            admission: Allocates its devices.
+            runtime: Starts its containers.
+            writer: Writes to the API server.
+            pace: The waiting times.
+            folder: The pod's folder, which is created once it is admitted.
         """
         self.pod = parse_pod(pod)
         self.active = True
@@ -79,13 +79,13 @@ class PodWorker:
     # What the kubelet calls
 
     async def run(self) -> None:
-        """Run the pod until it has ended; `terminate` and `kill` may end it before."""
+        """Run the pod until it has ended by itself or by `terminate` or `kill`."""
         self._running = asyncio.create_task(self._live())
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
 
     def update(self, raw: Object) -> bool:
-        """Take a newer version; return whether it concerns a kubelet (status does not)."""
+        """Apply a newer version; return True if a kubelet must act (not for a change of status)."""
         self._report.raw = raw
         pod = parse_pod(raw)
         changed = pod != self.pod
@@ -98,7 +98,7 @@ class PodWorker:
         return changed
 
     async def terminate(self) -> None:
-        """End the pod as its deletion asks for, then remove it from the API server."""
+        """End the pod with its grace period, then remove it from the API server."""
         self.terminating = True
         await self._cease()
         for name in tuple(self._processes):
@@ -109,7 +109,7 @@ class PodWorker:
         await self._report.remove()
 
     async def kill(self, grace: float = 0.0) -> None:
-        """End the pod: it is gone from the API server, or the kubelet is stopping."""
+        """End the pod, because its object is gone or the kubelet is stopping."""
         self.terminating = True
         self.active = False
         await self._cease()
@@ -117,16 +117,16 @@ class PodWorker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def devices_changed(self) -> None:
-        """The health of devices may be another now, which the pod's status shows."""
+        """Update the pod's status, since the health of its devices may have changed."""
         self._report.changed()
 
     def crash(self) -> None:
-        """Let every container die at once, as when its node does."""
+        """Kill every container at once, as when the node goes down."""
         for process in tuple(self._processes.values()):
             process.kill()
 
     async def remake_sandbox(self) -> None:
-        """End all containers and begin with the init containers again."""
+        """End all containers, and start again with the init containers."""
         self._remaking = True
         await self._stop_all(0)
         for record in self._inits + self._apps:
@@ -185,7 +185,7 @@ class PodWorker:
                 await self._wake.wait()
 
     async def _sync(self) -> float | None:
-        """Start what should run now; return the loop time of the next attempt, if one is due."""
+        """Start the containers that should run; return the loop time of the next try, or None."""
         if self._remaking:
             return None
         for record in self._inits:
