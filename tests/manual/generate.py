@@ -216,8 +216,15 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
         default = action.default
         shown = "" if default in (None, False, [], argparse.SUPPRESS) else f"`{_plain(default)}`"
         shown = "the host's name" if action.dest == "identity" else shown
-        rows.append((names, values, shown, action.help or ""))
+        meaning, default_text = _without_default(action.help or "")
+        rows.append((names, values, shown or default_text, meaning))
     return _table(("Argument", "Values", "Default", "Meaning"), rows)
+
+
+def _without_default(text: str) -> tuple[str, str]:
+    """Separate a help text from the default in parentheses at its end, which may be missing."""
+    meaning, _, rest = text.partition(" (default: ")
+    return (meaning, rest.removesuffix(")")) if rest.endswith(")") else (text, "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

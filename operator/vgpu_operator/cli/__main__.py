@@ -75,27 +75,21 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _simulate_arguments(commands)
     arguments.add_commands(commands)
-    uninstall = commands.add_parser(
-        "uninstall", help="Remove vgpu from the cluster, even after a partial install"
-    )
-    uninstall.add_argument(
-        "--no-wait-for-capacity",
-        action="store_true",
-        help="Do not wait up to five minutes until kubelets have dropped the resource",
-    )
-    release = commands.add_parser("release", help="Free the devices of a node whose agent is lost")
-    release.add_argument("--node", required=True, help="Name of the node")
-    for command in (uninstall, release):
-        arguments.add_plan(command)
-        command.add_argument(
-            "--delete-pods", action="store_true", help="Delete pods that use GPUs first"
-        )
-        arguments.add_cluster(command)
+    _removal_arguments(commands)
     check = commands.add_parser(
-        "check", help="Validate a configuration and list keys that have no effect"
+        "check",
+        help="Validate a configuration and list keys that have no effect",
+        description="Validate vgpu's configuration, or HAMi's in any of its forms: a ConfigMap, a "
+        "configuration document or a values file. Lists keys that have no effect, and resource "
+        "names that the manifests must be changed for. Each file is checked by itself, without a "
+        "cluster. Exits with status 2 if a file is invalid.",
     )
     importing = commands.add_parser(
-        "import", help="Convert the configuration of another system, and list what is lost"
+        "import",
+        help="Convert another system's configuration, and list settings that cannot be converted",
+        description="Convert HAMi's ConfigMaps, configuration documents and values files to one "
+        "configuration of vgpu, and print it as YAML. Comments at the top list the settings that "
+        "cannot be converted. No cluster is read or changed.",
     )
     importing.add_argument("system", choices=("hami",), help="System to import from")
     for command in (check, importing):
@@ -110,17 +104,58 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _removal_arguments(commands: arguments.Commands) -> None:
+    uninstall = commands.add_parser(
+        "uninstall",
+        help="Remove vgpu from the cluster, even after a partial install",
+        description="Delete all claims, all GPUDevices and all objects of vgpu, including its CRDs "
+        "and namespaces, and remove what the agents wrote to nodes: CDI specs, mounts, state, "
+        "annotations and the capacity of the GPU resource. Refuses to start while pods use GPUs, "
+        "unless --delete-pods is given. Does not delete pending pods, or a Helm release: run helm "
+        "uninstall afterwards. Use --dry-run to preview the steps. Anything that could not be "
+        "removed is listed; run the command again to continue.",
+    )
+    uninstall.add_argument(
+        "--no-wait-for-capacity",
+        action="store_true",
+        help="Skip the wait (about five minutes) for kubelets to remove the resource; nodes may "
+        "then keep a capacity of 0",
+    )
+    uninstall.add_argument(
+        "--delete-pods", action="store_true", help="First, delete all pods that use GPUs"
+    )
+    release = commands.add_parser(
+        "release",
+        help="Free the devices of a node whose agent is lost",
+        description="Mark all claims on the node as released, in place of its lost agent, so that "
+        "the operator frees their devices. Refuses to start while the agent is alive, and while "
+        "pods that use GPUs on the node have not ended, unless --delete-pods is given. Make sure "
+        "that the node is down: containers of force-deleted pods may still be running. Does not "
+        "change the Node, its GPUDevices or the host. You need permission to impersonate the "
+        "operator's service account. Use --dry-run to preview the steps.",
+    )
+    release.add_argument("--node", required=True, help="Name of the node")
+    release.add_argument(
+        "--delete-pods",
+        action="store_true",
+        help="First, force-delete all pods that use GPUs on the node",
+    )
+    for command in (uninstall, release):
+        arguments.add_plan(command)
+        arguments.add_cluster(command)
+
+
 def _simulate_arguments(commands: arguments.Commands) -> None:
     simulate = commands.add_parser(
         "simulate",
         help="Show where a pod or claim would be placed",
-        description="Show where a pod or claim would be placed, in the cluster as it is or in one "
-        "that a file describes. Nothing is created.",
+        description="Show where a pod or claim would be placed, in the live cluster or in one "
+        "described by a file. Nothing is created.",
     )
     simulate.add_argument(
         "--state",
         type=Path,
-        help="JSON file with nodes, devices, quotas and claims; default: read the cluster",
+        help="JSON file with nodes, devices, quotas and claims (default: read the live cluster)",
     )
     simulate.add_argument(
         "-f",
@@ -129,14 +164,20 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
         help="YAML file with pods, VGPUClaims, workloads or lists; - reads standard input",
     )
     simulate.add_argument(
-        "--cases", type=Path, help="File with a question on each line, each with its own state"
+        "--cases",
+        type=Path,
+        help="File with one test case per line, each with its own cluster state: a JSON object "
+        "with the keys id, state, and pod or claim; results are always JSON",
     )
     simulate.add_argument(
         "--many",
         type=Path,
-        help="File with a pod or claim on each line; each one that is placed keeps its devices",
+        help="File with one pod or claim per line, as JSON; those placed keep their devices for "
+        "the lines that follow",
     )
-    simulate.add_argument("--admit", action="store_true", help="Apply admission to pods first")
+    simulate.add_argument(
+        "--admit", action="store_true", help="Run pods through vgpu's admission rules first"
+    )
     arguments.add_output(simulate)
     arguments.add_cluster(simulate)
 

@@ -19,11 +19,14 @@ _OTHER_NAMES = {
     "claims": "slices",
     "claim": "slices",
     "vgpuclaims": "slices",
+    "vgpuclaim": "slices",
     "vgc": "slices",
     "device": "devices",
     "gpudevices": "devices",
+    "gpudevice": "devices",
     "gpudev": "devices",
     "node": "nodes",
+    "no": "nodes",
 }
 FORMATS = ("wide", "json", "yaml", "name")
 _JSONPATH = "jsonpath="
@@ -39,15 +42,20 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     """Add the options that choose a cluster."""
     command.add_argument(
         "--kubeconfig",
-        help="Path to the kubeconfig file; default: in-cluster, or kubectl's own",
+        help="Path to the kubeconfig file (default: $KUBECONFIG, the service account of the pod, "
+        "or ~/.kube/config)",
     )
-    command.add_argument("--context", help="Kubeconfig context to use")
+    command.add_argument("--context", help="Kubeconfig context to use (default: the current one)")
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
     """Add the option for text or JSON."""
     command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="Output format"
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="Output format (default: text)",
     )
 
 
@@ -55,16 +63,16 @@ def _get(commands: Commands) -> None:
     command = commands.add_parser(
         "get",
         help="Show slices, devices or nodes",
-        description="Show slices (claims), devices, or the nodes that have devices. Devices and "
-        "nodes are shown with what is allocated and what can be allocated.",
+        description="Show slices (claims), devices, or nodes that have devices. For devices and "
+        "nodes, also show allocated and allocatable resources.",
     )
     command.add_argument(
         "kind",
         type=kind_named,
         choices=_KINDS,
-        help="Kind to show; kubectl's names of the kinds work, too",
+        help="Kind to show; kubectl resource names are also accepted",
     )
-    command.add_argument("name", nargs="*", help="Names of the objects to show; default: all")
+    command.add_argument("name", nargs="*", help="Names of the objects to show (default: all)")
     _add_namespaces(command)
     command.add_argument("-l", "--selector", help="Label selector, such as team=a,tier!=test")
     command.add_argument(
@@ -73,8 +81,8 @@ def _get(commands: Commands) -> None:
         type=_format,
         default=None,
         metavar="FORMAT",
-        help="Output format: wide, json, yaml, name or jsonpath=TEMPLATE, which needs kubectl; "
-        "default: a table",
+        help="Output format: wide, json, yaml, name or jsonpath=TEMPLATE, which requires kubectl "
+        "(default: a table)",
     )
     command.add_argument("-w", "--watch", action="store_true", help="Watch for changes")
     add_cluster(command)
@@ -83,10 +91,10 @@ def _get(commands: Commands) -> None:
 def _explain(commands: Commands) -> None:
     command = commands.add_parser(
         "explain",
-        help="Explain why a pod or claim waits, or why it is where it is",
-        description="Explain why a pod or claim waits, or why it is where it is. Shows the "
-        "condition, what each node makes of the request now, with scores, the claims that hold "
-        "its devices, and the claims that would have to end before it could serve the request.",
+        help="Explain why a pod or claim is pending, or why it was placed where it is",
+        description="Explain why a pod or claim is pending, or why it was placed where it is. "
+        "Shows its condition and, for each node, whether it could serve the request now, its "
+        "score, the claims using its devices, and the claims that would have to end to make room.",
     )
     command.add_argument("subject", help="NAME, pod/NAME or claim/NAME")
     _add_namespace(command)
@@ -97,10 +105,10 @@ def _explain(commands: Commands) -> None:
 def _top(commands: Commands) -> None:
     command = commands.add_parser(
         "top",
-        help="Show the memory and compute that slices and devices use",
-        description="Show the memory and compute that slices and devices use, as the agents "
-        "measure it every three seconds. Agents are asked with kubectl exec in their pods, so you "
-        "need the right to exec there. In a terminal the table is refreshed until Ctrl-C.",
+        help="Show memory and compute usage of slices and devices",
+        description="Show memory and compute usage of slices and devices, sampled by the agents "
+        "every three seconds. Queries the agents through kubectl exec, so you need permission to "
+        "exec into their pods. In a terminal, the table refreshes until you press Ctrl-C.",
     )
     command.add_argument(
         "kind",
@@ -108,12 +116,15 @@ def _top(commands: Commands) -> None:
         type=kind_named,
         choices=("slices", "devices"),
         default="slices",
-        help="Show a row for each slice or for each device",
+        help="Show one row per slice or per device (default: slices)",
     )
     _add_namespaces(command)
     command.add_argument("--node", help="Show only this node")
     command.add_argument(
-        "--sort-by", choices=("memory", "cores", "name"), default="memory", help="Sort order"
+        "--sort-by",
+        choices=("memory", "cores", "name"),
+        default="memory",
+        help="Sort order: the largest usage first, or by name (default: memory)",
     )
     command.add_argument("--once", action="store_true", help="Print once and exit")
     add_cluster(command)
@@ -128,10 +139,15 @@ def _drain(commands: Commands) -> None:
         "again until the timeout. Pods without devices are not evicted.",
     )
     command.add_argument(
-        "subject", help="Name of a node or device, or UUID; node/NAME and device/NAME are exact"
+        "subject",
+        help="Node name, device name or device UUID; use node/NAME or device/NAME if a name is "
+        "ambiguous",
     )
     command.add_argument(
-        "--timeout", type=_seconds, default=300.0, help="Seconds to wait before giving up"
+        "--timeout",
+        type=_seconds,
+        default=300,
+        help="Seconds to wait before giving up (default: 300)",
     )
     command.add_argument("--undo", action="store_true", help="Uncordon instead")
     add_plan(command)
@@ -150,10 +166,11 @@ def _doctor(commands: Commands) -> None:
     command = commands.add_parser(
         "doctor",
         help="Check the installation and suggest fixes",
-        description="Check the API server, CRDs, nodes, programs, leader, extender, webhooks, "
-        "admission policies, certificates, agents, devices and claims, find waiting pods that "
-        "admission has not seen, and list other GPU software in the cluster. The exit status is 1 "
-        "if there are errors.",
+        description="Check the API server, CRDs, nodes, vgpu's Deployments and DaemonSets "
+        "(operator, webhook, scheduler and agents), the leader, extender, preemption, webhooks, "
+        "admission policies, certificates, the agents' Leases, devices and claims; find "
+        "pending pods that bypassed admission; and list other GPU software in the cluster. Exits "
+        "with status 1 if any errors are found.",
     )
     add_output(command)
     command.add_argument("--all", action="store_true", help="Also list checks that passed")
@@ -164,10 +181,10 @@ def _audit(commands: Commands) -> None:
     command = commands.add_parser(
         "audit",
         help="Check that the records on every node agree",
-        description="Ask each agent to compare its records with limit pages, CDI specs, the "
-        "kubelet, claims and the driver. Agents are asked with kubectl exec in their pods, so you "
-        "need the right to exec there. The exit status is 1 if records disagree and 2 if an agent "
-        "could not be asked.",
+        description="Have each agent compare its records with limit pages, CDI specs, the kubelet, "
+        "claims and the driver. Uses kubectl exec, so you need permission to exec into the agents' "
+        "pods. Exits with status 1 if any records disagree, or 2 if an agent could not be reached "
+        "or could not compare its records.",
     )
     command.add_argument("--node", help="Audit only this node")
     add_output(command)
@@ -177,13 +194,16 @@ def _audit(commands: Commands) -> None:
 def _support_bundle(commands: Commands) -> None:
     command = commands.add_parser(
         "support-bundle",
-        help="Collect objects, logs and findings in an archive, without secrets",
-        description="Write an archive with the objects of vgpu, logs and the findings of doctor. "
-        "Secrets are not read, and commands and values of variables are removed from pods. The "
-        "file left-out.txt in the archive lists what could not be collected.",
+        help="Collect objects, logs and doctor findings into an archive (no Secrets)",
+        description="Write an archive of vgpu objects, logs and doctor findings. It contains no "
+        "Secrets, and container commands and environment variable values are stripped from pods. "
+        "left-out.txt in the archive lists anything that could not be collected.",
     )
     command.add_argument(
-        "-f", "--file", type=Path, help="Archive to write; default: vgpu-support-TIME.tar.gz"
+        "-f",
+        "--file",
+        type=Path,
+        help="Archive to write (default: vgpu-support-TIME.tar.gz)",
     )
     add_cluster(command)
 
@@ -199,7 +219,9 @@ def _seconds(word: str) -> float:
 
 
 def _add_namespace(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-n", "--namespace", help="Namespace; default: that of the context")
+    command.add_argument(
+        "-n", "--namespace", help="Namespace (default: the current context's namespace)"
+    )
 
 
 def _add_namespaces(command: argparse.ArgumentParser) -> None:

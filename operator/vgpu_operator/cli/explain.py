@@ -1,4 +1,4 @@
-"""`kubectl vgpu explain POD|CLAIM`: explain why it waits, or why it is where it is.
+"""`kubectl vgpu explain POD|CLAIM`: explain why it is pending, or why it was placed where it is.
 
 The cluster is read once into the engine's state, and `insight.explanation` explains the claim from
 it. Nothing is written.

@@ -1,6 +1,7 @@
 """`kubectl vgpu support-bundle`: collect objects, logs and findings in an archive.
 
-Secrets are never read. Users' pods are reduced to names, images, resources, status, and the names
+The archive contains no Secrets; the doctor reads vgpu's own, and reports only when their
+certificates expire. Users' pods are reduced to names, images, resources, status, and the names
 (never the values) of variables. The archive lists what could not be collected, so that nobody takes
 a missing file for a missing object.
 """
