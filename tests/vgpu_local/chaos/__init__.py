@@ -1,4 +1,4 @@
-"""The fault campaign: a cluster under load is hurt at random, and everything written is judged.
+"""The fault campaign: injects random faults into a cluster under load, and checks all writes.
 
 `python -m vgpu_local.chaos --seed 7 --runs 3`; see the README beside this file.
 """

@@ -1,6 +1,6 @@
-"""How much slower a campaign must go on a machine that others keep busy.
+"""Measures the factor by which a campaign must be slower on a busy machine.
 
-No replica could keep a lease of 3 s there, so nothing would run: all is stretched in time instead.
+There no replica could keep a Lease of 3 s, and nothing would run, so all times are stretched.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _SAMPLE_S = 0.3
 
 
 def slowed_down_by() -> float:
-    """The factor: 1 on a quiet machine, 3 at most."""
+    """Return the factor: 1 on a quiet machine, at most 3."""
     now = _busyness() / _BUSY
     lately = os.getloadavg()[0] / (os.cpu_count() or 1) / _WAITING_FOR_EACH_CORE
     return min(max(1.0, now, lately), _SLOWEST)
 
 
 def _busyness() -> float:
-    """How much longer this process takes for a piece of work than it works on it."""
+    """Return the ratio of elapsed time to processor time for a piece of work."""
     began, worked = time.monotonic(), time.process_time()
     while time.process_time() - worked < _SAMPLE_S:
         pass

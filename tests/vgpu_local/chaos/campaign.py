@@ -63,7 +63,7 @@ _AGENT_GONE_S = 15
 _LONG_AWAY_S = 3600.0
 _STATE_DISK_BYTES = 64 << 20
 _SEEDS_WITH_AN_AGENT_GONE = 3
-"""Of so many seeds one waits for an agent to be gone, which takes a minute."""
+"""One seed of this many also waits until an agent counts as gone, which takes a minute."""
 
 
 def _options(pace: float) -> ClusterOptions:
@@ -79,15 +79,15 @@ def _options(pace: float) -> ClusterOptions:
 
 
 class Unsettled(Exception):
-    """Something did not come about in time, and what it was."""
+    """An expected state was not reached in time; the text names it."""
 
 
 def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
-    """Run one campaign; what is needed to look into a failure is put into `kept`.
+    """Run one campaign.
 
     Args:
-        seed: what is played and struck follows from it.
-        kept: a folder.
+        seed: The seed of the workload and the faults.
+        kept: The folder for the files that help to analyze a failure.
         on: `standin`, or `real` for a real control plane behind the fault proxy.
     """
     began = time.monotonic()
@@ -164,10 +164,10 @@ class _Campaign:
         self._encores = encores(random.Random(chance.random()))
 
     def run(self) -> None:
-        """Let it happen, and see that everything comes to rest.
+        """Run workload and faults, and check that everything settles.
 
         Raises:
-            Unsettled: it does not.
+            Unsettled: It does not.
         """
         self._supervisor.start()
         playing = self._begin_to_play()
@@ -185,7 +185,7 @@ class _Campaign:
         self._leave_nothing()
 
     def _begin_to_play(self) -> Future[None]:
-        """Play in a thread that is not waited for when the campaign is broken off."""
+        """Start the workload in a thread that an aborted campaign does not wait for."""
         played: Future[None] = Future()
         work = play(self._script, self._stage, more=self._encores)
         limit = self._lasts_s + _MORE_S * self._verdict.pace + RUNS_WITHIN_S
@@ -200,12 +200,12 @@ class _Campaign:
         return played
 
     def end(self) -> None:
-        """Stop what was started here."""
+        """Stop everything that was started here."""
         self._supervisor.stop()
         self._count()
 
     def judge(self) -> None:
-        """Add everything that was not as it must be to the verdict."""
+        """Add all findings to the verdict."""
         findings, history = self._verdict.findings, self._cluster.server.history()
         findings += [f"over capacity: {excess}" for excess in checker.excesses(history)]
         findings += checker.breaches(history)
@@ -223,7 +223,7 @@ class _Campaign:
         self._verdict.faults = self._injector.injected
 
     def _wanting(self) -> list[str]:
-        """What there is too little of, so that the run would prove nothing."""
+        """Return what the run had too little of to prove anything."""
         self._count()
         return [
             f"only {count} of at least {fewest} {what}"
@@ -237,7 +237,7 @@ class _Campaign:
         ]
 
     def keep(self, folder: Path) -> None:
-        """Keep what is needed to look into it."""
+        """Copy the files that help to analyze a failure."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for log in self._cluster.folder.glob("*.log"):
@@ -257,7 +257,7 @@ class _Campaign:
     # What must come about.
 
     def _stay_pending(self) -> list[str]:
-        """The pods that fit and do not run."""
+        """Return the pods that fit but do not run."""
         phases = self._sightings.phases()
         if len(self._stage.staying) < STAYING:
             return ["a scenario that has not begun"]
@@ -286,7 +286,7 @@ class _Campaign:
                 self._cluster.run(deletion)
 
     def _lose_an_agent(self) -> None:
-        """An agent goes before the claims on its node do: they end without its report."""
+        """Stop an agent before the claims on its node end, which then get no report from it."""
         agents = sorted(daemon.name for daemon in self._cluster.agents.values())
         self._supervisor.kill(agents[self._verdict.seed % len(agents)], away_s=_LONG_AWAY_S)
         self._delete_all()
@@ -295,7 +295,7 @@ class _Campaign:
         self._supervisor.mend()
 
     def _fill_every_device(self) -> None:
-        """Whatever leaked, and be it in a process's memory alone, would be missing now."""
+        """Fill every device, which fails if any capacity has leaked, even in memory only."""
         whole = {COUNT: 1}
         shape = Shape((Box("prepare", whole, "exit 0", "init"), Box("main", whole)))
         names = [f"whole-{number}" for number in range(_DEVICES)]
@@ -319,7 +319,7 @@ class _Campaign:
 
 
 class _Errors(logging.Handler):
-    """What the stand-in logs, for a failed run; an error is a finding too."""
+    """A handler that keeps the stand-in's log for a failed run; each error is a finding."""
 
     def __init__(self, findings: list[str]) -> None:
         super().__init__(logging.INFO)

@@ -1,8 +1,8 @@
-"""What goes wrong during a campaign: a schedule made from the seed, and who carries it out.
+"""The schedule of faults of a campaign, made from the seed, and the injector that follows it.
 
-Every entry counts only if it really hurt: an API fault that befell no request was not injected.
-Where something is wanting after the schedule, be it faults that hurt or containers that ran under
-them, more are struck until it is enough, or the time for that is over.
+A fault counts only if it had an effect: an API fault that met no request does not. If there were
+too few faults or too few containers that ran under them, more faults follow after the schedule,
+until there are enough or the time is over.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MORE_EVERY_S = 0.25
 _LEADER_WITHIN_S = 60.0
 _EXPIRED = dt.timedelta(minutes=-1)
 _HANGS_MS = 10_000
-"""Every answer; what was asked while it hung is answered so late."""
+"""The delay of every answer of a hanging NVML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One thing that goes wrong.
+    """A fault in the schedule.
 
     Attributes:
-        at: when, in seconds.
-        what: in words.
-        strike: does it.
+        at: The time in seconds.
+        what: A description.
+        strike: Injects the fault.
     """
 
     at: float
@@ -52,15 +52,15 @@ Maker = Callable[[random.Random, float], Blow]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long and how much a cluster is hurt.
+    """The amount and durations of faults.
 
     Attributes:
-        lasts_s: the time over which the schedule is spread.
-        fewest: so many must hurt.
-        more_s: for so long after the schedule more are struck where something is wanting.
-        lease_s: of the operators' Lease.
-        expired_s: how long certificates stay expired.
-        hangs_s: how long NVML hangs.
+        lasts_s: The time over which the schedule is spread.
+        fewest: The least number of faults with an effect.
+        more_s: The time after the schedule for more faults, if some are missing.
+        lease_s: The duration of the operators' Lease.
+        expired_s: The time for which certificates stay expired.
+        hangs_s: The time for which NVML hangs.
     """
 
     lasts_s: float
@@ -72,11 +72,11 @@ class Terms:
 
 
 class Injector:
-    """Strikes a cluster as the seed decides.
+    """An injector of faults into a cluster, as the seed decides.
 
     Attributes:
-        log: what was struck, with its time.
-        missed: what had to be struck and could not be.
+        log: The injected faults with their times.
+        missed: The faults that had to be injected but could not be.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Injector:
         """Draw the schedule.
 
         Args:
-            cluster: Whom.
-            supervisor: Of its processes.
-            chance: Everything is drawn from it.
-            terms: How long and how much.
-            set_clock: Sets the clock of our programs to so many seconds beside the true time.
+            cluster: The cluster.
+            supervisor: The supervisor of its processes.
+            chance: The source of all random choices.
+            terms: The amount and durations of faults.
+            set_clock: Shifts the clock of our programs to this many seconds from the true time.
         """
         self.log: list[str] = []
         self.missed: list[str] = []
@@ -147,7 +147,7 @@ class Injector:
         )
 
     def run(self, *, is_enough: Callable[[], bool]) -> None:
-        """Strike every blow at its time, and more until it is enough; returns after the last."""
+        """Inject every fault at its time, and more until there are enough."""
         began = time.monotonic()
         for blow in self._blows:
             time.sleep(max(0.0, began + blow.at - time.monotonic()))
@@ -160,7 +160,7 @@ class Injector:
             time.sleep(_MORE_EVERY_S if self.injected < self._terms.fewest else seldom_s)
 
     def end(self) -> None:
-        """Nothing goes wrong from now on, and everything that was hurt is well again."""
+        """Stop injecting faults, and repair everything."""
         while self._later:  # one may have begun another
             self._later.pop().join()
         with self._lock:
@@ -172,7 +172,7 @@ class Injector:
 
     @property
     def injected(self) -> int:
-        """How many blows have hurt by now."""
+        """Return the number of faults that have had an effect."""
         with self._lock:
             return self._struck + self._befallen()
 
@@ -285,7 +285,7 @@ class Injector:
         return Blow(at, what, lambda: self._to_leader(what, cut))
 
     def _busy_server(self, chance: random.Random, at: float) -> Blow:
-        """429 to every verb, of users, operators and agents alike; watches that are open go on."""
+        """Return a fault that answers every request with 429; open watches continue."""
         for_s, share = chance.uniform(0.5, 2.0) * self._terms.lease_s, chance.choice((0.3, 0.6))
         after_s = chance.choice((0.1, 1.0))
         what = f"{share:.0%} of all requests get 429 for {for_s:.1f} s, Retry-After {after_s} s"
@@ -305,7 +305,7 @@ class Injector:
         self._cluster.server.faults.remove(fault)
 
     def _to_leader(self, what: str, strike: Callable[[str], None]) -> None:
-        """Strike the leader as soon as there is one; other blows go on meanwhile."""
+        """Apply `strike` to the leader as soon as there is one, without delaying other faults."""
 
         def work() -> None:
             name = live_leader(self._cluster, within_s=_LEADER_WITHIN_S)

@@ -1,7 +1,7 @@
-"""The fuzzer: claims and pods of a few names, edited, deleted and made anew in every order.
+"""The fuzzer: creates, edits and deletes claims and pods of a few names in random order.
 
-Two claims and three pods share a scenario, so that an act often meets what another has just done to
-the same name. What the API server refuses is refused; nothing else may go wrong.
+Two claims and three pods share a scenario, so that actions on the same name often collide. The API
+server may refuse an action, but nothing else may go wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATIENCE_S = 2.0
 
 
 def fuzzed(chance: random.Random, name: str) -> Scenario:
-    """A scenario of acts drawn from a table."""
+    """Return a scenario of random actions from a table."""
     claims = [f"{name}-claim-{number}" for number in range(2)]
     pods = [f"{name}-pod-{number}" for number in range(3)]
     table: list[tuple[int, Callable[[random.Random, str, str], Act]]] = [

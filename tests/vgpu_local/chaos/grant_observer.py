@@ -1,7 +1,7 @@
-"""What containers saw of their grants when they started, against what stood in the claims then.
+"""Compares the grants that containers saw at their start with those in the claims at that time.
 
-Each container of a campaign writes a record before anything else (`pods.py`); what claims showed is
-noted with the time of each write, in the API server's thread.
+Each container of a campaign first writes a record (`pods.py`). The claims' grants are recorded with
+the time of each write, in the API server's thread.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.errors import PageDamaged
 
 Devices = tuple[tuple[str, int, int], ...]
-"""Of one container: UUID, MiB and cores of each device, in order."""
+"""UUID, MiB and cores of each device of a container, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a container saw when it started."""
+    """The record that a container wrote at its start."""
 
     pod_uid: str
     container: str
@@ -40,12 +40,12 @@ class Record:
 
 @dataclass(slots=True)
 class GrantObserver:
-    """Collects both sides; `saw` is to be subscribed to the API server's writes.
+    """An observer of both sides; subscribe `saw` to the API server's writes.
 
     Attributes:
-        folder: where containers put their records.
-        delivery_s: so long after a write it may be noted.
-        findings: containers that were alive when their devices were given back.
+        folder: The folder of the containers' records.
+        delivery_s: The longest time from a write to its observation.
+        findings: A text for each container that was alive when its devices were released.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class GrantObserver:
     )
 
     def saw(self, write: WriteEvent) -> None:
-        """Note what a claim shows from now on."""
+        """Record the grants that a claim shows from now on."""
         if write.resource != plural(VGPU_CLAIMS):
             return
         claim = VGPUClaim.read(write.object)
@@ -78,11 +78,11 @@ class GrantObserver:
                 )
 
     def verdicts(self) -> list[str]:
-        """Containers that saw anything but their own grant."""
+        """Return a text for each container that saw anything but its own grant."""
         return [*self.findings, *self._mismatches()]
 
     def records(self) -> int:
-        """How many containers testified."""
+        """Return the number of containers that wrote a record."""
         return sum(1 for _ in _records(self.folder, "*"))
 
     def _mismatches(self) -> Iterator[str]:
@@ -102,9 +102,9 @@ class GrantObserver:
                 yield f"{_who(record)} was shown {record.visible}; its claim gave {granted}"
 
     def _granted(self, record: Record) -> Iterator[Devices]:
-        """What the claims gave the container at the moment of its record.
+        """Yield the grants that the container may have had at the moment of its record.
 
-        Several answers where writes are noted late, or its claim is made smaller: any of that time.
+        There may be several, because writes are observed late and a resize takes time.
         """
         for told in list(self._delivered.values()):  # the recorder goes on noting
             before = [claim for at, claim in told if at <= record.at]
@@ -132,7 +132,7 @@ def _devices(devices: Iterable[AllocatedDevice], container: str) -> Devices:
 
 
 def _held(claim: VGPUClaim, container: str) -> frozenset[tuple[str, str, str]]:
-    """What a container may use, each with what names its grant; empty where there is none."""
+    """Return the devices that a container may use, with the ids of their grants."""
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None:
         return frozenset()
@@ -151,7 +151,7 @@ def _records(folder: Path, pod_uid: str) -> Iterator[Record]:
 
 
 def _lives(record: Record) -> bool:
-    """Whether the process still is; one that only waits to be reaped is not."""
+    """Return True if the process still runs; one that waits to be reaped does not."""
     try:
         environment = Path(f"/proc/{record.pid}/environ").read_bytes()
     except OSError:

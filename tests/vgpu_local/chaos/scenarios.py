@@ -1,6 +1,6 @@
-"""Scenarios: each the life of a few pods and claims, as a coroutine on a stage.
+"""Scenarios, each of which plays the life of a few pods and claims as a coroutine on a stage.
 
-Whatever in a scenario is left to chance is drawn when it is made, so that it follows from the seed.
+All random choices of a scenario are made when it is created, so that they follow from the seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vgpu_local.chaos.pods import CORES, COUNT, MEMORY, PERCENT, Box, Limits, Sh
 from vgpu_local.chaos.stage import Stage
 
 STAYING = 20
-"""Pods that stay: so small that they fit together wherever they are put (see `small`)."""
+"""The number of pods that stay, which are so small that they always fit together (see `small`)."""
 
 Scenario = Callable[[Stage], Awaitable[None]]
 
@@ -31,7 +31,7 @@ def _slice(chance: random.Random) -> Limits:
 
 
 def any_shape(chance: random.Random) -> Shape:
-    """Any of the shapes that ask in HAMi's words."""
+    """Return a random one of the shapes that use HAMi's resource names."""
     kind = chance.choices(
         ("slice", "exclusive", "two", "init", "sidecar", "meshed"), weights=(10, 2, 3, 3, 2, 2)
     )[0]
@@ -51,16 +51,16 @@ def any_shape(chance: random.Random) -> Shape:
 
 
 def small(chance: random.Random) -> Limits:
-    """Twenty of these fit on six devices of 16 GiB, 100 % and ten slots in any order.
+    """Return limits so small that twenty pods fit on six devices in any order.
 
-    A device refuses one only with 10 slots, over 14 GiB (seven of them) or over 90 % taken, so that
-    twenty fill two devices at most.
+    A device has 16 GiB, 100 % and ten slots. It refuses one more only if 10 slots, over 14 GiB
+    (seven pods) or over 90 % are taken, so twenty pods fill at most two devices.
     """
     return {COUNT: 1, MEMORY: chance.choice((500, 1000, 2000)), CORES: chance.choice((1, 5, 10))}
 
 
 def requests(chance: random.Random) -> list[Mapping[str, Any]]:
-    """What a claim of a user asks for."""
+    """Return random requests for a user's claim."""
     memory: Mapping[str, Any] = {"memory": chance.choice(("500Mi", "3Gi", "8Gi"))}
     if chance.random() < 0.2:
         memory = {"memoryPercent": chance.choice((10, 50))}
@@ -68,7 +68,7 @@ def requests(chance: random.Random) -> list[Mapping[str, Any]]:
 
 
 def comes_and_goes(chance: random.Random, name: str) -> Scenario:
-    """Goes at a random moment: waiting, decided, bound, starting or running."""
+    """Return a scenario of a pod that is deleted at a random moment, running or not."""
     shape = any_shape(chance)
     if chance.random() < 0.2:
         shape = shape.ending(_STUBBORN)
@@ -88,7 +88,7 @@ def comes_and_goes(chance: random.Random, name: str) -> Scenario:
 
 
 def runs_and_goes(chance: random.Random, name: str) -> Scenario:
-    """Goes a while after it came to run, or because that took too long."""
+    """Return a scenario of a pod that is deleted a while after it runs, or if it never does."""
     shape = any_shape(chance)
     if chance.random() < 0.2:
         shape = shape.ending(_STUBBORN)
@@ -106,7 +106,7 @@ def runs_and_goes(chance: random.Random, name: str) -> Scenario:
 
 
 def ends_by_itself(chance: random.Random, name: str) -> Scenario:
-    """Ends well or badly, and is deleted some time after or before that."""
+    """Return a scenario of a pod that succeeds or fails, and is deleted before or after that."""
     code, after = chance.choice((0, 1)), chance.choice((0, 0.3, 1))
     shape = any_shape(chance).ending(f"sleep {after}; exit {code}")
     if code and chance.random() < 0.5:
@@ -124,9 +124,9 @@ def ends_by_itself(chance: random.Random, name: str) -> Scenario:
 
 
 def replica_of_a_set(chance: random.Random, name: str) -> Scenario:
-    """Comes again under its name as soon as it is gone, as a StatefulSet's pod does.
+    """Return a scenario of a pod that is created again under its name, as by a StatefulSet.
 
-    Deleted by force it is gone while its container may live on for a second.
+    After a deletion by force, its old container may live on for a second.
     """
     shape, lives = any_shape(chance), [chance.uniform(0.1, 2) for _ in range(4)]
     if chance.random() < 0.6:
@@ -146,7 +146,7 @@ def replica_of_a_set(chance: random.Random, name: str) -> Scenario:
 
 
 def claim_and_pod(chance: random.Random, name: str) -> Scenario:
-    """A user's claim and its pod; either goes first."""
+    """Return a scenario of a user's claim and its pod, deleted in either order."""
     wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
     shape = one({}, claim=name)
     claim_goes_first, force = chance.random() < 0.4, chance.random() < 0.3
@@ -171,7 +171,7 @@ def claim_and_pod(chance: random.Random, name: str) -> Scenario:
 
 
 def claim_in_turns(chance: random.Random, name: str) -> Scenario:
-    """Two pods want one claim: one after the other gets it."""
+    """Return a scenario of two pods that use one claim, one after the other."""
     wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
     life = chance.uniform(0.2, 3)
 
@@ -190,7 +190,7 @@ def claim_in_turns(chance: random.Random, name: str) -> Scenario:
 
 
 def template(chance: random.Random, name: str) -> Scenario:
-    """A claim that is copied for each of three pods."""
+    """Return a scenario of a template that is copied for each of three pods."""
     wanted, lives = claim(name, requests(chance)), [chance.uniform(0.2, 4) for _ in range(3)]
 
     async def scenario(stage: Stage) -> None:
@@ -207,7 +207,7 @@ def template(chance: random.Random, name: str) -> Scenario:
 
 
 def namespace_goes(chance: random.Random, name: str) -> Scenario:
-    """A namespace is deleted with claims in use: a user's, and those of a pod."""
+    """Return a scenario that deletes a namespace with claims in use: a user's and a pod's."""
     wanted = claim("claim", requests(chance), namespace=name, immediate=chance.random() < 0.5)
     shape = any_shape(chance)
     if chance.random() < 0.3:
@@ -227,7 +227,7 @@ def namespace_goes(chance: random.Random, name: str) -> Scenario:
 
 
 def fits_nowhere(chance: random.Random, name: str) -> Scenario:
-    """Must never get a node."""
+    """Return a scenario of a pod that must never get a node."""
     limits = chance.choice(({COUNT: 1, MEMORY: 200_000}, {COUNT: 3}, {COUNT: 2, MEMORY: 82_000}))
 
     async def scenario(stage: Stage) -> None:
@@ -238,7 +238,7 @@ def fits_nowhere(chance: random.Random, name: str) -> Scenario:
 
 
 def nobody_schedules(chance: random.Random, name: str) -> Scenario:
-    """Its devices are reserved, and no Filter ever asks about them."""
+    """Return a scenario of a pod for which no Filter is ever called."""
     limits, life = small(chance), chance.uniform(0.5, 4)
 
     async def scenario(stage: Stage) -> None:
@@ -250,9 +250,10 @@ def nobody_schedules(chance: random.Random, name: str) -> Scenario:
 
 
 def stays(chance: random.Random, name: str) -> Scenario:
-    """Made again by its controller when a kubelet whose plugin was away would not have it.
+    """Return a scenario of a pod that stays until the end.
 
-    Where its node goes down and comes back, its container is started again.
+    It is created again, as by a controller, if a kubelet without its plugin refuses it. If its node
+    goes down and comes back, its container is started again.
     """
     shape = one(small(chance), restart="Always")
 

@@ -1,7 +1,7 @@
-"""What is there now, from the writes themselves: a wait for a pod needs no request.
+"""The current pods and claims, read from the writes, so that waiting for a pod needs no request.
 
-A campaign waits for a hundred pods at once; asking the API server for each would be most of its
-load, and part of what the faults befall.
+A campaign waits for a hundred pods at once. Polling the API server for each would be most of its
+load, and the polls would be affected by faults.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vgpu_local.readiness import plural
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A pod or a claim as it was last written; of a claim only name, UID and owner matter.
+    """A pod or a claim as it was last written; for a claim only name, UID and owner are set.
 
     Attributes:
-        owner: name of the pod that owns it; empty if none does.
+        owner: The name of the pod that owns it; empty if none does.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Sightings:
-    """All pods and claims of the campaign's namespace; `saw` is to be subscribed to the writes.
+    """All pods and claims of the campaign's namespace; subscribe `saw` to the writes.
 
     Attributes:
-        claim_uids: of all claims that there ever were, by users or the operator.
+        claim_uids: The UIDs of all claims that ever existed.
     """
 
     namespace: str
@@ -47,7 +47,7 @@ class Sightings:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saw(self, write: WriteEvent) -> None:
-        """Take a write; called in another thread."""
+        """Apply a write; called in another thread."""
         if write.resource == plural(PODS):
             table = self._pods
         elif write.resource == plural(VGPU_CLAIMS):
@@ -67,16 +67,16 @@ class Sightings:
                 del table[seen.name]
 
     def pod(self, name: str) -> Seen | None:
-        """The pod of that name."""
+        """Return the pod of that name, or None."""
         return self._pods.get(name)
 
     def claim_of(self, pod: str) -> Seen | None:
-        """A claim that a pod owns."""
+        """Return a claim that the pod owns, or None."""
         with self._lock:
             return next((claim for claim in self._claims.values() if claim.owner == pod), None)
 
     def phases(self) -> Mapping[str, str]:
-        """The phase of each pod."""
+        """Return the phase of each pod by name."""
         with self._lock:
             return {name: seen.phase for name, seen in self._pods.items()}
 

@@ -1,7 +1,7 @@
-"""Starts our programs again when they have ended, as Deployment and DaemonSet would.
+"""Restarts our programs when they have ended, as a Deployment and a DaemonSet would.
 
-What ended by our hand, because a Lease was lost, or for want of room on a disk that we filled, is
-as it should be; every other end is a finding.
+An end is expected if the campaign caused it, if a Lease was lost, or if the campaign filled the
+disk. Every other end is a finding.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _IN_ORDER = (" ended with 0:", f" ended with {-signal.SIGTERM}:")
 
 
 class Supervisor:
-    """Watches over processes from a thread of its own, between `start` and `stop`.
+    """A supervisor of processes in a thread of its own, between `start` and `stop`.
 
     Attributes:
-        findings: ends that were not planned.
+        findings: A text for each unexpected end.
     """
 
     def __init__(self, daemons: Iterable[Daemon]) -> None:
@@ -45,16 +45,16 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the processes stay as they are."""
+        """Stop the thread; the processes stay as they are."""
         self._stop.set()
         self._thread.join()
 
     def daemon(self, name: str) -> Daemon:
-        """The process of that name."""
+        """Return the process of that name."""
         return self._daemons[name]
 
     def kill(self, name: str, *, away_s: float) -> bool:
@@ -77,17 +77,17 @@ class Supervisor:
             return True
 
     def has_no_room(self, name: str) -> None:
-        """From now on a process may end for want of room on its disk."""
+        """Expect from now on that the process may end because its disk is full."""
         with self._lock:
             self._without_room.add(name)
 
     def is_up(self, name: str) -> bool:
-        """Whether a process is neither away nor about to end."""
+        """Return True if a process is neither away nor about to end."""
         with self._lock:
             return name not in self._due and name not in self._asked
 
     def mend(self) -> None:
-        """Start everything that is away, wake everything that is stopped."""
+        """Start all processes that are away, and resume all that are stopped."""
         with self._lock:
             for name in list(self._due):
                 self._restart(name)
@@ -99,7 +99,7 @@ class Supervisor:
             self.look()
 
     def look(self) -> None:
-        """Look at every process once."""
+        """Check every process once."""
         with self._lock:
             self._look()
 
