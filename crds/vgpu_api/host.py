@@ -87,7 +87,7 @@ def sizes_of(pod: Pod) -> tuple[object, ...]:
 
 
 class _Sizes:
-    """The amounts of which the largest counts, by container and for the pod as a whole."""
+    """The candidate amounts by container and for the pod as a whole; the largest counts."""
 
     def __init__(self, pod: Pod) -> None:
         status = pod.status

@@ -52,7 +52,7 @@ class Reason(StrEnum):
     NODE_AVOIDED = "NodeAvoided"
     """The node recently turned away a pod of the same controller."""
     NODE_SEARCH_STOPPED = "NodeSearchStopped"
-    """There may be room, but the search ended before all assignments of devices were tried."""
+    """The claim may fit, but the search ended before all assignments of devices were tried."""
     NO_GPU_NODES = "NoGPUNodes"
     # Reasons about a request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it

@@ -3,7 +3,7 @@
 Memory and cores of a request may change while it holds devices. The operator and the agent share
 the work, so that a device is never over-allocated:
 
-    grow     the operator finds room and writes the larger amounts into the allocation; then the
+    grow     the operator finds capacity and writes the larger amounts into the allocation; then the
              agent raises the page
     shrink   once usage allows it, the agent lowers the page and reports `Resized`; then the
              operator writes the smaller amounts into the allocation

@@ -59,7 +59,7 @@ def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the structural schema of a model, with field names as on the wire.
 
     Raises:
-        NotStructural: The model has something that cannot be expressed; names its path.
+        NotStructural: Part of the model cannot be expressed; the message names its path.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _walk(document, _At(document.get("$defs", {})))

@@ -2,7 +2,7 @@
 
 The tree answers the only question that a writer has afterwards: did the write take effect? An
 `ApiError` is a refusal by the server. `Unreachable` means that nothing was sent. `Unknown` means
-that the write was sent but no answer came, so only reading the object again can tell.
+that the write was sent but no response came, so only reading the object again can tell.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseLost(ClientError):
-    """Another replica may lead by now; everything that relies on the lease must stop at once."""
+    """Another replica may already lead; everything that relies on the lease must stop at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Elector:
             return False
         if not self._lease:
             return await self._create()
-        # The holder may have our own name: a write of ours succeeded but its answer was lost. We
+        # The holder may have our own name: a write of ours succeeded but its response was lost. We
         # still renew, because only an answered renewal tells us when the lease started.
         return await self._write(taking_over=holder != self._identity)
 
@@ -199,7 +199,7 @@ class Elector:
         try:
             return await self._write(taking_over=False)
         except Conflict:
-            pass  # changed since: by another replica, or by our own renewal whose answer was lost
+            pass  # changed since: by another replica, or by our own renewal whose response was lost
         except ClientError:
             return False
         try:

@@ -4,8 +4,8 @@ After a gap Kopf lists again and reports what exists, but not what was deleted m
 allocator that misses a deletion loses a device until it restarts, so we have our own
 list-and-watch. It remembers uid and version of everything that it has delivered, and after a gap
 (410, a broken or silent stream) compares them with a fresh list. The list is decoded page by page
-and delivered as a whole, deletions first, because new objects may need the room of deleted ones.
-The first list has no deletions, so it is delivered while its pages arrive; a start takes no more
+and delivered as a whole, deletions first, because new objects may need what deleted ones held. The
+first list has no deletions, so it is delivered while its pages arrive; a start takes no more
 memory than what the handler keeps.
 
 Versions of a kind only grow. If they do not, a backup of etcd was restored while we ran: we know

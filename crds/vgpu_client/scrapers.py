@@ -20,7 +20,7 @@ REFUSED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a scraper: an HTTP status, 200 if it may read, and the reason."""
+    """The response to a scraper: an HTTP status, 200 if it may read, and the reason."""
 
     status: int
     text: str = ""
@@ -44,7 +44,7 @@ class Scrapers:
         )
 
     async def review(self, authorization: str) -> Answer:
-        """Return the answer to a request with this `Authorization` header."""
+        """Return the response to a request with this `Authorization` header."""
         token = bearer(authorization)
         if not token:
             return Answer(401, "show a token: Authorization: Bearer TOKEN")

@@ -129,7 +129,7 @@ class Transport:
 
         Raises:
             Unreachable: The stream could not be opened.
-            StreamBroken: It broke or fell silent. Its proper end is no error.
+            StreamBroken: The stream broke or fell silent. Its proper end is not an error.
             ApiError: The server refused.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=inactivity_s)

@@ -25,7 +25,8 @@ HANG_LIMIT_S = 30.0
 UNUSED_ALLOCATION_S = 30.0
 """A slot allocation that is not on the kubelet's record after this long was never used.
 
-The kubelet records it as soon as it has our answer; a kubelet that died during the call never does.
+The kubelet records it as soon as it has our response. A kubelet that died during the call never
+does.
 """
 
 

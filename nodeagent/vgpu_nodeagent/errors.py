@@ -16,7 +16,7 @@ class AgentError(VgpuError):
 
 
 class DriverUnavailable(AgentError):
-    """The vendor's driver is missing, failing, or does not answer in time."""
+    """The vendor's driver is missing, failing, or does not respond in time."""
 
 
 class LimitsUnsupported(AgentError):

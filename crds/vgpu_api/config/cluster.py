@@ -261,8 +261,8 @@ class SchedulingConfig(_Section):
     device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
     """The policy that chooses among the devices of a node."""
     quota_at: Literal["Scheduling", "Admission"] = "Scheduling"
-    """The time to check a pod against its namespace's quota: above it, the pod waits for room
-    (Scheduling), or it is not created (Admission)."""
+    """When to check a pod against its namespace's quota. A pod above it waits (Scheduling), or is
+    not created (Admission)."""
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim. It is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60

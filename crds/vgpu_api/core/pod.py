@@ -99,7 +99,7 @@ class NodeSelectorTerm(ApiModel):
 
 
 class NodeSelector(ApiModel):
-    """Terms of which one must match."""
+    """Terms, at least one of which must match."""
 
     terms: list[NodeSelectorTerm] = Field(default_factory=no_items, alias="nodeSelectorTerms")
 

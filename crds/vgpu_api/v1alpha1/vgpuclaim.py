@@ -356,7 +356,7 @@ class InitWanted(ApiModel):
 
 
 class KeptDevices(ApiModel):
-    """Devices of one node that have room for the claim but are kept for other requests."""
+    """Devices of one node that could serve the claim but are kept for other requests."""
 
     node_name: Annotated[Word, Field(max_length=253)] = ""
     """The node."""

@@ -95,7 +95,7 @@ class OwnInstances(Protocol):
 
 
 class Inventory:
-    """The known devices, which of them are present, and whether the driver answers.
+    """The known devices, which of them are present, and whether the driver responds.
 
     Args:
         driver: The driver of the devices.
@@ -180,7 +180,7 @@ class Inventory:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Read the driver's devices. A driver that does not answer is a state, not an error."""
+        """Read the driver's devices. A driver that does not respond is a state, not an error."""
         before = (dict(self._known), self._present, self.driver_error)
         own = self._own_places()
         try:

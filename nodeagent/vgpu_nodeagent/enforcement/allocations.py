@@ -83,7 +83,7 @@ class Allocations:
         self.proc = host.proc
 
     def create(self, allocation: str) -> tuple[Mount, Mount]:
-        """Make a denying page and an empty region, and return the mounts for the Allocate answer.
+        """Make a denying page and an empty region, and return the mounts for the Allocate response.
 
         Raises:
             OSError: They cannot be written.

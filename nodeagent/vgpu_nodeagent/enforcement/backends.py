@@ -54,7 +54,7 @@ class LimitBackend(Protocol):
 
         Raises:
             LimitsUnsupported: This node cannot enforce them.
-            DriverUnavailable: The driver does not answer, or did not accept them.
+            DriverUnavailable: The driver does not respond, or did not accept them.
             Refused: A MIG instance cannot be made.
         """
 
@@ -131,7 +131,7 @@ class DriverBackend:
 
         Raises:
             LimitsUnsupported: The driver cannot limit memory, or the pod has no version 2 cgroup.
-            DriverUnavailable: The driver does not answer, or did not accept the limits.
+            DriverUnavailable: The driver does not respond, or did not accept the limits.
         """
         claim_instance = {device.uuid for device in allocation.devices if device.mig is not None}
         use = effective_use(claim.spec, allocation.devices)

@@ -27,7 +27,7 @@ def write_host_pids(path: Path, pids: Collection[int], *, proc: Path = Path("/pr
         proc: The host's process list.
 
     Raises:
-        PageDamaged: The region cannot be opened, or is no file.
+        PageDamaged: The region cannot be opened, or is not a file.
     """
     count = 0
     with opened(path, os.O_RDWR) as descriptor:

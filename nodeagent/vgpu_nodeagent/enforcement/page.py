@@ -1,6 +1,6 @@
 """The limit page, a file with the limits of the processes of one allocation.
 
-It is created at its full size and denies before the kubelet gets the answer. From then on it is
+It is created at its full size and denies before the kubelet gets the response. From then on it is
 only changed in place: it is bind-mounted, so a rename would never reach the container. A writer
 makes the sequence number odd, changes the fields and makes it even again; a reader that sees an odd
 or changed number reads again.

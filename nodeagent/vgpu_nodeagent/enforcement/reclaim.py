@@ -57,7 +57,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
     slots are left to it.
 
     Raises:
-        PageDamaged: The region cannot be opened, or is no regular file.
+        PageDamaged: The region cannot be opened, or is not a regular file.
     """
     with opened(path, os.O_RDWR) as descriptor:
         # Read the owners before the processes, so that every living owner is among the processes.

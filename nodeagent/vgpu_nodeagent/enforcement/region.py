@@ -105,7 +105,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
     """Open a region; the container can write its folder, so the path may be anything.
 
     Raises:
-        PageDamaged: It cannot be opened, is a link, or is no regular file.
+        PageDamaged: It cannot be opened, is a link, or is not a regular file.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -48,7 +48,7 @@ class UsageFolders(Protocol):
         """Give an open, empty region its length in bytes.
 
         Raises:
-            OSError: There is no room for it.
+            OSError: There is not enough space for it.
         """
 
     def remove(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class PlainFolders:
 
 
 class BoundedFolders:
-    """One tmpfs per folder, with room for one region and no other file.
+    """One tmpfs per folder, with space for one region and no other file.
 
     Args:
         proc: Where the kernel lists this process's mounts.
@@ -133,7 +133,7 @@ class BoundedFolders:
             raise _error("mount a tmpfs (this needs a privileged container)", folder)
 
     def extend(self, region: int, length: int) -> None:
-        """Leave it sparse: the mount has room for it and for nothing else.
+        """Leave it sparse: the mount has space for it and for nothing else.
 
         The kernel charges memory to the container that touches a page, and few pages are used.
         Blocks that are allocated here would all be charged to the agent.

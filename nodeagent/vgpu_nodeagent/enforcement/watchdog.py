@@ -388,7 +388,7 @@ class Watchdog:
         self._strangers_terminated: set[int] = set()
 
     async def run(self) -> None:
-        """Look for ever; retry later if the driver does not answer."""
+        """Look for ever; retry later if the driver does not respond."""
         while True:
             await asyncio.sleep(pause_s(random.random()))
             try:
@@ -539,7 +539,7 @@ class Watchdog:
     ) -> None:
         """Terminate each process, and kill it at the next look if it is still there.
 
-        Residences are read again: a PID may belong to another process by now.
+        Residences are read again: a PID may already belong to another process.
         """
         homes = residences(pids, self._record.state, self._allocations)
         self._signals.end(

@@ -139,11 +139,11 @@ class AuditSocket:
 
 
 async def query(path: Path, question: str = AUDIT) -> dict[str, Any]:
-    """Ask the agent `AUDIT` or `USAGE` and return its answer.
+    """Ask the agent `AUDIT` or `USAGE` and return its response.
 
     Raises:
         OSError: No agent listens on the socket.
-        ValueError: The answer cannot be read.
+        ValueError: The response cannot be read.
     """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LIMIT)
     try:

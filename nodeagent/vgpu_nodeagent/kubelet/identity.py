@@ -44,7 +44,7 @@ def identify(
     Args:
         slot_ids: The device ids in the PreStartContainer call.
         entries: The entries for our resource in the kubelet's checkpoint.
-        listing: The answer of PodResources, requested after the call came in.
+        listing: The response of PodResources, requested after the call came in.
         pods: Our own watch of this node's pods, by (namespace, name).
 
     Raises:

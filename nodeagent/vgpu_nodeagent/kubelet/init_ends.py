@@ -4,7 +4,7 @@ When every ordinary init container has exited with 0 and no process maps their u
 pages are closed for good and their CDI specs removed. Only then does the claim count by its app
 containers alone, and the end is reported to the API server, so that the operator may allocate the
 rest to others. If the kubelet must run the init containers again, that is reported as well, and
-they do not start until the operator has found room for them again.
+they do not start until the operator has found capacity for them again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class InitEnds:
         self._reports = reports
 
     async def sweep(self) -> tuple[bool, bool]:
-        """Look at every claim once; return whether room was made, and whether more is to come.
+        """Look at every claim once; return whether capacity was freed, and whether more is to come.
 
         Raises:
             OSError: The record cannot be written; nothing is reported then.

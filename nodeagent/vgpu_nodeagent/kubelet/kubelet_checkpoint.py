@@ -1,4 +1,4 @@
-"""Reads the kubelet's checkpoint, the only record of which container got which allocation.
+"""Reads the kubelet's checkpoint, the only record that maps containers to their allocations.
 
 `kubelet_internal_checkpoint` holds, per pod UID, container and resource, the device ids and our
 answer to Allocate, and so the name of our slot allocation. The kubelet writes it before it starts
@@ -27,7 +27,7 @@ class KubeletEntry:
     """The devices of one resource that the kubelet gave to one container.
 
     Attributes:
-        slot_allocation: The name in our answer to Allocate; empty if the answer has none.
+        slot_allocation: The name in our response to Allocate; empty if the response has none.
     """
 
     pod_uid: str

@@ -1,7 +1,7 @@
 """A client of the kubelet's PodResources service, which lists the pods that hold slots.
 
 The service is rate-limited for the whole node, so callers share requests. Only one is in flight,
-and a caller that arrives meanwhile gets the answer of the next one, because the request in flight
+and a caller that arrives meanwhile gets the response to the next one, because the request in flight
 may have been answered before the caller's pod was known.
 """
 
@@ -45,7 +45,7 @@ class ContainerSlots:
 
 @dataclass(frozen=True, slots=True)
 class PodListing:
-    """One answer: every active pod by (namespace, name), and the containers with our slots.
+    """One response: every active pod by (namespace, name), and the containers with our slots.
 
     Ordinary init containers are never listed: the kubelet shows their slots under the container of
     the pod that takes them over, or not at all.
@@ -85,7 +85,7 @@ class PodResources:
         """Return a listing that was requested after this call.
 
         Raises:
-            KubeletUnavailable: The kubelet does not answer, or keeps refusing.
+            KubeletUnavailable: The kubelet does not respond, or keeps refusing.
         """
         if self._next is not None:  # it waits for its turn, and has not asked yet
             requested = self._next
@@ -99,7 +99,7 @@ class PodResources:
         """Return the healthy devices of our resource that the kubelet has, in use or not.
 
         Raises:
-            KubeletUnavailable: The kubelet does not answer.
+            KubeletUnavailable: The kubelet does not respond.
         """
         try:
             async with grpc.aio.insecure_channel(self._target, options=_OPTIONS) as channel:

@@ -87,7 +87,7 @@ class KubeletCall(Protocol):
     """A call of the kubelet in flight."""
 
     def is_waiting(self) -> bool:
-        """Return True while the kubelet waits for the answer."""
+        """Return True while the kubelet waits for the response."""
 
 
 class PreStart:
@@ -220,7 +220,7 @@ class PreStart:
             raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
 
     async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
-        """Find the pod and claim of the slots, without an await after the kubelet's answer."""
+        """Find the pod and claim of the slots, without an await after the kubelet's response."""
         node = self._node
         try:
             listing = await node.pod_resources.list()

@@ -40,7 +40,7 @@ LOST_AFTER_S = 120.0
 """A claim's pod that was never seen here is gone if it is still not bound after this long.
 
 The agent cannot read unbound pods, so a pod that waits for its Binding looks the same. Waiting
-takes at most 60 s (a Binding without an answer); then the operator withdraws the allocation.
+takes at most 60 s (a Binding without a response); then the operator withdraws the allocation.
 """
 
 

@@ -222,7 +222,7 @@ class Resizing:
         """Record the larger amounts, change the pages, then record the amounts of the pages.
 
         Raises:
-            Refused: The devices have no room; nothing was changed.
+            Refused: The devices have no capacity for it; nothing was changed.
             PageDamaged: A page could not be written.
             OSError: The record could not be written.
         """

@@ -107,5 +107,5 @@ class SlotOffer:
         )
 
     def _is_lost(self, uuid: str) -> bool:
-        """True if a device is unusable; while the driver does not answer, none is known to be."""
+        """True if a device is unusable; while the driver does not respond, none is known to be."""
         return self._node.inventory.driver_error is None and not self._devices.is_usable(uuid)

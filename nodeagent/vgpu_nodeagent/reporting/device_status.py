@@ -116,7 +116,7 @@ def present(problem: HealthProblem | None, plugin: PluginProblem | None = None) 
 
 
 def absent(driver_error: str | None) -> list[Condition]:
-    """Return the conditions of a device that the driver does not show, or while none answers."""
+    """Return the conditions of a device that the driver does not show, or while none responds."""
     reason, message = "CardGone", "the driver no longer shows the GPU"
     if driver_error is not None:
         reason, message = "DriverUnavailable", driver_error

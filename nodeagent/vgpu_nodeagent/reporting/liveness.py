@@ -1,8 +1,8 @@
 """Answers the kubelet's liveness and readiness probes.
 
-A thread of its own serves them, so that there is an answer when the event loop is stuck. `/healthz`
-fails if the loop has not run for `STUCK_S`. `/readyz` fails with the cause until the agent is ready
-to serve.
+They are served in a separate thread, so they get a response even if the event loop is stuck.
+`/healthz` fails if the loop has not run for `STUCK_S`. `/readyz` fails with the cause
+until the agent is ready to serve.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Readiness(Protocol):
 
 
 class Liveness:
-    """The answers to probes.
+    """The responses to probes.
 
     Args:
         agent: Knows if it is ready; None if it always is.
@@ -71,7 +71,7 @@ class ProbeServer:
     """Answers probes until closed.
 
     Args:
-        liveness: The answers.
+        liveness: The responses.
         port: The port to listen on, on all IPv4 and IPv6 addresses; 0 for any free one.
 
     Raises:

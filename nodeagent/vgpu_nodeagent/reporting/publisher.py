@@ -120,7 +120,7 @@ class Publisher:
             if device.status.uuid and device.status.uuid not in self._inventory.devices:
                 conditions = absent(self._inventory.driver_error)
                 await self._write(device, said_by(device), conditions)
-        # Without an answer of the driver no device is known, and the register would look empty.
+        # Without a response of the driver no device is known, and the register would look empty.
         if self._register is not None and (entries or self._inventory.driver_error is None):
             await self._register.write(entries)
 

@@ -73,7 +73,7 @@ class Usage:
 
     Attributes:
         devices: The usage of each device that the driver reports, by UUID; empty while it does
-            not answer.
+            not respond.
         containers: The usage of every container with a grant, one entry per device.
     """
 

@@ -1,4 +1,4 @@
-"""The agent's record of which MIG instance was made for which claim.
+"""The agent's record of the MIG instance that was made for each claim.
 
 NVML lists instances but not their owners. So the agent records an instance before it makes it, and
 drops the record after it has removed it: a recorded instance may exist, and an instance without a

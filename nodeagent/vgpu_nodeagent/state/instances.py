@@ -135,7 +135,7 @@ class Instances:
         """Record the administrator's instance at the claim's place as the claim's.
 
         Raises:
-            Refused: There is no usable instance, or the driver does not answer.
+            Refused: There is no usable instance, or the driver does not respond.
         """
         try:
             there = await self._driver.instance_at(claim_instance.card, claim_instance.instance)

@@ -47,7 +47,7 @@ class Look:
             registration.
         offered: The healthy slots that were sent last.
         listed: The devices of our resource that the kubelet has, in use or not; None if it does
-            not answer.
+            not respond.
     """
 
     is_read: bool

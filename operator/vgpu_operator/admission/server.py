@@ -141,7 +141,7 @@ class Webhooks:
 
 
 def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
-    """Answer a review without parsing it. The answer needs the UID of the review."""
+    """Answer a review without parsing it. The response needs the UID of the review."""
     text = f"object: Too long: a review of {len(sent)} bytes, may not be more than {largest} bytes"
     uid = _UID.search(sent, 0, _UID_WITHIN)
     if uid is None:
@@ -158,7 +158,7 @@ def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
 
 
 def _last(answer: web.Response) -> web.Response:
-    """Return the answer, after which the connection is closed."""
+    """Return the response, after which the connection is closed."""
     answer.force_close()
     return answer
 

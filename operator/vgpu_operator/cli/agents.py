@@ -21,11 +21,11 @@ _AT_ONCE = 16
 
 @dataclass(slots=True)
 class AgentAnswers:
-    """The answers of the agents, by node.
+    """The responses of the agents, by node.
 
     Attributes:
         nodes: The document that each agent printed.
-        errors: Why a node has no answer.
+        errors: Why a node has no response.
     """
 
     nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)

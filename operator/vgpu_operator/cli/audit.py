@@ -1,6 +1,6 @@
 """`kubectl vgpu audit`: check that the records on every node agree with each other.
 
-Each agent compares its own records; this module puts their answers together.
+Each agent compares its own records; this module puts their responses together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vgpu_operator.cli.printing import Printer
 
 
 def by_node(answers: AgentAnswers) -> list[Mapping[str, Any]]:
-    """Return one document for each node, sorted by name; one without an answer has an `error`."""
+    """Return one document for each node, sorted by name; one without a response has an `error`."""
     errors = {node: {"node": node, "error": why} for node, why in answers.errors.items()}
     found = {**answers.nodes, **errors}
     return [found[node] for node in sorted(found)]

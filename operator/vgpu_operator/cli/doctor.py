@@ -133,9 +133,8 @@ class Snapshot:
         now: The time of the API server.
         version: The version of the API server; empty if it reports none.
         config: The installed configuration.
-        lists: Objects by kind and namespace (empty: all namespaces), or the error that was
-            answered.
-        secrets: The Secrets with our certificates, by name, or the error that was answered.
+        lists: Objects by kind and namespace (empty: all namespaces), or the API server's error.
+        secrets: The Secrets with our certificates, by name, or the API server's error.
     """
 
     now: datetime

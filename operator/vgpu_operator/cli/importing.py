@@ -26,7 +26,8 @@ def imported(files: Sequence[Path]) -> str:
     comment.
 
     Raises:
-        BadDocument: A file cannot be read, or a value in it is invalid; names file and path.
+        BadDocument: A file cannot be read, or a value in it is invalid. The message names the
+            file and the path.
     """
     kept, lines = _read(files)
     config = read_cluster_config(kept)
@@ -40,7 +41,8 @@ def checked(files: Sequence[Path]) -> str:
     """Validate each file by itself; returns a line for each finding.
 
     Raises:
-        BadDocument: A file cannot be read, or a value in it is invalid; names file and path.
+        BadDocument: A file cannot be read, or a value in it is invalid. The message names the
+            file and the path.
     """
     lines: list[str] = []
     for file in files:

@@ -110,7 +110,7 @@ class ReleaseNode:
             metadata = claim["metadata"]
             allocation = claim["status"]["allocation"]["id"]
             changes = {
-                # A new claim with the same name answers with a conflict.
+                # A new claim with the same name causes a conflict.
                 "metadata": {"uid": metadata["uid"]},
                 "status": {"released": {"allocationID": allocation}},
             }

@@ -39,7 +39,7 @@ def table(
 
     Args:
         query: The rows to show.
-        answers: The answers of the agents.
+        answers: The responses of the agents.
         devices: GPUDevices by UUID, for sizes and models.
     """
     if query.kind == "devices":

@@ -62,7 +62,7 @@ OTHERS = (
 REMOVED = (
     *_WEBHOOKS, BINDINGS, DEPLOYMENTS, DAEMON_SETS, *OTHERS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 )  # fmt: skip
-"""The kinds of which objects with our label are removed."""
+"""The kinds whose objects are removed if they have our label."""
 
 _DOCUMENT = "docs/operations/uninstall.md"
 _POLL_S = 0.5

@@ -1,6 +1,6 @@
 """The cache of observed objects: the newest version of each GPU pod, claim and node.
 
-Versions come from informers, Filter requests and the answers to our own writes; the newest wins,
+Versions come from informers, Filter requests and the responses to our own writes; the newest wins,
 whatever its source. The cache consists of plain dictionaries, without I/O and without a clock.
 """
 
@@ -47,7 +47,7 @@ class Cache:
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
         self._serving: dict[str, ClaimKey] = {}  # pod UID → the claim that is allocated for it
-        # UIDs of deleted objects, since an answer or a Filter may bring one after its deletion was
+        # UIDs of deleted objects, since a response or a Filter may bring one after its deletion was
         # observed. The value is True if a pod may have been bound.
         self._deleted: OrderedDict[str, bool] = OrderedDict()
 
@@ -66,7 +66,7 @@ class Cache:
         return list(self._of_claim.get(claim, {}).values())
 
     def put_pod(self, pod: GPUPod) -> bool:
-        """Store a version of a pod; return False if a newer one is known or the pod was deleted.
+        """Store a pod; return False if a newer version is known or the pod was deleted.
 
         A pod keeps its first demand, and the claim that serves it, even if its annotations are
         changed later, because a running pod cannot change its devices.
@@ -167,7 +167,7 @@ class Cache:
         return tuple(self._on_node.get(node, ()))
 
     def put_claim(self, claim: VGPUClaim) -> bool:
-        """Store a version of a claim; return False if it is not newer than the known one."""
+        """Store a claim; return False if the known version is not older."""
         key = key_of(claim)
         known = self._claims.get(key)
         new = version_of(claim.metadata.resource_version)
@@ -186,7 +186,7 @@ class Cache:
         return self._serving.get(uid)
 
     def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
-        """Note that a version of a claim cannot be read, so the stored version is outdated."""
+        """Note that a claim's new version cannot be read, so the stored version is outdated."""
         if uid not in self._deleted:
             self._unreadable[key] = (uid, version)
 

@@ -335,7 +335,7 @@ class Effector:
                 outcome = await self._writer.submit(Write(target, (Merge(changes, subresource),)))
                 why = "" if isinstance(outcome, Written) else str(outcome)
                 if isinstance(outcome, (Written, Rejected, Conflicted)):
-                    break  # done, or the pod is gone, bound, or another one by now
+                    break  # done, or the pod is gone, bound or replaced
                 await self._clock.sleep(backoff.failed())
         if why:
             logger.info("pod %s/%s not requeued: %s", effect.namespace, effect.name, why)

@@ -104,7 +104,7 @@ class ReadPod:
         namespace: The pod's namespace.
         name: The pod's name.
         uid: The pod's UID; a pod with the same name and another UID does not count.
-        allocation_id: The allocation of the reservation that depends on the answer.
+        allocation_id: The allocation of the reservation that depends on the response.
     """
 
     namespace: str

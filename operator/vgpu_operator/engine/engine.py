@@ -175,7 +175,7 @@ class Engine:
         if found is None:
             return None
         there = found.pod.spec.node_name
-        if there:  # kube-scheduler lost the answer to its Bind, as when the leader has just ended
+        if there:  # kube-scheduler lost the response to its Bind, as when the leader has just ended
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
         softly = found.awaits_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
@@ -215,7 +215,7 @@ class Engine:
         found = observe_in_call(self.state, pod)
         if found is not None:
             return nodes_that_victims_free(self.state, found, victims)
-        # If a GPU pod has been deleted by now, nobody needs to make room for it.
+        # If a GPU pod has already been deleted, nobody needs to make room for it.
         return () if gpu_pod_of(pod, self.state.config) is not None else victims.keys()
 
     def pod(self, uid: str) -> GPUPod | None:

@@ -155,7 +155,7 @@ class ClaimWritten:
         outcome: `done`; `conflict`: not done, because the claim has changed; `refused`: not done,
             because the server refuses it and would again; `unsent`: not done, try again;
             `unknown`: may have been done.
-        claim: The current claim from the answer or from a read; None if there is none or it is
+        claim: The current claim from the response or from a read; None if there is none or it is
             unknown.
         why: The server's message.
         tested: For an unknown outcome, the version of the claim that the request tests; empty if
@@ -194,12 +194,12 @@ class DeviceWritten:
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """The answer to a `ReadPod`.
+    """The result of a `ReadPod`.
 
     Attributes:
         effect: The effect that asked for it.
-        found: `there`; `gone`, also if another pod has the name now; `unknown` without an answer.
-        pod: The pod, if it is there.
+        found: `there`; `gone`, also if another pod has the name now; `unknown` without a response.
+        pod: The pod, if it exists.
     """
 
     effect: ReadPod
@@ -222,7 +222,7 @@ class GateEnded:
     Attributes:
         effect: The request.
         outcome: `lifted`; `refused`: not done; `unknown`: it may still be done.
-        pod: The current pod, if the answer or a read brought it.
+        pod: The current pod, if the response or a read brought it.
         why: The server's message.
     """
 

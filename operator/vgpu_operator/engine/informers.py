@@ -65,7 +65,7 @@ class _Kind(Generic[T]):
     Attributes:
         resource: The kind.
         decode: Decodes an object; may raise any exception on a bad one.
-        observed: Returns the event for a version of an object.
+        observed: Returns the event for an added or updated object.
         deleted: Returns the event for a deleted object.
         unreadable: Returns the event for a version that `decode` refused, with the reason. If this
             is None, the object counts as deleted, which is right for kinds that hold nothing.

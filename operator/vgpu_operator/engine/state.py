@@ -136,7 +136,7 @@ class ClaimWork:
     Attributes:
         due: Claims to reconcile in the next round.
         writing: Writes in flight.
-        unsettled: Assumptions of writes without an answer.
+        unsettled: Assumptions of writes without a response.
         backoffs: The back-off of claims whose last write failed.
         not_before: The times before which such claims are not written again.
         expired: Ids of allocations whose pods were not bound in time.

@@ -172,7 +172,7 @@ class Binder:
         return "unknown"
 
     async def _state_of(self, request: BindRequest) -> PodState:
-        """Return the pod's state; ask until there is an answer."""
+        """Return the pod's state; ask until there is a response."""
         for attempt in range(_READ_ATTEMPTS):
             try:
                 raw: dict[str, Any] = await self._api.get(

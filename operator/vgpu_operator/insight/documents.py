@@ -178,7 +178,7 @@ def read_state(document: Any, *, source: str) -> ClusterState:
     """Read and validate a state.
 
     Raises:
-        BadDocument: The state is invalid; names the place.
+        BadDocument: The state is invalid; the message names the place.
     """
     try:
         state = ClusterState.model_validate(document)
@@ -238,7 +238,7 @@ def read_case(document: Any, *, source: str) -> Case:
     """Read a line of a file of cases.
 
     Raises:
-        BadDocument: The line is invalid; names the place.
+        BadDocument: The line is invalid; the message names the place.
     """
     try:
         case = Case.model_validate(document)

@@ -225,7 +225,7 @@ def _refused_first(
 
 
 def _leave_out_kept(claim: VGPUClaim, said: Explanation) -> None:
-    """Correct the verdicts of nodes that have room, but keep it for other requests.
+    """Correct the verdicts of nodes that have capacity, but keep it for other requests.
 
     Earmarks are known to the operator alone. It writes their devices to the claim's status when it
     refuses the claim; an operator of an older version did not.
@@ -239,7 +239,7 @@ def _leave_out_kept(claim: VGPUClaim, said: Explanation) -> None:
 
 
 def _without_kept(node: NodeVerdict, kept: int) -> NodeVerdict:
-    """Return the verdict of a node that has room, but keeps it for other requests."""
+    """Return the verdict of a node that has capacity, but keeps it for other requests."""
     if not kept or not node.serves:
         return node
     devices = f"{kept} device{'s' if kept > 1 else ''}"

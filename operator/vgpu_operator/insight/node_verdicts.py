@@ -166,7 +166,7 @@ def _with_ends(
     """Add the smallest set of claims that would have to end before the node could serve.
 
     This is how kube-scheduler finds pods to preempt: assume that all are gone, then let each stay
-    if there is room for it, the most important and oldest first.
+    if it fits, the most important and oldest first.
     """
     held = {holder.key for d in view.devices for holder in state.ledger.holders(d.uuid)} - {key}
     if not held or not _serves_without(state, view.name, kind, held):

@@ -56,7 +56,7 @@ def pods_of(document: Document, nodes: Sequence[str]) -> Iterator[Document]:
         nodes: The cluster's nodes; a DaemonSet has a pod for each, bound to it by affinity.
 
     Raises:
-        BadInput: The object is invalid; names the field.
+        BadInput: The object is invalid; the message names the field.
     """
     items = _items(document)
     if items is not None:

@@ -110,7 +110,7 @@ class DeviceTable:
     # Observations.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Take in a version of a device; ignore an older one than is known."""
+        """Record an added or updated device; ignore it if a newer version is known."""
         name = device.metadata.name
         known = self._devices.get(name)
         if known is not None and not _is_newer(device.metadata, known.metadata):
@@ -133,7 +133,7 @@ class DeviceTable:
         self._write_devices({name} | others)
 
     def apply_node(self, node: Node) -> bool:
-        """Take in a version of a node; return False if it is not newer than the known one."""
+        """Record an added or updated node; return False if the known version is not older."""
         name = node.metadata.name
         known = self._nodes.get(name)
         if known is not None and not _is_newer(node.metadata, known.metadata):
@@ -219,7 +219,7 @@ class DeviceTable:
         )
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """Return the device object that represents a device, of which there may be several.
+        """Return the object that represents a device; several objects may have its UUID.
 
         Raises:
             KeyError: There is none.

@@ -74,7 +74,7 @@ class Ledger:
     # Devices and nodes, as observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Take in a version of a device. It does not count until its status has a UUID."""
+        """Record an added or updated device. It does not count until its status has a UUID."""
         self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Ledger:
         self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
-        """Take in a version of a node: its readiness, cordons and policies."""
+        """Record an added or updated node: its readiness, cordons and policies."""
         name = node.metadata.name
         if not self._table.apply_node(node):
             return
@@ -123,7 +123,7 @@ class Ledger:
     # Claims, as observed.
 
     def apply_claim(self, claim: VGPUClaim) -> None:
-        """Take in a version of a claim; ignore an older one than is known."""
+        """Record an added or updated claim; ignore it if a newer version is known."""
         self._observe(claim)
 
     def remove_claim(self, uid: str) -> None:
@@ -190,7 +190,7 @@ class Ledger:
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
-        """End an assumption whose write has an outcome, and take in the resulting claim."""
+        """End an assumption whose write has an outcome, and record the resulting claim."""
         self._drop(assumption)
         self._observe(claim)
         self._recount(assumption.key)
@@ -267,7 +267,7 @@ class Ledger:
         return self._table.duplicates()
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """Return the device object that represents a device, of which there may be several.
+        """Return the object that represents a device; several objects may have its UUID.
 
         Raises:
             KeyError: There is none.
@@ -275,7 +275,7 @@ class Ledger:
         return self._table.first_of(uuid)
 
     def touch(self, node: str) -> None:
-        """Note that a node may have more room for a reason that the ledger cannot see."""
+        """Note that a node may have more capacity for a reason that the ledger cannot see."""
         self._table.freed.touch(node)
 
     def budget_version(self, namespace: str) -> int:

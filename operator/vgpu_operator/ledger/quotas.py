@@ -88,7 +88,7 @@ class Quotas:
         self._grown: dict[str, int] = {}  # namespace → number of times more became free
 
     def apply(self, quota: ResourceQuota) -> None:
-        """Take in a version of a quota."""
+        """Record an added or updated quota."""
         metadata = quota.metadata
         namespace, version = metadata.namespace or "", int(metadata.resource_version)
         if version <= self._versions.get((namespace, metadata.name), -1):

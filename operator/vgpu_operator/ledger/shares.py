@@ -5,7 +5,7 @@ outcome is unknown. The claim holds the greatest share of each device among them
 turns out to be true fits.
 
 `ClaimRecords` keeps the known version of each claim. Only a newer version of the same object
-replaces it (by resourceVersion and UID). A deleted claim stays deleted, because the answer to a
+replaces it (by resourceVersion and UID). A deleted claim stays deleted, because the response to a
 write may arrive after the deletion was observed.
 """
 

@@ -38,7 +38,7 @@ class HostFilters:
         self._peers = Peers(columns, self.rules.domains)
 
     def apply_node(self, node: Node) -> bool:
-        """Take in a version of a node; return True if it may take pods it did not take before."""
+        """Record an added or updated node; return True if it may take pods it refused before."""
         self.hosts.apply_node(node)
         has_more = self.room is not None and self.room.apply_node(node)
         number = self._columns.node_id(node.metadata.name)
@@ -75,7 +75,7 @@ class HostFilters:
         return grown
 
     def of(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
-        """Return the nodes that a pod may use; if its demand is given, only those with room."""
+        """Return the nodes a pod may use; with a demand, only those with enough capacity."""
         found = self.rules.of(rules)
         if host_demand is None or self.room is None:
             return found

@@ -120,7 +120,7 @@ class NodeFilters:
         self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
 
     def put(self, number: int, node: Node) -> bool:
-        """Take in a version of a node; return True if its labels or taints are new."""
+        """Record an added or updated node; return True if its labels or taints are new."""
         known = self._known.get(number)
         self._known[number] = node
         if known is not None and _rules_of(known) == _rules_of(node):
@@ -363,7 +363,7 @@ class Hosts:
         self._shares: dict[str, _Share] = {}  # pod UID → its node and CPU
 
     def apply_node(self, node: Node) -> None:
-        """Take in a version of a node that the columns know."""
+        """Record an added or updated node that the columns know."""
         allocatable = allocatable_cpu_milli(node)
         if allocatable is None:
             self._allocatable.pop(node.metadata.name, None)
@@ -377,7 +377,7 @@ class Hosts:
         self._write(name)
 
     def apply_pod(self, pod: Pod) -> bool:
-        """Take in a version of a pod; return True if it is new on its node."""
+        """Record an added or updated pod; return True if it is new on its node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.is_terminal:
             self.remove_pod(uid)

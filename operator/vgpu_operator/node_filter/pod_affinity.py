@@ -124,7 +124,7 @@ class Peers:
         self._with_terms: dict[str, None] = {}  # UIDs of pods with anti-affinity
 
     def put(self, pod: Pod, node: str) -> None:
-        """Take in a pod that is on a node or expected there."""
+        """Record a pod that is on a node or expected there."""
         uid, labels = pod.metadata.uid, pod.metadata.labels
         is_going, known = pod.metadata.deletion_timestamp is not None, self._peers.get(uid)
         if known is not None and (known.node, known.labels, known.is_going) == (

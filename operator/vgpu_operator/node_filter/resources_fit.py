@@ -78,7 +78,7 @@ class Room:
         self._free: dict[str, npt.NDArray[np.int64]] = {}
 
     def apply_node(self, node: Node) -> bool:
-        """Take in a version of a node; return True if it can take more than before."""
+        """Record an added or updated node; return True if it can take more than before."""
         name, new = node.metadata.name, allocatable_of(node)
         before = self._allocatable.get(name, {})
         self._allocatable[name] = new
@@ -91,10 +91,10 @@ class Room:
         self._write(name, {*before, *self._requested.get(name, ())})
 
     def put(self, pod: Pod, node: str) -> str:
-        """Take in a pod that is on a node or expected there.
+        """Record a pod that is on a node or expected there.
 
         Returns:
-            The node that has more room than before, or an empty string.
+            The node that has more capacity than before, or an empty string.
         """
         uid, version = pod.metadata.uid, (pod.metadata.generation, *sizes_of(pod))
         known = self._shares.get(uid)
@@ -106,7 +106,11 @@ class Room:
         return freed
 
     def remove(self, uid: str) -> str:
-        """Forget a pod that is gone, has ended or is no longer expected; return as `put`."""
+        """Forget a pod that is gone, has ended or is no longer expected.
+
+        Returns:
+            See `put`.
+        """
         share = self._shares.pop(uid, None)
         if share is None:
             return ""
@@ -114,7 +118,7 @@ class Room:
         return share.node
 
     def of(self, host_demand: HostDemand) -> int:
-        """Return the bits of the nodes that have room for a demand."""
+        """Return the bit mask of the nodes that have enough free capacity for a demand."""
         size = len(self._columns.node_name)
         fits = np.ones(size, dtype=bool)
         for resource, amount in host_demand.amounts:
@@ -127,7 +131,7 @@ class Room:
         return bits & self._without_conflict(host_demand.ports)
 
     def has(self, uid: str, host_demand: HostDemand, number: int) -> bool:
-        """Return True if a node has room for a pod besides the others there."""
+        """Return True if a node has enough capacity for a pod besides the others there."""
         known = self._shares.pop(uid, None)
         if known is not None:
             self._add(known, -1)

@@ -143,7 +143,7 @@ class Volume:
         claim_uid: The UID of that claim; empty if any claim with the name will do.
         labels: The labels, if it is free.
         affinity: The terms of its node affinity; None if all nodes reach it.
-        zones: For each label of a zone or region, the values of which a node must have one.
+        zones: The values that a node may have, for each label of a zone or region.
         driver: The CSI driver; empty if there is none.
         handle: The driver's name for the volume.
     """

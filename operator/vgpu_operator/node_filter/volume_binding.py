@@ -117,7 +117,7 @@ class Volumes:
     # Observations.
 
     def observe(self, obj: StorageObject) -> None:
-        """Take in a version of a claim, a volume, a class or a node's drivers."""
+        """Record an added or updated claim, volume, class or CSINode."""
         if self._unread:
             key = obj.key if isinstance(obj, VolumeClaim) else VolumeClaimKey("", obj.name)
             self._unread.pop((type(obj), key.namespace, key.name), None)
@@ -198,7 +198,7 @@ class Volumes:
                 del self._meant[known.claim]
 
     def put(self, pod: Pod, node: str) -> None:
-        """Take in a pod that is on a node or expected there."""
+        """Record a pod that is on a node or expected there."""
         uid = pod.metadata.uid
         known = self._uses.get(uid)
         if (known is not None and known.node == node) or not pod.spec.volumes:

@@ -4,7 +4,7 @@ Read `best_node.place` first.
 
     best_node          chooses the best node for a claim
     fit_node           places all requests of a claim on one node
-    fit_device         checks whether a device has room for a request, and takes it
+    fit_device         checks whether a request fits on a device, and takes the device
     hami_selection     takes and refuses a node's devices in HAMi's order
     plan               the outcome: a node and its devices, or the reasons of a refusal
 
@@ -19,7 +19,7 @@ Read `best_node.place` first.
     topology           chooses devices by their links
     fragmentation      scores nodes and devices by the idle share that becomes useless
     target_workload    learns the typical requests that fragmentation is measured with
-    mig_geometry       finds room for an instance on a device in MIG mode
+    mig_geometry       finds a place for an instance on a device in MIG mode
     part_requests      resolves requests for a part of a device on a node
 
     refusal_counts     counts the reasons of nodes that do not serve

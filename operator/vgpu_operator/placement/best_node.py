@@ -242,7 +242,7 @@ class _Space:
         return [node for _, _, node in sorted(ranked)]
 
     def tally(self, node: int) -> Tally:
-        """Return why a node that takes the pod does not serve; empty if by now it would."""
+        """Return why a node that takes the pod cannot serve it; empty if it now can."""
         outcome = self.plan(node, self.demand.numa)
         return outcome if isinstance(outcome, Tally) else Tally({}, 0)
 

@@ -111,7 +111,7 @@ def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """Whether a node takes pods, and its own policies.
+    """The readiness of a node for pods, and its own policies.
 
     `device_policies` order its devices and `node_policy` ranks it among nodes; a claim's policies
     take precedence over both. `labelled_policies` come from ACK's labels and apply to pods with

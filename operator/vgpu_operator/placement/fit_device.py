@@ -1,9 +1,9 @@
-"""Check whether a device has room for a request, and take it.
+"""Check whether a request fits on a device, and take the device.
 
 The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) compares
-several devices, so `hami_selection` has it. A device in MIG mode has room if there is a place for
-an instance that is large enough (`mig_geometry`). Whatever is taken here is given back before the
-plan ends.
+several devices, so `hami_selection` has it. A request fits on a device in MIG mode if there is a
+place for an instance that is large enough (`mig_geometry`). Whatever is taken here is given back
+before the plan ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def refusal_of_room(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
-    """Run checks 5 to 14: does this particular device have room for the request?"""
+    """Run checks 5 to 14: does the request fit on this particular device?"""
     uuid = columns.uuid[device]
     if uuid in request.exclude_uuids or (request.uuids and uuid not in request.uuids):
         return Reason.CARD_UUID_MISMATCH

@@ -106,7 +106,7 @@ def _choose_parts(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """Do the same as `choose` on a node with MIG devices, each of which may occur several times."""
+    """Do the same as `choose` on a node with MIG devices, which may occur several times."""
     policies, devices = preferences.policies, columns.node_devices[node]
     required = preferences.numa == "Require"
 
@@ -313,7 +313,7 @@ def grants_on(
 def why_not(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> Tally:
-    """Return the reasons of a node that did not serve the claim; empty if by now it would."""
+    """Return the reasons why a node cannot serve the claim; empty if it now can."""
     if len(demand.requests) == 1:
         preferences = _preferences(columns, node, demand, numa)
         charge = Charge(budget) if budget.is_limited else None

@@ -182,7 +182,7 @@ class Fleet(Columns):
         return chosen
 
     def _known(self) -> Numbers:
-        """Return the rows of all device numbers, without the spare room."""
+        """Return the rows of all device numbers, without the spare capacity."""
         return self._rows[:, : len(self.memory)]
 
     def _there(self) -> Numbers:
@@ -343,7 +343,7 @@ class Fleet(Columns):
 
         Args:
             request: The request.
-            budget: What the claim may still be charged. Only passed if this is its only request.
+            budget: What the namespace may still take; only this request is checked against it.
             mutex: True if devices in use are excluded (policy Mutex).
         """
         self._refresh()
@@ -503,6 +503,6 @@ def _rows(columns: Columns, devices: Sequence[int]) -> list[list[int]]:
 
 
 def _grown(array: npt.NDArray, length: int) -> npt.NDArray:  # type: ignore[type-arg]
-    """Return the array with room for twice the length. New devices have no node until written."""
+    """Return the array with space for twice the length. New devices have no node until written."""
     room = [(0, 0)] * (array.ndim - 1) + [(0, 2 * length - array.shape[-1])]
     return np.pad(array, room, constant_values=_NOWHERE if array.ndim > 1 else 0)

@@ -127,7 +127,7 @@ def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level:
     after = _view(columns, device, level)
     give_back(columns, (taken,))
     rise = after.useless - before.useless
-    if not before.several:  # then none after either, as there is less room
+    if not before.several:  # then none after either, as less is free
         return rise
     devices = columns.node_devices[columns.node_of[device]]
     others = [_view(columns, other, level) for other in devices if other != device]

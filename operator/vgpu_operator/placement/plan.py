@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """The refusal as text, for a condition, an event or the answer to Filter.
+        """The refusal as text, for a condition, an event or the response to Filter.
 
         The format is `count/total Reason`, sorted and joined by `, `. The total of device reasons
         is the number of devices on nodes with such reasons, that of node reasons all nodes.

@@ -37,7 +37,7 @@ class View(NamedTuple):
         idle: The idle share, in thousandths of a device.
         useless: The part of it that typical requests cannot use, weighted by their frequency. Types
             for several devices count as unable to use it here.
-        several: The numbers of the types for several devices that the device has room for.
+        several: The numbers of the types for several devices that fit on the device.
     """
 
     idle: float

@@ -42,7 +42,7 @@ _LINKED: Mapping[int, tuple[frozenset[int], ...]] = MappingProxyType(
 
 
 def largest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
-    """Take devices from the group of which most fit, then from the next, to use few groups.
+    """Take devices from the group with the most fitting ones, then the next, to use few groups.
 
     A group is a set of linked devices, such as those of one network. Groups of equal size are
     ordered by their most preferred device. Where no devices are linked, only preference counts.

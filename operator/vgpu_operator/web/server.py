@@ -90,7 +90,7 @@ class WebServer:
         visitors: Reviews tokens and rights.
         listening: The listening socket, which is closed at the end.
         tls: The server's certificate; None: plain HTTP.
-        synced: Set once the mirror is complete; before that the answer is 503.
+        synced: Set once the mirror is complete; before that the response is 503.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ class NvidiaDriver:
         await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, device, instance)))
 
     async def next_event(self) -> DeviceEvent:
-        """Wait for an XID or ECC event; retry later while the driver does not answer."""
+        """Wait for an XID or ECC event; retry later while the driver does not respond."""
         while True:
             try:
                 event = await self._events.call(self._guarded(self._wait_event))
@@ -322,7 +322,7 @@ def _read_devices(may_partition: bool, host: HostNuma) -> tuple[PhysicalDevice, 
 
 
 def _answering() -> Iterator[tuple[int, Any, str]]:
-    """Yield index, handle and UUID of every device that answers.
+    """Yield index, handle and UUID of every device that responds.
 
     A device that fell off the bus or has no UUID is left out, so that it does not hide the others.
     """

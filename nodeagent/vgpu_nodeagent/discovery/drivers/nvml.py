@@ -1,4 +1,4 @@
-"""Wraps NVML's calls, so that a value that a device or driver lacks is no error."""
+"""Wraps NVML's calls, so that a value that a device or driver lacks is not an error."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
 
 
 def _has_totals(raw_claim: dict[str, Any], request: str) -> bool:
-    """Return True if the request's devices record their memory, of which a percentage is taken."""
+    """Return True if the request's devices record their memory, the base of percentages."""
     allocation = raw_claim["status"]["allocation"]
     devices = allocation.get("devices") if isinstance(allocation, dict) else None
     mine = [

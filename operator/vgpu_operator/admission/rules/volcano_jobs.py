@@ -26,7 +26,7 @@ _VOLCANO = "volcano"
 def check_volcano_job(raw_job: dict[str, Any], config: ClusterConfig) -> list[str]:
     """Return the warnings about the pods of a Volcano Job, each with the path of its task.
 
-    Whether the namespace allows a pod to switch limits off is checked when the pods are created.
+    The namespace's permission to switch limits off is checked when the pods are created.
 
     Raises:
         Denied: A pod would be refused. The path in the message starts at the Job.

@@ -163,7 +163,7 @@ def _report(
     if not (is_known or state.claims.turns.may_find_out(key)):
         return None
     found = _refusals(key, pods, claim, state)
-    if not found:  # there is room now, so the next pass is likely to serve the claim
+    if not found:  # there is capacity now, so the next pass is likely to serve the claim
         state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
         return None
     for refused, why in found:

@@ -31,7 +31,7 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
     """Allocate devices again, on the pod's node, for init containers that must run again.
 
     The kubelet runs them again when it recreates the pod's sandbox. The agent refuses to start them
-    until there is room beside the devices that the app containers keep. A step of `reconcile`.
+    until there is capacity beside the devices that the app containers keep. A step of `reconcile`.
     """
     allocation, key = claim.status.allocation, key_of(claim)
     if allocation is None or claim.metadata.deletion_timestamp is not None:

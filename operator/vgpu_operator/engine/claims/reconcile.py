@@ -61,7 +61,7 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
 def _reconcile_missing(key: ClaimKey, state: State) -> Effect | None:
     """Return the write that creates a pod's claim, with its allocation or its refusal."""
     effect = _make(key, state) or describe_missing(key, state)
-    if effect is None:  # the last answer may have come after the claim's deletion
+    if effect is None:  # the last response may have come after the claim's deletion
         state.claims.backoffs.pop(key, None)
         state.claims.not_before.pop(key, None)
     return effect
@@ -266,7 +266,7 @@ def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
-    """Read the pod of a lapsed reservation before its devices are freed: it may be bound by now."""
+    """Read the pod of a lapsed reservation before freeing its devices: it may already be bound."""
     held = state.reservations.of_claim(key_of(claim))
     reserved = claim.status.reserved_for
     if held is None or held.is_tentative or held.is_read or not held.is_written:
@@ -345,7 +345,7 @@ def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
-    """Write the claim once more after a write without an answer, so that the latter must fail.
+    """Write the claim again after a write without a response, so that the latter must fail.
 
     That one could land for as long as the claim is at the version that it tests.
     """

@@ -1,6 +1,6 @@
 """The operator's part of an in-place resize.
 
-It grants larger amounts if there is room, and frees smaller ones once the agent has applied them.
+It grants larger amounts if they fit, and frees smaller ones once the agent has applied them.
 `vgpu_api.resize` describes how operator and agent share the work.
 """
 
@@ -38,7 +38,7 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
 
 
 def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
-    """Return True if devices and quotas have room for the amounts that the allocation adds."""
+    """Return True if devices and quotas allow the amounts that the allocation adds."""
     assert claim.status.allocation is not None
     before = effective_use(claim.spec, claim.status.allocation.devices)
     after = effective_use(claim.spec, new.devices)

@@ -18,12 +18,12 @@ _NEVER = 1 << 63
 
 
 def claim_observed(event: events.ClaimObserved, state: State) -> None:
-    """Apply a version of a claim."""
+    """Apply an added or updated claim."""
     observe_claim(state, event.claim)
 
 
 def observe_claim(state: State, claim: VGPUClaim) -> None:
-    """Apply a version of a claim, unless a newer one is known."""
+    """Apply an added or updated claim, unless a newer version is known."""
     former = state.cache.claim(key_of(claim))
     if not state.cache.put_claim(claim):
         return

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def node_observed(event: events.NodeObserved, state: State) -> None:
-    """Apply a version of a node, and look at its register and claims if these may be affected."""
+    """Apply an added or updated node; check its register and claims if these may be affected."""
     node, name = event.node, event.node.metadata.name
     known = state.cache.nodes.get(name)
     state.cache.nodes[name] = node
@@ -114,7 +114,7 @@ def agents_listed(event: events.AgentsListed, state: State) -> None:
 
 
 def quota_observed(event: events.QuotaObserved, state: State) -> None:
-    """Apply a version of a quota."""
+    """Apply an added or updated quota."""
     state.ledger.apply_quota(event.quota)
 
 
@@ -127,7 +127,7 @@ def quota_deleted(event: events.QuotaDeleted, state: State) -> None:
 
 
 def storage_observed(event: events.StorageObserved, state: State) -> None:
-    """Apply a version of a PersistentVolumeClaim, a volume, a StorageClass or a CSINode."""
+    """Apply an added or updated PersistentVolumeClaim, volume, StorageClass or CSINode."""
     state.ledger.filters.volumes.observe(event.obj)
 
 

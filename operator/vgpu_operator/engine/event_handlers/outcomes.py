@@ -114,8 +114,8 @@ def device_written(event: events.DeviceWritten, state: State) -> None:
 def pod_read(event: events.PodRead, state: State) -> None:
     """End a lapsed reservation if the pod, as just read from the API server, is not bound.
 
-    Our cache may be outdated: a Binding whose answer was lost, or that a former leader posted, may
-    have succeeded although our watch has not reported it yet. A pod that is gone may have been
+    Our cache may be outdated: a Binding whose response was lost, or that a former leader posted,
+    may have succeeded although our watch has not reported it yet. A pod that is gone may have been
     bound, and its containers may still run, so its reservation is kept until the watch or the agent
     reports its end.
     """
@@ -137,7 +137,7 @@ def pod_read(event: events.PodRead, state: State) -> None:
 
 
 def _note_orphan(state: State, event: events.PodRead) -> None:
-    """Apply the answer about the pod of a claim whose agent is silent: gone, or still there."""
+    """Apply the result about the pod of a claim whose agent is silent: gone, or still there."""
     key = state.cache.claim_serving(event.effect.uid)
     if key is None:
         return
@@ -214,7 +214,7 @@ def _resolve(
 def _may_have_run(state: State, held: Reservation) -> bool:
     """Return True unless the pod, which is gone, is known never to have been bound.
 
-    An earlier Binding may have succeeded: the watch may have shown it, or it got no answer.
+    An earlier Binding may have succeeded: the watch may have shown it, or it got no response.
     """
     if held.is_bound or state.now < held.pinned_until:
         return True

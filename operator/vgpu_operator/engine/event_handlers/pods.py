@@ -19,12 +19,12 @@ from vgpu_operator.engine.state import State
 
 
 def pod_observed(event: events.PodObserved, state: State) -> None:
-    """Apply a version of a pod."""
+    """Apply an added or updated pod."""
     observe_pod(state, event.pod)
 
 
 def observe_pod(state: State, pod: Pod) -> GPUPod | None:
-    """Apply a version of a pod; return the pod if it asks for GPUs."""
+    """Apply an added or updated pod; return the pod if it asks for GPUs."""
     return _observe(state, pod, state.cache.pod(pod.metadata.uid))
 
 
@@ -82,7 +82,7 @@ def _note_room(state: State, pod: Pod) -> None:
 
 
 def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
-    """Apply a pod from a call of kube-scheduler, unless it is deleted by now; see `observe_pod`."""
+    """Apply a pod from a call of kube-scheduler, unless it was deleted since; see `observe_pod`."""
     known = state.cache.pod(pod.metadata.uid)
     if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
         return None  # the last list was newer and did not have it, so the pod is deleted

@@ -2,8 +2,8 @@
 
 The former leader may have sent a decision that has not landed yet. Every decision tests the
 resourceVersion of its claim, so the new leader touches each claim that may still be given devices,
-or other devices. A write that landed before shows in the answer, and a later one is refused. Claims
-whose pods are bound are left alone, because their devices are never moved
+or other devices. A write that landed before shows in the response, and a later one is refused.
+Claims whose pods are bound are left alone, because their devices are never moved
 (docs/design/leader-and-fence.md).
 
 Before that, the cache must have everything that the former leader wrote. The first touch checks it:

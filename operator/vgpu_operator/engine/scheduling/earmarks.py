@@ -1,10 +1,10 @@
 """Earmarks: devices on which nothing new starts until a request that has starved fits there.
 
 kube-scheduler decides in which order pods are tried, so a stream of small requests could take every
-device that a large one waits for. A request that has been refused for lack of room for long enough
-gets an earmark: on the node where the least must become free, for the devices that the whole claim
-would get there. The earmark is removed when the claim is served, stops waiting, or can no longer
-use the node. HPC schedulers call this a reservation for backfill
+device that a large one waits for. A request that has been refused for lack of capacity for long
+enough gets an earmark: on the node where the least must become free, for the devices that the whole
+claim would get there. The earmark is removed when the claim is served, stops waiting, or can no
+longer use the node. HPC schedulers call this a reservation for backfill
 (docs/design/queue-earmarks-preemption.md).
 """
 

@@ -120,13 +120,13 @@ class Yielding(Enum):
     """The rule by which a claim respects the tentative places of others."""
 
     ALL = "all"
-    """Respect all of them. A Filter looks for room beside them first."""
+    """Respect all of them. A Filter looks for capacity beside them first."""
     MORE_IMPORTANT = "more important"
-    """Respect those of pods with a higher priority. A Filter that finds no room otherwise takes the
-    places of all other pods."""
+    """Respect those of pods with a higher priority. A Filter that finds no capacity otherwise takes
+    the places of all other pods."""
     OF_ITS_KIND = "of its kind"
     """Respect those of the same kind, and those of pods with a higher priority. This is for a
-    requeue: no more pods of a kind are requeued than there is room for, but pods of another kind
+    requeue: no more pods of a kind are requeued than can fit, but pods of another kind
     are not kept waiting for a pod that may never come."""
     AS_IMPORTANT = "as important"
     """Respect those of pods with the same or a higher priority. This is for an Immediate claim."""

@@ -6,7 +6,7 @@ are checked, once for each class. So ten thousand waiting pods of a hundred kind
 hundred pods, and cost nothing while nothing becomes free.
 
 kube-scheduler decides in which order pods are tried. The queue only decides which pods are worth a
-requeue when there is room.
+requeue when there is capacity.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class WaitClass:
 
     Attributes:
         kind: The key of the class.
-        cursor: The last release of devices as of which no node serves the class.
+        cursor: The last release of devices that the class was tried with; no node served it then.
         budget: The version of the namespace's quotas that the class was last checked with.
         misses: By node number, how many pods in a row were requeued for the node and were not
             offered it. Pods of one kind can still differ in ways that only kube-scheduler

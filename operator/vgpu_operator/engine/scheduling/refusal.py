@@ -23,7 +23,7 @@ class Refusal:
         text: The same as a sentence.
         plan: The refused plan, if nodes were checked.
         notes: By node, a note to add to its text.
-        kept: By node, how many devices have room but are kept for other requests.
+        kept: By node, how many devices have capacity but are kept for other requests.
 
     Attributes:
         kept: As above; the text says it, too.

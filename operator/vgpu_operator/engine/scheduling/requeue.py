@@ -23,7 +23,7 @@ def was_just_requeued(uid: str, state: State) -> bool:
 
 
 def requeue(pod: GPUPod, node: str, state: State) -> Requeue:
-    """Return the effect that wakes a pod because there is room on a node."""
+    """Return the effect that wakes a pod because a node has free capacity."""
     state.pods.requeued[pod.uid] = state.now
     allowed = state.ledger.filters.rules.of(pod.rules).allowed
     nodes = len(state.cache.nodes) if allowed < 0 else allowed.bit_count()

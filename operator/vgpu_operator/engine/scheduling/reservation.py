@@ -18,7 +18,7 @@ LAPSED_S = 600.0
 OFFERED_S = 15.0
 """How long an offered reservation waits for Bind before it lapses and frees its devices."""
 PINNED_S = 60.0
-"""How long a Binding that got no answer may still succeed."""
+"""How long a Binding without a response may still succeed."""
 
 
 class Phase(Enum):
@@ -59,7 +59,7 @@ class Reservation:
         shares: The capacity that a tentative place keeps.
         kind: The class of the waiter that a tentative place was taken for.
         is_awaited: True if the pod was requeued for this tentative place, so its Filter is due.
-        spec: The spec that was decided on; if the claim's spec differs by now, the claim is not
+        spec: The spec that was decided on; if the claim's spec has changed, the claim is not
             written. None if the claim has the allocation already.
         allocation: The allocation in the claim's status, or the one to be written; None while
             tentative.
@@ -72,7 +72,7 @@ class Reservation:
         is_read: True while its pod is being read, to decide if the reservation may end.
         is_withdrawn: True if the scheduler has given the place back; then no tentative place
             remains.
-        pinned_until: Until then an earlier Binding that got no answer may still succeed.
+        pinned_until: Until then an earlier Binding without a response may still succeed.
     """
 
     key: ClaimKey
@@ -153,7 +153,7 @@ class Reservation:
     def bind_failed(self, now: float) -> None:
         """Go back to Offered: the Binding was refused or never posted, and will be tried again.
 
-        If an earlier Binding got no answer, it may still succeed, so the reservation is pinned.
+        If an earlier Binding got no response, it may still succeed, so the reservation is pinned.
         """
         if self.phase is Phase.BINDING and now < self.pinned_until:
             self.phase, self.until = Phase.PINNED, self.pinned_until
@@ -161,7 +161,7 @@ class Reservation:
             self.phase, self.until = Phase.OFFERED, now + OFFERED_S
 
     def pin(self, now: float) -> None:
-        """Pin the reservation to its node: the Binding got no answer and may still succeed."""
+        """Pin the reservation to its node: the Binding got no response and may still succeed."""
         if self.phase is Phase.BINDING:
             self.phase, self.until = Phase.PINNED, now + PINNED_S
             self.pinned_until = self.until

@@ -34,7 +34,7 @@ class _Look:
 
     Attributes:
         of_kind: The class.
-        changed: The numbers of the nodes that may serve the class by now; None if any may.
+        changed: The numbers of the nodes that may now serve the class; None if any may.
         passed: Waiters that were skipped because it is too early to try them again.
     """
 
@@ -71,7 +71,7 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
 
 class _Freed:
-    """The nodes that may serve a class by now, found once for all classes with the same cursor."""
+    """The nodes that may now serve a class, found once for all classes with the same cursor."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -122,7 +122,7 @@ def _schedule_class(
     effects = list(_serve_earmarked(of_kind, look.changed, state))
     for waiter in look.passed:
         of_kind.push(waiter)
-    # If the head was only skipped as too early, there may be room for it when its time has come, so
+    # If the head was only skipped as too early, it may fit when its time has come, so
     # the class must be tried again without waiting for another release.
     if not look.passed or of_kind.head() is not look.passed[0]:
         of_kind.cursor = state.ledger.cursors[1]

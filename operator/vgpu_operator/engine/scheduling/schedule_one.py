@@ -55,8 +55,8 @@ def offer(
 
     If the pod has a reservation on one of the candidates, that is kept. On another node it moves,
     unless a Binding to that node may still succeed. A tentative place is promoted if its node is a
-    candidate, and ends otherwise. Tentative places of other pods yield if there is no room beside
-    them.
+    candidate, and ends otherwise. Tentative places of other pods yield if the pod does not fit
+    beside them.
 
     Args:
         state: The engine's state.
@@ -228,7 +228,7 @@ def _rule_out(state: State, held: Reservation, candidates: Collection[str]) -> i
 
 
 def _is_decided(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
-    """Return True if more room would not help: a Binding is open, or the claim refuses the pod."""
+    """Return True if capacity does not matter: a Binding is open, or the claim refuses the pod."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.is_binding:
         return True
@@ -472,8 +472,8 @@ def _immediate_for(
 def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection[str]) -> Plan:
     """Plan a pod on the candidates, as if its claim held nothing.
 
-    The first try respects all tentative places; only if there is no room beside them, a second try
-    respects those of more important pods alone.
+    The first try respects all tentative places; only if the pod does not fit beside them, a second
+    try respects those of more important pods alone.
     """
     nodes, yielding = nodes_of(state, pod), yielding_of(state, pod)
     with state.deciding(pod.claim, yielding, priority=pod.priority) as kept:

@@ -1,4 +1,4 @@
-"""Starvation: gives earmarks to claims that have waited too long for room, and removes them."""
+"""Starvation: gives earmarks to claims that have waited too long for capacity, and removes them."""
 
 from __future__ import annotations
 
