@@ -1,8 +1,8 @@
 """A stand-in Kubernetes API server: real verbs over real HTTPS, in a thread, up in milliseconds.
 
-What it is for: tests and the demo need an API server whose semantics our correctness rests on
-(resourceVersions, conflicts, finalizers, watches, server-side apply, admission) and whose faults
-can be ordered. Not evaluated, on purpose: CEL, RBAC, admission policies.
+Tests and the demo need an API server with the semantics that our correctness depends on
+(resourceVersions, conflicts, finalizers, watches, server-side apply, admission), and with faults on
+demand. On purpose it does not evaluate CEL, RBAC and admission policies.
 """
 
 from vgpu_local.apiserver.faults import Fault, Faults

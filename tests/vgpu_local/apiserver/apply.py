@@ -1,8 +1,8 @@
-"""Server-side apply: merge what a manager wants into what is there, and object to its rivals.
+"""Server-side apply: merges a manager's fields into the live object, or reports conflicts.
 
-The rules are those of structured merge: the manager owns exactly what it sends; what it sent
-before and sends no more is removed unless someone else owns it too; another manager's field with
-another value is a conflict unless forced.
+The rules are those of structured merge. A manager owns exactly the fields that it sends. A field
+that it sent before and no longer sends is removed, unless another manager owns it too. A different
+value for another manager's field is a conflict unless the apply is forced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vgpu_local.apiserver.ownership import (
 from vgpu_local.apiserver.structure import Place, key_of, root
 
 _UNKNOWN_WRITER = Manager("before-first-apply", "Update")
-"""Who owns an object whose owners are unknown when it is applied."""
+"""The owner of an object whose owners are unknown when it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _remove(obj: Obj, path: Path, place: Place, kept: Set[Path]) -> None:
 
 
 def _names_item(path: Path) -> bool:
-    """Whether the path is a key of a keyed item, which goes with its item and never alone."""
+    """Return True if the path is a key of a keyed item, which is removed only with its item."""
     if len(path) < 2 or not path[-2].startswith("k:"):
         return False
     return path[-1].removeprefix("f:") in orjson.loads(path[-2][2:])

@@ -1,4 +1,4 @@
-"""What the server serves, for clients: the legacy discovery lists and the aggregated form."""
+"""Discovery: the lists of served kinds, in the legacy and in the aggregated form."""
 
 from __future__ import annotations
 

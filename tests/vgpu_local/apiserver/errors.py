@@ -1,4 +1,4 @@
-"""The API server's refusals: each is an HTTP code and a `metav1.Status` worded as the real one's.
+"""The API server's refusals: an HTTP code and a `metav1.Status` with the real server's text.
 
 Clients branch on code and reason, people read the message, kubectl prints the causes; so all
 three follow the real server.

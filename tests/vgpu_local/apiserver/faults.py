@@ -1,7 +1,7 @@
-"""Faults on demand: what a real server, network or restart does to its clients now and then.
+"""Faults on demand, as a real server, network or restart causes them now and then.
 
-A `Fault` names the requests it befalls and what happens to them; `Faults` holds those that are
-armed and draws their shares from a seeded generator, so that a failing run can be repeated.
+A `Fault` names the requests it affects and what happens to them. `Faults` holds the armed faults
+and uses a seeded generator for their shares, so that a failing run can be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from vgpu_local.apiserver.errors import StatusError
 
 Action = Literal["status", "delay", "lost", "refuse", "drop", "freeze", "gone"]
-"""What befalls a request:
+"""The effect on a request:
 
 status   answered with `code`, not done
 delay    done `seconds` later
@@ -45,14 +45,14 @@ class Fault:
     """Something that goes wrong.
 
     Args:
-        action: see `Action`.
+        action: One of `Action`.
         verb: get, list, watch, create, update, patch, delete, deletecollection, or `*`.
         resource: `pods`, `pods/binding`, `vgpuclaims.vgpu.dev/status` …, or `*`; without a
             subresource only the object itself is meant.
-        name: only requests for this object; "" for all.
-        user: only requests of this user; "" for everybody's.
-        times: how many requests it befalls before it is spent; None for ever.
-        share: the part of the matching requests it befalls, 0..1.
+        name: Only requests for this object; "" for all.
+        user: Only requests of this user; "" for all.
+        times: The number of requests it affects before it is spent; None for no limit.
+        share: The share of the matching requests that it affects, 0..1.
         code: the HTTP status of `status`.
         seconds: the wait of `delay`, and the Retry-After of a 429 or 503.
         after: how many events a watch gets; drop, freeze or gone come in place of the next.
@@ -70,7 +70,7 @@ class Fault:
     after: int = 0
 
     def matches(self, verb: str, resource: str, name: str, user: str = "") -> bool:
-        """Whether a request is one of those meant."""
+        """Return True if the fault applies to such a request."""
         return (
             self.verb in ("*", verb)
             and self.resource in ("*", resource)
@@ -80,7 +80,7 @@ class Fault:
         )
 
     def error(self) -> StatusError:
-        """The refusal that a `status` fault sends."""
+        """Return the refusal that a `status` fault sends."""
         reason = _REASONS.get(self.code, "Unknown")
         details = {"retryAfterSeconds": round(self.seconds)} if self.seconds else None
         return StatusError(self.code, reason, "injected fault", details=details)
@@ -106,12 +106,12 @@ class Faults:
         self._random = random.Random(self.seed)
 
     def reseed(self, seed: int) -> None:
-        """Draw the shares anew, as if made with this seed."""
+        """Restart the generator of shares with this seed."""
         with self._lock:
             self.seed, self._random = seed, random.Random(seed)
 
     def add(self, fault: Fault) -> Fault:
-        """Arm a fault; returns it, to be handed to `remove` or `count`."""
+        """Arm a fault; return it, for `remove` and `count`."""
         with self._lock:
             self._armed.append(_Armed(fault, fault.times))
         return fault
@@ -127,12 +127,12 @@ class Faults:
             self._armed.clear()
 
     def count(self, fault: Fault) -> int:
-        """How many requests the fault befell so far; 0 for one that is not armed."""
+        """Return how many requests the fault has affected; 0 if it is not armed."""
         with self._lock:
             return sum(armed.befell for armed in self._armed if armed.fault is fault)
 
     def take(self, verb: str, resource: str, name: str, user: str = "") -> list[Fault]:
-        """The faults that befall this request, each counted once for it."""
+        """Return the faults that affect this request, and count each of them once."""
         if not self._armed:
             return []
         with self._lock:

@@ -1,4 +1,4 @@
-"""Get, list and the beginning of a watch: what a client sees, and in which form."""
+"""Answers get and list requests, and the start of a watch, in the form the client accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]+")
 
 
 class Reader:
-    """Answers reads from the store."""
+    """The reader that answers requests from the store."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
         self._store = store
@@ -144,7 +144,7 @@ def _as_stored(stored: Stored) -> bytes:
 
 
 def _table_of(asked: Asked) -> str | None:
-    """What a Table's rows are to include, where a Table is what the client likes best."""
+    """Return what a Table's rows must include, or None if the client does not prefer a Table."""
     first = asked.request.headers.get("Accept", "").partition(",")[0]
     if "as=Table" not in first:
         return None

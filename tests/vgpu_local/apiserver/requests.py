@@ -1,4 +1,4 @@
-"""What a request asks for: which object of which kind, which verb, and with which options."""
+"""Decodes requests: the object and its kind, the verb, and the options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def fault_key(self) -> str:
-        """How faults name it: `pods/binding`, `vgpuclaims.vgpu.dev/status`."""
+        """The name in faults, such as `pods/binding` or `vgpuclaims.vgpu.dev/status`."""
         qualified = self.resource.qualified
         return f"{qualified}/{self.subresource}" if self.subresource else qualified
 
@@ -102,7 +102,7 @@ class Asked:
         return cls(request, found, query, verb)
 
     def call(self) -> Call:
-        """Who writes, and how.
+        """Return the user and the manner of the write.
 
         The user is the bearer token itself: the stand-in does not authenticate.
         """

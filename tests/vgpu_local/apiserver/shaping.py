@@ -1,4 +1,4 @@
-"""What a written object becomes before it is stored, and what is refused: the steps of a write.
+"""The steps of a write, which shape an object before it is stored or refuse it.
 
 Each step is a function of the old object, the new one and the kind; the order is the writer's.
 """
@@ -81,20 +81,23 @@ def _copy(source: Obj, target: Obj, key: str) -> None:
 
 
 def same(before: Obj, after: Obj) -> bool:
-    """Whether nothing changed but what the server itself writes."""
+    """Return True if nothing has changed except what the server itself writes."""
     if _without(before, _NOT_SPEC) != _without(after, _NOT_SPEC):
         return False
     return _without(before["metadata"], _BY_SERVER) == _without(after["metadata"], _BY_SERVER)
 
 
 def spec_changed(resource: Resource, before: Obj, after: Obj) -> bool:
-    """Whether the generation grows: anything but metadata, and status where it is a subresource."""
+    """Return True if the generation must grow.
+
+    It grows for a change of anything but metadata, and but status if that is a subresource.
+    """
     ignored = _NOT_SPEC_NOR_STATUS if resource.has_status else _NOT_SPEC
     return _without(before, ignored) != _without(after, ignored)
 
 
 def finished(resource: Resource, obj: Obj) -> bool:
-    """Whether an object that is being deleted has nothing left to wait for."""
+    """Return True if an object that is being deleted has nothing left to wait for."""
     meta = obj["metadata"]
     if "deletionTimestamp" not in meta or meta.get("finalizers"):
         return False

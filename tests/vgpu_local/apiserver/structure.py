@@ -1,4 +1,4 @@
-"""How lists and maps of an object merge: which are keyed, which are sets, which are replaced whole.
+"""Tells how lists and maps of an object merge: by key, as a set, or as a whole.
 
 CRDs have it in their schema (`x-kubernetes-list-type`); for built-in kinds and for every object's
 metadata it is a table by field name, which is enough for the kinds served here.
@@ -76,13 +76,13 @@ class Place:
         return ()
 
     def is_set(self) -> bool:
-        """Whether this list is a set of scalars."""
+        """Return True if this list is a set of scalars."""
         if self.builtin:
             return self.field in _BUILTIN_SETS
         return (self.schema or {}).get("x-kubernetes-list-type") == "set"
 
     def is_atomic_map(self) -> bool:
-        """Whether this object is replaced whole."""
+        """Return True if this object is replaced as a whole."""
         return (self.schema or {}).get("x-kubernetes-map-type") == "atomic"
 
 

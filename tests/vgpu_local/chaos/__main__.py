@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 def main() -> int:
-    """Run them; the exit code is 1 when any failed."""
+    """Run the campaigns; return 1 if any failed."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1, help="how many, with consecutive seeds")

@@ -1,4 +1,4 @@
-"""Faults of the API server, drawn so that they hurt: on requests that are made all the time."""
+"""Random faults of the API server, on requests that are frequent enough to be affected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CODES = (409, 422, 429, 500, 503, 504)
 
 
 def draw(chance: random.Random) -> tuple[str, Fault]:
-    """A fault, and whose requests it befalls: `leader`, `operator`, `agent`, or "" for anybody."""
+    """Return a fault and its target: `leader`, `operator`, `agent`, or "" for all."""
     _, who, verb, resource = chance.choices(_REQUESTS, [row[0] for row in _REQUESTS])[0]
     actions: tuple[Action, ...] = ("status", "delay", "lost", "refuse")
     if verb == "watch":

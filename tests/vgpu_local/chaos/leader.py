@@ -1,4 +1,4 @@
-"""Who leads, by the Lease: asking the processes would wait for one that is stopped."""
+"""Finds the leader from the Lease, since asking the processes would block on a suspended one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose the Lease is, by its record.
+    """The holder of the Lease by its record.
 
     Attributes:
-        name: the operator's, be it alive or not.
-        renewed: when it renewed the Lease last, as it wrote it down.
+        name: The name of the operator, which may have ended.
+        renewed: The time of its last renewal as it wrote it.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Holder:
 
 
 def holder_of(cluster: LocalCluster) -> Holder | None:
-    """Who holds the Lease; None while it is free."""
+    """Return the holder of the Lease, or None while it is free."""
     for lease in cluster.objects(LEASES, NAMESPACE):
         spec = lease.get("spec") or {}
         held_by = str(spec.get("holderIdentity") or "").rpartition("_")[0]
@@ -39,7 +39,7 @@ def holder_of(cluster: LocalCluster) -> Holder | None:
 
 
 def live_leader(cluster: LocalCluster, *, within_s: float) -> str | None:
-    """Wait for a leader that is seen to renew the Lease; None if there is none in that time."""
+    """Wait for a leader that renews the Lease; return None if there is none in that time."""
     deadline = time.monotonic() + within_s
     before = holder_of(cluster)
     while time.monotonic() < deadline:

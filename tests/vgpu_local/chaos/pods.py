@@ -1,4 +1,4 @@
-"""What pods of a campaign look like: their shapes, and the script each of their containers runs."""
+"""The pods of a campaign: their shapes, and the script that each of their containers runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Box:
     """A container.
 
     Attributes:
-        name: its name.
-        limits: what it asks for.
-        end: the shell command that it becomes once it has testified.
-        kind: whether it runs before, beside or as an app container.
+        name: The container's name.
+        limits: The container's limits.
+        end: The shell command that it runs after it has written its record.
+        kind: Init container, sidecar or app container.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pod asks for and how it ends."""
+    """The containers of a pod, with their limits and their ends."""
 
     boxes: tuple[Box, ...]
     restart: str = "Never"
@@ -51,18 +51,18 @@ class Shape:
     scheduler: str = ""
 
     def ending(self, command: str) -> Shape:
-        """The same with apps that end like this."""
+        """Return the same shape with this command as the end of its app containers."""
         boxes = tuple(replace(b, end=command) if b.kind == "app" else b for b in self.boxes)
         return replace(self, boxes=boxes)
 
 
 def one(limits: Limits, **rest: Any) -> Shape:
-    """A pod of one container."""
+    """Return the shape of a pod with one container."""
     return Shape((Box("main", limits),), **rest)
 
 
 def pod(name: str, shape: Shape, records: Path, *, namespace: str = NAMESPACE) -> Object:
-    """The pod's object; its containers write their records into the folder `records`."""
+    """Return the pod's object; its containers write their records into the folder `records`."""
     annotations = {ANNOTATION_CLAIM: shape.claim, ANNOTATION_CLAIM_TEMPLATE: shape.template}
     spec: dict[str, Any] = {
         "restartPolicy": shape.restart,
@@ -107,7 +107,7 @@ def claim(
     immediate: bool = False,
     **spec: Any,
 ) -> Object:
-    """A claim's object."""
+    """Return a claim's object."""
     mode = {"bindingMode": "Immediate"} if immediate else {}
     return {
         "apiVersion": f"{GROUP}/{VERSION}",

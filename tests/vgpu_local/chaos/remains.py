@@ -1,4 +1,4 @@
-"""What is left of a campaign when everything was deleted: nothing, or a leak."""
+"""Finds what is left of a campaign after everything was deleted, which would be a leak."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vgpu_local.readiness import plural
 
 
 def remains(cluster: LocalCluster) -> list[str]:
-    """Everything that should be gone, in words."""
+    """Return a text for everything that should be gone."""
     return [*objects(cluster), *_device_views(cluster), *_on_nodes(cluster)]
 
 
 def objects(cluster: LocalCluster) -> list[str]:
-    """Pods and claims, of whatever namespace, in words."""
+    """Return a text for each pod and claim in any namespace."""
     return list(_objects(cluster))
 
 

@@ -1,4 +1,4 @@
-"""Where the scenarios of a campaign are played: a user who tries again until it is done."""
+"""The stage of a campaign's scenarios: a user who retries until an action succeeds."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _INJECTED = "injected fault"
 
 
 class Refused(Exception):
-    """The API server refused, and it was not a fault of ours."""
+    """The API server refused an action, and not because of an injected fault."""
 
 
 class Stage:
     """A user of the cluster; all methods belong to the cluster's loop.
 
     Attributes:
-        pods: how many were created, whatever became of them.
-        claims: the same.
-        staying: names of pods that must run in the end.
-        hopeless: names of pods that fit nowhere and must not run.
-        sightings: what there is.
-        pace: by how much all takes longer than on a quiet machine.
-        enough: set when no new fault comes any more, so that scenarios may come to their ends.
-        findings: what was refused and should not have been.
+        pods: The number of pods that were created.
+        claims: The number of claims that were created.
+        staying: The names of pods that must run at the end.
+        hopeless: The names of pods that fit nowhere and must not run.
+        sightings: The current pods and claims.
+        pace: The factor by which everything is slower than on a quiet machine.
+        enough: Set when no more faults will come, so that scenarios may end.
+        findings: A text for each refusal that should not have happened.
     """
 
     def __init__(self, api: Api, sightings: Sightings, records: Path, *, pace: float = 1.0) -> None:
@@ -60,7 +60,7 @@ class Stage:
         await self._create(NAMESPACES, {"metadata": {"name": name}})
 
     async def pod(self, name: str, shape: Shape, *, namespace: str = NAMESPACE) -> str:
-        """Create a pod; returns its UID.
+        """Create a pod; return its UID.
 
         Raises:
             Refused: it is not wanted.
@@ -72,7 +72,7 @@ class Stage:
         return str(created["metadata"]["uid"])
 
     async def claim(self, claim: Object) -> str:
-        """Create a claim; returns its UID.
+        """Create a claim; return its UID.
 
         Raises:
             Refused: it is not wanted.
@@ -82,7 +82,7 @@ class Stage:
         return str(created["metadata"]["uid"])
 
     async def edit(self, resource: Resource, name: str, changes: Mapping[str, Any]) -> bool:
-        """Change an object; False where it is not there or may not be changed so."""
+        """Change an object; return False if it is gone or must not be changed like this."""
         while True:
             try:
                 await self._api.merge_patch(resource, name, changes, namespace=NAMESPACE)
@@ -93,7 +93,7 @@ class Stage:
             await asyncio.sleep(_AGAIN_S)
 
     async def delete(self, resource: Resource, name: str, *, force: bool = False) -> None:
-        """Delete an object, at once where `force` is set."""
+        """Delete an object, at once if `force` is set."""
         while True:
             try:
                 await self._api.delete(
@@ -106,7 +106,7 @@ class Stage:
                 await asyncio.sleep(_AGAIN_S)
 
     async def gone(self, name: str, uid: str) -> None:
-        """Wait until there is no such pod any more."""
+        """Wait until the pod is gone."""
         while True:
             seen = self.sightings.pod(name)
             if seen is None or seen.uid != uid:
@@ -114,10 +114,10 @@ class Stage:
             await asyncio.sleep(_LOOK_S)
 
     async def runs(self, name: str, *, within: float = float("inf")) -> bool:
-        """Wait until a pod runs or has run (True).
+        """Wait until a pod runs or has run, and return True.
 
-        False if a kubelet has refused to admit it, or it did not come to run within so many
-        seconds of a quiet machine.
+        Return False if a kubelet refused to admit it, or it did not run in time; `within` is in
+        seconds on a quiet machine.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within * self.pace
@@ -131,7 +131,7 @@ class Stage:
         return False
 
     async def namespace_is_gone(self, name: str) -> None:
-        """Wait until there is no such namespace any more."""
+        """Wait until the namespace is gone."""
         while True:
             if await self.read(NAMESPACES, name, namespace=None) is None:
                 return
@@ -140,7 +140,7 @@ class Stage:
     async def read(
         self, resource: Resource, name: str, *, namespace: str | None = NAMESPACE
     ) -> Object | None:
-        """The object, if there is one."""
+        """Return the object, or None."""
         while True:
             try:
                 return await self._api.get(resource, name, namespace=namespace)
@@ -150,7 +150,7 @@ class Stage:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _create(self, resource: Resource, obj: Object) -> Object:
-        """Create an object, after a former one of its name is gone."""
+        """Create an object, after waiting for a former one of its name to be gone."""
         unsure = False
         while True:
             try:
@@ -173,7 +173,7 @@ def _home(resource: Resource) -> str | None:
 
 
 def _is_final(error: ClientError) -> bool:
-    """Whether trying again is useless; webhooks that are down come back."""
+    """Return True if a retry is useless, which it is not for webhooks that are down."""
     if not isinstance(error, ApiError) or error.message == _INJECTED:
         return False
     return isinstance(error, Forbidden | Invalid) or error.status == 400

@@ -1,7 +1,8 @@
-"""Whether each leader waited for its predecessor's lease, and for what that had sent, to be over.
+"""Checks that each leader waited for the end of its predecessor's lease and of its late writes.
 
-Two leaders at once need not do harm in a run: resourceVersions and the agents' own sums stand
-behind the Lease. So the Lease itself is watched, by the API server's clock.
+Two leaders at the same time may do no visible harm in a run, because resourceVersions and the
+agents' own sums are further safeguards. So this watches the Lease itself, by the API server's
+clock.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _WRITES = 1 / 3  # of the lease: how long what was sent may take to land
 
 @dataclass(slots=True)
 class Succession:
-    """`saw` is to be subscribed to the API server's writes.
+    """An observer of the Lease; subscribe `saw` to the API server's writes.
 
     Attributes:
-        delivery_s: so long after a write it may be noted.
-        clock: monotonic seconds.
-        findings: leaders that came too early.
+        delivery_s: The longest time from a write to its observation.
+        clock: Returns monotonic seconds.
+        findings: A text for each leader that came too early.
     """
 
     delivery_s: float = 0.0
@@ -34,7 +35,7 @@ class Succession:
     _since: float = 0.0
 
     def saw(self, write: WriteEvent) -> None:
-        """Note a write of the operators' Lease."""
+        """Check a write of the operators' Lease."""
         if write.resource != LEASES:
             return
         obj = write.object

@@ -1,4 +1,4 @@
-"""What a campaign comes to."""
+"""The verdict of a campaign."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Verdict:
-    """How a campaign went.
+    """The verdict of a campaign.
 
     Attributes:
-        pace: by how much all was slowed down on a busy machine.
-        findings: everything that was not as it must be; empty means that it passed.
-        slow: what took longer than most things do, though it came to be in time.
+        pace: The factor by which it was slowed down on a busy machine.
+        findings: A text for each fault that was found; empty if the campaign passed.
+        slow: A text for each step that was slow but in time.
     """
 
     seed: int
@@ -27,7 +27,7 @@ class Verdict:
     slow: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """The verdict in one line."""
+        """Return the verdict in one line."""
         word = "FAILED" if self.findings else "passed"
         slowed = f" ({self.pace:.1f} times slower: the machine is busy)" if self.pace > 1 else ""
         return (

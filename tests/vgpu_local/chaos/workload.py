@@ -1,6 +1,6 @@
-"""What comes and goes during a campaign: which scenarios are played when, from the seed alone.
+"""The workload of a campaign: its scenarios and their times, which depend on the seed alone.
 
-What happens between them follows from the machine too.
+The interleaving of scenarios also depends on the machine.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _ENCORE_EVERY_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A scenario and when it begins, in seconds."""
+    """A scenario and its start in seconds."""
 
     at: float
     scenario: Scenario
 
 
 def script(chance: random.Random, *, lasts: float) -> list[Entry]:
-    """The scenarios of a campaign, in order of time."""
+    """Return the scenarios of a campaign in order of their starts."""
     entries = [
         Entry(chance.uniform(0, part * lasts), _told_as(make, chance, number))
         for times, part, make in _TOLD
@@ -68,7 +68,7 @@ def script(chance: random.Random, *, lasts: float) -> list[Entry]:
 
 
 def encores(chance: random.Random) -> Iterator[Scenario]:
-    """What is played for as long as faults are still to be injected."""
+    """Yield more scenarios, to be played while faults are still injected."""
     number = 1000
     while True:
         yield _told_as(chance.choice(_ENCORES), chance, number)
@@ -80,7 +80,7 @@ def _told_as(make: Teller, chance: random.Random, number: int) -> Scenario:
 
 
 async def play(entries: list[Entry], stage: Stage, *, more: Iterator[Scenario]) -> None:
-    """Play all scenarios to their ends, and more until the stage is to end."""
+    """Play all scenarios to their ends, and more until the stage has seen enough faults."""
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as scenarios:
         began = loop.time()
