@@ -9,6 +9,7 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 from vgpu_operator.placement import place
+
+pytestmark = pytest.mark.usefixtures("in_turn")
 
 COUNT, CORES, MEMORY = "metax-tech.com/sgpu", "metax-tech.com/vcore", "metax-tech.com/vmemory"
 CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy"

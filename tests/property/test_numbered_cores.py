@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 from vgpu_operator.placement import place
+
+pytestmark = pytest.mark.usefixtures("in_turn")
 
 DEVICES = 4
 EACH = 2

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import read
 from vgpu_operator.placement import place
+
+pytestmark = pytest.mark.usefixtures("in_turn")
 
 SIZE, MEMORY, CORES = "enflame.com/drs-gcu", "enflame.com/gcu-memory", "enflame.com/gcu-core"
 SETS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -32,16 +31,7 @@ from vgpu_operator.placement.mig_geometry import Instance
 SEARCHING = mock.patch.object(fit_node, "_search", fit_node._search)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_after_the_other() -> Iterator[None]:
-    """Requests get their devices in turn and no choice is taken back, as in HAMi and the scan.
-
-    `test_every_assignment` compares what is done beyond that with every assignment.
-    """
-    with mock.patch.object(fit_node, "_search", lambda *arguments: arguments[-1]):
-        yield
-
-
+pytestmark = pytest.mark.usefixtures("in_turn")
 POLICIES = (
     *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
     "Fragmentation",
