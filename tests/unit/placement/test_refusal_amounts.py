@@ -179,13 +179,13 @@ REQUESTS = st.fixed_dictionaries(
 
 
 @given(DEVICES, REQUESTS)
-def test_a_request_is_impossible_exactly_if_empty_devices_do_not_serve_it(fleet, fields):
+def test_a_request_is_impossible_exactly_if_empty_devices_do_not_serve_it(shapes, fields):
     """Invariant: impossible(columns) is None ⟺ place(the same columns, empty) finds a node."""
     facts = [
         device_facts(
             f"GPU-{index}", node=node, index=index, memory_mib=mib, cores=cores, model=model
         )
-        for index, (node, mib, cores, model) in enumerate(fleet)
+        for index, (node, mib, cores, model) in enumerate(shapes)
     ]
     demand = an_ask(a_request(**fields))
     full = {device.uuid: Use(device.memory_mib, device.cores, 1) for device in facts}
