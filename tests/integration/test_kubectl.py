@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vgpu_api.v1alpha1 import VGPUClaimSpec
+
 if TYPE_CHECKING:
     from conftest import RunningCluster
 
@@ -319,7 +321,9 @@ def test_describe_shows_a_pod_and_a_node(kubectl: Kubectl):
 def test_explain_prints_our_docstrings(kubectl: Kubectl):
     explained = kubectl("explain", "vgpuclaim.spec")
     assert "GROUP:      vgpu.dev" in explained
-    assert "What is asked for." in explained
+    described = VGPUClaimSpec.model_fields["placement"].description
+    assert described
+    assert described in " ".join(explained.split())
     assert "requests\t<[]Object> -required-" in explained
     below = kubectl("explain", "vgpuclaim.spec.requests.memoryPercent")
     assert "<integer>" in below
