@@ -31,7 +31,7 @@ does.
 
 
 class UsageRegions(StrEnum):
-    """Where a container's usage region lies."""
+    """The place of a container's usage region."""
 
     TMPFS = "tmpfs"
     """In a tmpfs of its own, which cannot grow; needs the right to mount."""
@@ -40,14 +40,14 @@ class UsageRegions(StrEnum):
 
 
 class LimitBackendName(StrEnum):
-    """What enforces memory limits where the device itself does not (MIG)."""
+    """The mechanism that enforces memory limits if the device itself (MIG) does not."""
 
     LIBRARY = "Library"
     DRIVER = "Driver"
 
 
 class OnViolation(StrEnum):
-    """What to do about a violation besides reporting it."""
+    """The action on a violation, besides reporting it."""
 
     REPORT = "Report"
     SIGNAL = "Signal"
@@ -133,7 +133,7 @@ class AgentConfig:
 
     @property
     def kubelet_socket(self) -> Path:
-        """Where device plugins register."""
+        """The socket at which device plugins register."""
         return self.device_plugins_dir / "kubelet.sock"
 
     @property
@@ -143,7 +143,7 @@ class AgentConfig:
 
     @property
     def pod_resources_socket(self) -> Path:
-        """Where PodResources is served."""
+        """The socket at which the kubelet serves PodResources."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"
 
     @property

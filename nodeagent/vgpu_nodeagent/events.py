@@ -1,4 +1,4 @@
-"""What happens on a node, as values, and the queue in which they wait to be applied.
+"""Events on a node, as values, and the queue in which they wait to be applied.
 
 A part that observes something puts an event here and knows nobody who waits for it. The agent
 applies the events in order; each part takes from them what concerns it.

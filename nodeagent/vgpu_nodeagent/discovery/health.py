@@ -18,7 +18,7 @@ PROBATION_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """Why a device is unhealthy, and when that was last seen (seconds, monotonic)."""
+    """The reason why a device is unhealthy, and when that was last seen (seconds, monotonic)."""
 
     reason: str
     message: str

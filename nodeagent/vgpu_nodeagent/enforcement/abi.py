@@ -29,7 +29,7 @@ class PageState(IntEnum):
 
 
 class CorePolicy(IntEnum):
-    """When a compute share is enforced."""
+    """The conditions under which a compute share is enforced."""
 
     DEFAULT = 0
     FORCE = 1

@@ -43,7 +43,7 @@ _NOTHING_FROM_THE_RUNTIME = "void"
 
 @dataclass(frozen=True, slots=True)
 class HostFolders:
-    """Where this process finds the host's device nodes and processes."""
+    """The folders in which this process finds the host's device nodes and processes."""
 
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")

@@ -41,7 +41,7 @@ PERIOD_S = 1.0
 _SHORTEST, _LONGEST = 0.5, 1.5
 """The bounds of the random pause between two looks, in periods."""
 _HOMES_KEPT_S = 3.0
-"""How long a process's residence is cached, because reading its maps takes long."""
+"""Seconds for which a process's residence is cached: reading its maps takes long."""
 _STRANGER_LOOKS = 3
 
 

@@ -68,7 +68,7 @@ _MAY_PASS = frozenset(
 
 @dataclass(slots=True)
 class _Found:
-    """What a PreStart has found so far, for its report."""
+    """Findings of a PreStart so far, for its report."""
 
     consumer: Consumer | None = None
     claim: VGPUClaim | None = None

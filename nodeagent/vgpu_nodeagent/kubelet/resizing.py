@@ -35,7 +35,7 @@ AGAIN_S = 0.5
 
 @dataclass(slots=True)
 class _Outcome:
-    """What an attempt found for the pages of a claim.
+    """The outcome of an attempt to resize the pages of a claim.
 
     Attributes:
         limits: The new limits of pages that change, by slot allocation.

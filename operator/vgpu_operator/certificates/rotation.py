@@ -49,7 +49,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is stored in Secrets.
+    """The contents of the Secrets.
 
     Attributes:
         signing: The authority that signs pairs.

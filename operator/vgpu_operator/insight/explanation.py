@@ -1,4 +1,4 @@
-"""Why a claim waits, or why it is where it is, from a state that is kept up to date or read once.
+"""Explains why a claim waits, or why it is where it is, from a state that is live or read once.
 
 The claim's status has the operator's last report. The verdict of each node is found out anew, by
 the functions that decide. Only the operator knows its reservations and earmarks: reservations of

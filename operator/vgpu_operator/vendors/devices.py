@@ -1,4 +1,4 @@
-"""What a rule of a vendor's table may ask about devices and nodes, which are numbers here."""
+"""The questions a rule of a vendor's table may ask about devices and nodes (numbers here)."""
 
 from __future__ import annotations
 

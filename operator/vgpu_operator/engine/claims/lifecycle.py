@@ -20,11 +20,11 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.device_facts import is_healthy
 
 DEVICES_BACK_S = 60.0
-"""How long a node that was registered again may take to publish the devices it had."""
+"""Seconds that a node which registered again may take to publish the devices it had."""
 REFIT_S = 1.0
 """The interval between tries while devices are not published yet or there is no capacity."""
 UNUSABLE_S = 300.0
-"""How long an Immediate claim keeps devices that no pod could use."""
+"""Seconds for which an Immediate claim keeps devices that no pod could use."""
 
 
 def was_released(claim: VGPUClaim) -> bool:

@@ -27,7 +27,7 @@ AGAIN_AT_MOST_S = 960.0
 """The longest such time. It doubles with each try, or two protected pods would use up all turns
 of their node."""
 _YIELD_S = 1.0
-"""How long a free turn is left to pods that have not been tried yet; rounds come as often."""
+"""Seconds for which a free turn is left to pods that have not been tried yet."""
 
 
 def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:

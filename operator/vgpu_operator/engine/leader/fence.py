@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
 _REACHED_S = 2.0
-"""How long the watch of claims may take; a live stream delivers a write within milliseconds."""
+"""Seconds the watch of claims may take; a live stream delivers a write within milliseconds."""
 _PODS_S = 1.0
-"""How long the watch of pods may take. If pods wait for a leader, kube-scheduler writes to some of
+"""Seconds the watch of pods may take. If pods wait for a leader, kube-scheduler writes to some of
 them more often than this."""
 
 

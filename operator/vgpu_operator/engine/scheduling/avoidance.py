@@ -28,7 +28,7 @@ from vgpu_operator.engine.scheduling.schedule_one import controller_of, put_in_q
 from vgpu_operator.engine.state import Avoided, State
 
 AVOID_S = 30.0
-"""How long a controller's pods avoid a node at first; it doubles each time."""
+"""Seconds for which a controller's pods avoid a node at first; it doubles each time."""
 AVOID_AT_MOST_S = 600.0
 CONTROLLERS = 1000
 """Controllers remembered. Beyond that the oldest is forgotten, which costs it one more failure."""

@@ -12,13 +12,13 @@ from vgpu_operator.ledger import Assumption, ClaimKey
 from vgpu_operator.placement import Share
 
 TENTATIVE_S = 15.0
-"""How long a tentative place waits for the Filter of the pod that was requeued for it."""
+"""Seconds a tentative place waits for the Filter of the pod that was requeued for it."""
 LAPSED_S = 600.0
-"""How long a place stays tentative after its offer lapsed: binding volumes may take minutes."""
+"""Seconds a place stays tentative after its offer lapsed: binding volumes may take minutes."""
 OFFERED_S = 15.0
-"""How long an offered reservation waits for Bind before it lapses and frees its devices."""
+"""Seconds an offered reservation waits for Bind before it lapses and frees its devices."""
 PINNED_S = 60.0
-"""How long a Binding without a response may still succeed."""
+"""Seconds in which a Binding without a response may still succeed."""
 
 
 class Phase(Enum):
