@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import yaml
 from cryptography import x509
 
 from vgpu_api import names
@@ -374,19 +375,13 @@ def _is_failed_call(event: Object, now: datetime) -> bool:
 
 def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
     """Check the configuration of vgpu-scheduler, if it runs here."""
-    mounted = {
-        volume["configMap"]["name"]
-        for deployment in seen.of(DEPLOYMENTS)
-        if deployment["metadata"]["name"] == SCHEDULER_NAME and _is_ours(deployment)
-        for volume in deployment["spec"]["template"]["spec"].get("volumes") or ()
-        if "configMap" in volume
-    }
+    mounted = _mounted_by_scheduler(seen)
     for config_map in seen.of(CONFIG_MAPS, NAMESPACE):
         name = config_map["metadata"]["name"]
-        text = (config_map.get("data") or {}).get("scheduler.yaml", "")
-        if name not in mounted or "extenders:" not in text:
+        extenders = _extenders_in((config_map.get("data") or {}).get("scheduler.yaml", ""))
+        if name not in mounted or not extenders:
             continue
-        if "preemptVerb:" in text:
+        if all(each.get("preemptVerb") for each in extenders):
             yield _ok("preemption", "kube-scheduler asks the extender before it preempts pods")
         else:
             yield _error(
@@ -394,6 +389,26 @@ def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
                 f"{name} has no preemptVerb: kube-scheduler preempts pods whose GPUs do not help",
                 "add preemptVerb: preempt below filterVerb, and restart vgpu-scheduler",
             )
+
+
+def _mounted_by_scheduler(seen: Snapshot) -> set[str]:
+    """Return the names of the ConfigMaps that the Deployment of vgpu-scheduler mounts."""
+    return {
+        volume["configMap"]["name"]
+        for deployment in seen.of(DEPLOYMENTS)
+        if deployment["metadata"]["name"] == SCHEDULER_NAME and _is_ours(deployment)
+        for volume in deployment["spec"]["template"]["spec"].get("volumes") or ()
+        if "configMap" in volume
+    }
+
+
+def _extenders_in(text: str) -> list[Mapping[str, object]]:
+    """Return the extenders of a KubeSchedulerConfiguration; empty if it cannot be read."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return []
+    return (document.get("extenders") or []) if isinstance(document, dict) else []
 
 
 def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:

@@ -210,6 +210,11 @@ def no_preempt_verb(o: Objects) -> None:
     change(o, CONFIG_MAPS, NAMESPACE)[1]["data"]["scheduler.yaml"] = a_scheduler(verb="")
 
 
+def preempt_verb_in_a_comment(o: Objects) -> None:
+    text = a_scheduler().replace("preemptVerb", "# preemptVerb")
+    change(o, CONFIG_MAPS, NAMESPACE)[1]["data"]["scheduler.yaml"] = text
+
+
 def no_webhooks(o: Objects) -> None:
     change(o, MUTATING_WEBHOOKS).clear()
 
@@ -318,6 +323,7 @@ def hamis_config_map(o: Objects) -> None:
         (no_extender, "extender", "error", "no ready endpoint"),
         (extender_not_reached, "extender", "error", "unknown authority"),
         (no_preempt_verb, "preemption", "error", "has no preemptVerb"),
+        (preempt_verb_in_a_comment, "preemption", "error", "has no preemptVerb"),
         (no_webhooks, "webhooks", "error", "no MutatingWebhookConfiguration"),
         (no_bundle, "webhooks", "error", "no caBundle"),
         (a_name_unseen, "webhooks", "error", "does not see pods that ask for nvidia.com/gpumem"),
