@@ -33,9 +33,7 @@ class FilterRequest:
             BadInput: Names the field that is missing or wrong.
         """
         fields = _fields(body)
-        pod = fields.get("pod")
-        if not isinstance(pod, dict):
-            raise BadInput(field="Pod", value=pod, expected="a pod")
+        pod = _pod(fields)
         if fields.get("nodenames") is not None:
             names = fields["nodenames"]
             if not isinstance(names, list) or not set(map(type, names)) <= {str}:
@@ -110,9 +108,7 @@ class PreemptRequest:
             BadInput: Names the field that is missing or wrong.
         """
         fields = _fields(body)
-        pod = fields.get("pod")
-        if not isinstance(pod, dict):
-            raise BadInput(field="Pod", value=pod, expected="a pod")
+        pod = _pod(fields)
         for name, uid_of in (("NodeNameToMetaVictims", _uid), ("NodeNameToVictims", _pods_uid)):
             by_node = fields.get(name.lower())
             if by_node is not None:
@@ -165,6 +161,13 @@ class BindRequest:
             return value
 
         return cls(text("PodNamespace"), text("PodName"), text("PodUID"), text("Node"))
+
+
+def _pod(fields: Mapping[str, Any]) -> dict[str, Any]:
+    pod = fields.get("pod")
+    if not isinstance(pod, dict):
+        raise BadInput(field="Pod", value=pod, expected="a pod")
+    return pod
 
 
 def _victims(raw: Any, path: str, uid_of: Callable[[Any, str], str]) -> Victims:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -43,6 +43,9 @@ class _Document(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True
     )
+
+
+_Read = TypeVar("_Read", bound=_Document)
 
 
 Slice = Annotated[int, Field(ge=0, le=63)]
@@ -180,10 +183,7 @@ def read_state(document: Any, *, source: str) -> ClusterState:
     Raises:
         BadDocument: The state is invalid; the message names the place.
     """
-    try:
-        state = ClusterState.model_validate(document)
-    except ValidationError as error:
-        raise BadDocument(f"{source}: {describe(error)}") from error
+    state = _validated(ClusterState, document, source)
     _refuse_twins(((f"nodes[{at}].name", n.name) for at, n in enumerate(state.nodes)), source)
     _refuse_twins(
         (
@@ -204,6 +204,13 @@ def read_state(document: Any, *, source: str) -> ClusterState:
                     "not two GPUs of the node"
                 )
     return state
+
+
+def _validated(model: type[_Read], document: Any, source: str) -> _Read:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise BadDocument(f"{source}: {describe(error)}") from error
 
 
 def _refuse_twins(named: Iterable[tuple[str, str]], source: str) -> None:
@@ -240,10 +247,7 @@ def read_case(document: Any, *, source: str) -> Case:
     Raises:
         BadDocument: The line is invalid; the message names the place.
     """
-    try:
-        case = Case.model_validate(document)
-    except ValidationError as error:
-        raise BadDocument(f"{source}: {describe(error)}") from error
+    case = _validated(Case, document, source)
     if (case.pod is None) == (case.claim is None):
         raise BadDocument(f"{source}: a case needs either a pod or a claim")
     return case
