@@ -42,6 +42,8 @@ def nodes_that_victims_free(
     demand, nodes = pod.request(spec, state.config), nodes_of(state, pod)
     freed = []
     for node, uids in victims.items():
+        if not uids:
+            continue
         ended = tuple(_returned_by(state, node, uids))
         with state.deciding(
             pod.claim, Yielding.MORE_IMPORTANT, priority=pod.priority, ended=ended
@@ -50,7 +52,7 @@ def nodes_that_victims_free(
             plan = place(
                 state.ledger.columns, demand, {node}, nodes=nodes, budget=budget, kept=kept
             )
-        if uids and not plan.refused:
+        if not plan.refused:
             freed.append(node)
     return freed
 
