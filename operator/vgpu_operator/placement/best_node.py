@@ -77,7 +77,6 @@ def place(
     """
     space = _Space(fleet, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
-    fleet.search_steps = DECISION_STEPS
     found = _place(space)
     if found is None:
         return Plan(None, (), space.refusals)
@@ -98,7 +97,6 @@ def best_of(
     It is for a waiting request that fits on no other node. Its cost grows with the number of nodes.
     """
     space = _Space(fleet, demand, None, nodes, budget, kept)
-    fleet.search_steps = DECISION_STEPS
     there = [node for node in numbers if space.is_willing(node)]
     found = space.first_that_serves(there)
     return None if found is None else Plan(fleet.node_name[found[0]], found[1])
@@ -118,7 +116,6 @@ def refusals_on(
     The arguments are those of `place`.
     """
     space = _Space(fleet, demand, frozenset(candidates), nodes, budget, kept)
-    fleet.search_steps = DECISION_STEPS
     willing, refusals = space.split()
     for node in willing:
         outcome = space.plan(node, demand.numa)
@@ -137,6 +134,9 @@ class _Space:
     nodes: Final[NodeFilter]
     budget: Final[Budget]
     kept: Final[Kept]
+
+    def __post_init__(self) -> None:
+        self.fleet.search_steps = DECISION_STEPS  # a decision begins
 
     @property
     def is_everything(self) -> bool:

@@ -279,10 +279,16 @@ loop for seconds on 5,000 nodes.
 
 
 def plan_on(
-    columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
+    columns: Columns,
+    node: int,
+    demand: Demand,
+    numa: NumaPolicy,
+    budget: Budget = UNLIMITED,
+    *,
+    explain: bool = True,
 ) -> tuple[Grant, ...] | Tally:
     """Return grants for all requests on one node, or the reasons of the first that does not fit."""
-    outcome = _plan(columns, node, demand, numa, budget)
+    outcome = _plan(columns, node, demand, numa, budget, explain=explain)
     if isinstance(outcome, Tally):
         return outcome
     grants, taken = outcome
@@ -302,12 +308,8 @@ def grants_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy
 ) -> tuple[Grant, ...] | None:
     """Do the same as `plan_on` without reasons, which cost more than the plan."""
-    outcome = _plan(columns, node, demand, numa, UNLIMITED, explain=False)
-    if isinstance(outcome, Tally):
-        return None
-    grants, taken = outcome
-    give_back(columns, taken)
-    return grants
+    outcome = plan_on(columns, node, demand, numa, explain=False)
+    return None if isinstance(outcome, Tally) else outcome
 
 
 def why_not(
