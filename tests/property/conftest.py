@@ -1,20 +1,16 @@
-"""What property tests of placement share."""
+"""Fixtures of property tests that compare placement with models of HAMi."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 
-from vgpu_operator.placement import fit_node
+from serving_in_turn import serving_in_turn
 
 
 @pytest.fixture(scope="module")
 def in_turn() -> Iterator[None]:
-    """Give requests their devices in turn and take no choice back, as HAMi and the plain scan do.
-
-    `test_every_assignment` compares what is done beyond that with every assignment.
-    """
-    with mock.patch.object(fit_node, "_search", lambda *arguments: arguments[-1]):
+    """Serve requests in turn throughout a module."""
+    with serving_in_turn():
         yield

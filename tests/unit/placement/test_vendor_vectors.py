@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serving_in_turn import serving_in_turn
 from vendor_vectors import (
     Question,
     allocation_of,
@@ -25,16 +26,15 @@ from vendor_vectors import (
 )
 from vgpu_api import quantity
 from vgpu_api.v1alpha1 import VGPUClaimSpec
-from vgpu_operator.placement import fit_node
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
-def test_pods_are_placed_as_hami_places_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@serving_in_turn()
+def test_pods_are_placed_as_hami_places_them(path: Path) -> None:
     """Denied, overlooked, refused for the same reasons, or given the same parts of devices.
 
     HAMi takes no choice back: of several containers the first may leave too little for the next.
     """
-    monkeypatch.setattr(fit_node, "_search", lambda *arguments: arguments[-1])
     answered = 0
     for question in questions(path):
         assert _ours(question) == _hamis(question), question.name
