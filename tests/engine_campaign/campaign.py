@@ -25,7 +25,7 @@ _WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run found.
+    """The findings of a run.
 
     Attributes:
         seed: Its seed.

@@ -259,7 +259,7 @@ class Judge:
         return None if None in limits else max(hard for hard in limits if hard is not None)
 
     def _is_kept_while_it_runs(self, claim: VGPUClaim, before: VGPUClaim | None) -> None:
-        """What containers may use is held, also when their pod is gone: the agent reports its end.
+        """Check that devices which containers may use are held, even if their pod is gone.
 
         Only where the Node that the devices were given on is gone too does nobody know of them.
         """
@@ -413,7 +413,7 @@ class Judge:
 
     @property
     def _may_be_unaware(self) -> bool:
-        """Whether a restore was so lately that a replica may not have listed since."""
+        """Return True if a restore was so recent that a replica may not have listed since."""
         return self._now - self._restored_at < UNAWARE_S
 
     def _allocations_of(self, pod_uid: str) -> list[tuple[VGPUClaim, Allocation]]:
@@ -430,7 +430,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What a container asks for; no MiB: all memory of the device."""
+    """Return a container's request; no MiB means all memory of the device."""
 
     devices: int
     mib: int | None
@@ -448,7 +448,7 @@ def _ask(container: Container) -> _Ask:
 
 
 def _asking(pod: Pod) -> dict[str, _Ask]:
-    """What each asking container of a pod asks for, by its name; empty where it names a claim."""
+    """Return the containers' requests by name; empty if the pod names a claim."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return {each.name: _ask(each) for each in containers if _ask(each).devices}
 
@@ -463,7 +463,7 @@ def _is_sound(device: GPUDevice) -> bool:
 
 
 def _is_covered(part: AllocatedDevice, held: Iterable[AllocatedDevice]) -> bool:
-    """Whether what a page lets a container use is held for it."""
+    """Return True if all that a page lets a container use is held for it."""
     return any(
         (device.request, device.uuid) == (part.request, part.uuid)
         and device.memory_mib >= part.memory_mib

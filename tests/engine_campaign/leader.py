@@ -123,7 +123,7 @@ class Leader:
         """Nobody has to find it."""
 
     def leads(self) -> bool:
-        """Whether it decides."""
+        """True if this replica decides."""
         return self._leadership.leads()
 
     async def run(self) -> None:

@@ -59,7 +59,7 @@ class Process:
 
     @property
     def is_past_init(self) -> bool:
-        """Whether all init containers have ended."""
+        """True if all init containers have ended."""
         return self.stage == len(list(moments(self.pod))) - 1
 
 
@@ -342,7 +342,7 @@ class Machines:
                 self._server.remove(VGPU_CLAIMS, claim.metadata.name)
 
     def processes(self) -> Iterator[Process]:
-        """What runs."""
+        """The containers that run."""
         for machine in self.of.values():
             yield from machine.processes.values()
 

@@ -35,7 +35,7 @@ from vgpu_client.reads import Each, Listing
 from .judge import Judge, Write
 
 WRITER: ContextVar[str] = ContextVar("WRITER", default="world")
-"""Who makes the change that is under way: a replica's name, or the world."""
+"""The author of the change in progress: a replica's name, or the world."""
 _BOOKMARK_S = 60.0
 _BUMP = 1_000_000
 _LEASES = LEASES.plural
@@ -190,7 +190,7 @@ class Server(MemoryApi):
 
     @property
     def has_backup(self) -> bool:
-        """Whether there is something to restore."""
+        """True if there is a state to restore."""
         return bool(self._backup)
 
     def restore(self) -> None:
@@ -218,7 +218,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Faults:
-    """What befalls the next requests."""
+    """The faults of the next requests."""
 
     refused: int = 0  # 500, and nothing was done
     lost: int = 0  # 500 after it was done

@@ -212,14 +212,14 @@ def the_line_is_cut(world: World, rng: Random) -> None:
 
 
 def the_leader_is_killed(world: World, rng: Random) -> None:
-    """What it has sent lands later."""
+    """Kill the leader; requests that it has sent land later."""
     if rng.random() < 0.5:
         requests_take_long(world, rng)
     world.loop.call_later(rng.uniform(0.0, 1.0), world.kill_the_leader)
 
 
 def a_node_is_registered_anew(world: World, rng: Random) -> None:
-    """What runs there goes on."""
+    """Delete a node and register it anew; its containers keep running."""
     name = rng.choice(sorted(world.machines.of))
     if world.machines.of[name].is_up:
         _hide_some(world, rng, name)

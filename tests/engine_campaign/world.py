@@ -31,7 +31,7 @@ from .server import WRITER, Change, Faults, Line, Server
 KINDS = tuple(
     each.plural for each in (NODES, GPU_DEVICES, LEASES, RESOURCE_QUOTAS, VGPU_CLAIMS, PODS)
 )
-"""What the operator watches."""
+"""The kinds that the operator watches."""
 RESTORE_SEEN_S = 300.0
 
 

@@ -366,7 +366,7 @@ def paths() -> list[Measure]:
 
 
 def written(package: Package) -> list[Measure]:
-    """How a package is written."""
+    """The measures of one package."""
     modules = package.sources()
     counts = (
         ("Callable parameters and fields", package.callables, callables(modules)),

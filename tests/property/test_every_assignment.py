@@ -35,7 +35,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Ask:
-    """What one container asks of each of `count` devices; memory in MiB, or percent of a device."""
+    """A container's request of each of `count` devices; memory in MiB, or percent of a device."""
 
     phase: str
     count: int
@@ -49,7 +49,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Quota:
-    """What the claim may have; None is no limit."""
+    """The amounts that the claim may have; None is no limit."""
 
     memory: int | None = None
     cores: int | None = None
@@ -77,7 +77,7 @@ def _ways(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen) -> Iterato
 
 
 def has_room(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen, device: int) -> bool:
-    """Whether a device has room for the container that starts after those before it."""
+    """Return True if a device fits a container beside those that started before it."""
     card, ask = cards[device], asks[len(before)]
     running = [
         each
@@ -99,7 +99,7 @@ def has_room(cards: Sequence[Card], asks: Sequence[Ask], before: Chosen, device:
 
 
 def is_within(cards: Sequence[Card], asks: Sequence[Ask], chosen: Chosen, quota: Quota) -> bool:
-    """Whether what the claim has at its worst moments is within the quota."""
+    """Return True if the claim's peaks are within the quota."""
 
     def worst(amounts: Sequence[int]) -> int:
         running = most = 0

@@ -36,7 +36,7 @@ def limits(ask: tuple[int, int, int]) -> dict[str, int]:
 def has_room(
     ask: tuple[int, int, int], uuids: list[str], claims: list[Object], gone: set[str]
 ) -> bool:
-    """Whether enough devices of a node have room for the ask, these pods' claims left out."""
+    """Return True if enough devices of a node fit the request once these pods are gone."""
     count, mib, cores = ask
     fitting = 0
     for uuid in uuids:

@@ -31,7 +31,7 @@ class InitStarts:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        # By slot allocation: the round of its last PreStart, and the newest container at that time.
+        # For each slot allocation, the round of its last PreStart and the newest container then.
         self._started: dict[str, tuple[InitRound, str]] = {}
 
     def to_fill(

@@ -41,7 +41,7 @@ class DrainPlan:
     pods: tuple[Object, ...]
 
     def lines(self) -> list[str]:
-        """Return the steps of the plan, for people."""
+        """Return the plan's steps as lines of text."""
         fresh = [d for d in self.devices if not d["spec"].get("cordoned")]
         cordon = [f"cordon device {_name(device)}" for device in fresh]
         evict = [f"evict pod {_place(pod)}" for pod in self.pods]

@@ -41,7 +41,7 @@ class NodePlan:
     users: Users
 
     def lines(self, node: str) -> list[str]:
-        """Return the steps of the plan, for people."""
+        """Return the plan's steps as lines of text."""
         pods = [f"force-delete {len(self.users)} pods on node {node}"] if self.users else []
         return [*pods, *(f"release claim {_name(claim)}" for claim in self.claims)]
 

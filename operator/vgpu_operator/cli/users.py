@@ -25,7 +25,7 @@ class Users:
         return len(self.pods)
 
     def names(self) -> list[str]:
-        """Return some of the names, and the number of the others, for people."""
+        """Return a text with some of the names and the number of the others."""
         shown = [_name(pod) for pod in self.pods[:_NAMED]]
         more = len(self.pods) - len(shown)
         return [*shown, f"(and {more} more)"] if more else shown

@@ -291,8 +291,8 @@ class Engine:
     async def _something_to_do(self) -> None:
         wait = _TURN_S if self.state.claims.turns else _TICK_S
         if self._leads():
-            # A full tick, begun just before a look at devices is due, would delay that look to
-            # nearly two seconds after the last one.
+            # Devices are described once a second. A tick that starts just before that is due must
+            # end then, or nearly two seconds would pass between two descriptions.
             wait = min(wait, max(self._devices_at - self._clock.monotonic(), _TURN_S))
         try:
             async with asyncio.timeout(wait):

@@ -1,4 +1,4 @@
-"""What is in the log of a review that Kopf reads."""
+"""The log of a review that Kopf answers."""
 
 from __future__ import annotations
 

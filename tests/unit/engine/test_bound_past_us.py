@@ -22,7 +22,7 @@ from vgpu_operator.engine.scheduling.reservation import OFFERED_S, TENTATIVE_S
 
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 SLOTS = {"nvidia.com/gpu": 1}
-"""What a node counts of that."""
+"""The resource of that name which a node counts."""
 MODES = pytest.mark.parametrize("config", [CONFIG, GATE], ids=["Extender", "Gate"])
 
 

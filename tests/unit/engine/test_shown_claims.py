@@ -1,4 +1,4 @@
-"""What `kubectl get vgpuclaims` shows of a claim that waits, and of one that is being deleted."""
+"""`kubectl get vgpuclaims` shows the pod of a claim that waits, and that a claim is deleted."""
 
 from __future__ import annotations
 

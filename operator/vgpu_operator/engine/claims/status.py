@@ -227,7 +227,7 @@ def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
 
 
 def observed(claim: VGPUClaim) -> VGPUClaimStatus:
-    """Return the status with the claim's generation as observed, and everything else as it is."""
+    """Return the status with summary and observed generation updated, and the rest unchanged."""
     generation = claim.metadata.generation or None
     ours = (condition_types.ALLOCATED, condition_types.READY)
     return claim.status.model_copy(
