@@ -17,13 +17,14 @@ from vgpu_api.core import (
     Container,
     Node,
     Pod,
+    PodGroup,
     PodSpec,
     PodStatus,
     Taint,
     Toleration,
 )
 from vgpu_api.core.node import NodeSpec, NodeStatus
-from vgpu_api.core.pod import Affinity, ResourceRequirements
+from vgpu_api.core.pod import Affinity, ResourceRequirements, SchedulingGroup
 from vgpu_api.effective import Use
 from vgpu_api.names import (
     HAMI_DEVICE_CORDON,
@@ -277,6 +278,7 @@ def a_pod(
     affinity: Affinity | None = None,
     priority: int | None = None,
     volumes: Iterable[Mapping[str, Any]] = (),
+    group: str = "",
     admitted: bool = True,
 ) -> Pod:
     """Return a pod that is not bound yet, by default with one container without a GPU.
@@ -307,9 +309,17 @@ def a_pod(
             affinity=affinity,
             priority=priority,
             volumes=[dict(volume) for volume in volumes],
+            scheduling_group=SchedulingGroup(pod_group_name=group) if group else None,
         ),
         status=PodStatus(phase=phase),
     )
+
+
+def a_pod_group(name: str, *, least: int | None = None, namespace: str = "default") -> PodGroup:
+    """Return a PodGroup: a gang of at least so many pods, or a group without a minimum."""
+    policy = {"basic": {}} if least is None else {"gang": {"minCount": least}}
+    metadata = {"name": name, "namespace": namespace}
+    return PodGroup.model_validate({"metadata": metadata, "spec": {"schedulingPolicy": policy}})
 
 
 # Placement's values.

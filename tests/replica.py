@@ -9,7 +9,7 @@ from typing import Any
 from builders import a_container, a_device, a_node, a_pod
 from memory_api import MemoryApi
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.clock import Clock
@@ -19,7 +19,7 @@ from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.describe import REPORT_AFTER_S
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
@@ -79,6 +79,12 @@ class News:
 
     def agents_listed(self) -> None:
         self._observe(events.AgentsListed())
+
+    def pod_group_changed(self, group: PodGroup) -> None:
+        self._observe(events.PodGroupObserved(group))
+
+    def pod_group_gone(self, namespace: str, name: str) -> None:
+        self._observe(events.PodGroupDeleted(GroupKey(namespace, name)))
 
     def quota_changed(self, quota: ResourceQuota) -> None:
         self._observe(events.QuotaObserved(quota))

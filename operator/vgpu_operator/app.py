@@ -37,7 +37,12 @@ from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
-from vgpu_operator.engine.informers import InSlices, informers, storage_informers
+from vgpu_operator.engine.informers import (
+    InSlices,
+    follow_pod_groups,
+    informers,
+    storage_informers,
+)
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
 from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
@@ -75,7 +80,7 @@ class Operator:
         )
         # The leader's writes land while this replica leads, or never.
         api = api.within(elector.remaining_s)
-        clock = Clock(api)
+        self._clock = clock = Clock(api)
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self._recorder = Recorder(
             api, FIELD_MANAGER_OPERATOR, clock=clock, on_drop=EVENTS_DROPPED.inc
@@ -88,7 +93,7 @@ class Operator:
         state.agent_gone_s, state.evicts = config.agent_gone_s, config.evicts
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._claim_metrics = ClaimsCollector(self.engine)
-        source = InSlices(api, self.engine.slices)
+        self._source = source = InSlices(api, self.engine.slices)
         self._informers = informers(source, self._observe, cluster)
         if cluster.scheduling.mode == "Gate":
             self._informers += storage_informers(source, self._observe)
@@ -136,6 +141,7 @@ class Operator:
             *([] if identity is None else [identity.run()]),
             self._answer(),
             *(self._inform(informer) for informer in self._informers),
+            follow_pod_groups(self._source, self.engine, self._clock),
             self._recorder.run(),
             self.engine.run(),
             self._leadership.run(),

@@ -17,5 +17,9 @@ class LeadershipLost(OperatorError):
     """The Lease is lost: the process must end, because another replica may decide now."""
 
 
+class NotServed(OperatorError):
+    """The API server does not serve a kind, or no longer."""
+
+
 class CertificateUnreadable(OperatorError):
     """A stored certificate or key is unusable; its owner issues a new one."""

@@ -12,6 +12,7 @@ from vgpu_api.core.pod import (
     PodStatus,
     Toleration,
 )
+from vgpu_api.core.pod_group import PodGroup
 from vgpu_api.core.quota import PodScopes, ResourceQuota
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "NodeSelectorRequirement",
     "NodeSelectorTerm",
     "Pod",
+    "PodGroup",
     "PodScopes",
     "PodSpec",
     "PodStatus",

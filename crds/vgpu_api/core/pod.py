@@ -120,6 +120,13 @@ class Affinity(ApiModel):
     pod_anti_affinity: dict[str, Any] | None = None
 
 
+class SchedulingGroup(ApiModel):
+    """The group of pods that this one belongs to, by the in-tree API (Kubernetes 1.36 or later)."""
+
+    pod_group_name: Word = ""
+    """The PodGroup in the pod's namespace."""
+
+
 class PodSpec(ApiModel):
     """The fields of a pod's spec that we read."""
 
@@ -137,6 +144,7 @@ class PodSpec(ApiModel):
     priority_class_name: Word = ""
     active_deadline_seconds: int | None = None
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
+    scheduling_group: SchedulingGroup | None = None
     volumes: list[dict[str, Any]] = Field(default_factory=no_items)
     runtime_class_name: str | None = None
     topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=no_items)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vgpu_operator.engine import events
-from vgpu_operator.engine.event_handlers import claims, nodes, outcomes, pods
+from vgpu_operator.engine.event_handlers import claims, nodes, outcomes, pod_groups, pods
 from vgpu_operator.engine.state import State
 
 HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
@@ -30,6 +30,9 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.AgentsListed: nodes.agents_listed,
     events.QuotaObserved: nodes.quota_observed,
     events.QuotaDeleted: nodes.quota_deleted,
+    events.PodGroupObserved: pod_groups.pod_group_observed,
+    events.PodGroupDeleted: pod_groups.pod_group_deleted,
+    events.PodGroupsNotServed: pod_groups.pod_groups_not_served,
     events.StorageObserved: nodes.storage_observed,
     events.StorageDeleted: nodes.storage_deleted,
     events.StorageUnreadable: nodes.storage_unreadable,

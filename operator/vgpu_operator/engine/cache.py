@@ -7,13 +7,13 @@ whatever its source. The cache consists of plain dictionaries, without I/O and w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from vgpu_api.core import Node
+from vgpu_api.core import Node, PodGroup
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.ledger import ClaimKey
 
 _DELETED_REMEMBERED = 20_000
@@ -36,12 +36,15 @@ class Cache:
 
     Attributes:
         nodes: The nodes by name.
+        pod_groups: The PodGroups by key.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self.pod_groups: dict[GroupKey, PodGroup] = {}
         self._pods: dict[str, GPUPod] = {}
         self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
+        self._of_group: dict[GroupKey, dict[str, GPUPod]] = {}
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self._claims: dict[ClaimKey, VGPUClaim] = {}
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
@@ -64,6 +67,14 @@ class Cache:
     def pods_of(self, claim: ClaimKey) -> list[GPUPod]:
         """Return the pods that a claim serves or should serve."""
         return list(self._of_claim.get(claim, {}).values())
+
+    def pods_of_group(self, group: GroupKey) -> list[GPUPod]:
+        """Return the GPU pods of a group; its pods without GPUs are not in the cache."""
+        return list(self._of_group.get(group, {}).values())
+
+    def groups(self) -> Collection[GroupKey]:
+        """Return the groups that have GPU pods."""
+        return self._of_group.keys()
 
     def put_pod(self, pod: GPUPod) -> bool:
         """Store a pod; return False if a newer version is known or the pod was deleted.
@@ -123,6 +134,11 @@ class Cache:
         del of_claim[pod.uid]
         if not of_claim:
             del self._of_claim[pod.claim]
+        if pod.group is not None:
+            of_group = self._of_group[pod.group]
+            del of_group[pod.uid]
+            if not of_group:
+                del self._of_group[pod.group]
         template = pod.template
         if template is not None:
             self._by_template[template].discard(pod.uid)
@@ -132,6 +148,8 @@ class Cache:
     def _add_pod(self, pod: GPUPod) -> None:
         self._pods[pod.uid] = pod
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
+        if pod.group is not None:
+            self._of_group.setdefault(pod.group, {})[pod.uid] = pod
         if pod.template is not None:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_operator.engine.effects import (
     DeleteClaim,
@@ -20,6 +20,7 @@ from vgpu_operator.engine.effects import (
     WriteClaim,
     WriteDevice,
 )
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import StorageObject
 
@@ -118,6 +119,25 @@ class QuotaDeleted:
 
     namespace: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupObserved:
+    """A version of a PodGroup."""
+
+    group: PodGroup
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupDeleted:
+    """A PodGroup is gone."""
+
+    key: GroupKey
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupsNotServed:
+    """The API server no longer serves the version of PodGroup that was followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +308,9 @@ Event: TypeAlias = (
     | DeviceDeleted
     | QuotaObserved
     | QuotaDeleted
+    | PodGroupObserved
+    | PodGroupDeleted
+    | PodGroupsNotServed
     | AgentObserved
     | AgentDeleted
     | AgentsListed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, PodScopes
@@ -20,6 +20,13 @@ from vgpu_operator.node_filter import HostDemand, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
 """A position in the queue: standing, then priority, age and name. The lowest rank goes first."""
+
+
+class GroupKey(NamedTuple):
+    """The name of a group of pods, of which at least so many start together or none."""
+
+    namespace: str
+    name: str
 
 
 _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
@@ -60,6 +67,7 @@ class GPUPod:
         scopes: The properties of the pod that quota scopes ask about.
         awaits_volumes: True if kube-scheduler may have to bind volumes between Filter and Bind,
             which may take minutes.
+        group: The group that it belongs to, if any.
     """
 
     pod: Pod
@@ -70,6 +78,7 @@ class GPUPod:
     priority: int = field(init=False)
     scopes: PodScopes = field(init=False)
     awaits_volumes: bool = field(init=False)
+    group: GroupKey | None = field(init=False)
 
     def __post_init__(self) -> None:
         marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
@@ -79,6 +88,7 @@ class GPUPod:
         volumes = self.pod.spec.volumes
         awaits = any(not _OF_CLAIMS.isdisjoint(volume) for volume in volumes)
         object.__setattr__(self, "awaits_volumes", awaits)
+        object.__setattr__(self, "group", _group_of(self.pod))
 
     @cached_property
     def uid(self) -> str:
@@ -161,6 +171,14 @@ class GPUPod:
     def seen_again(self, pod: Pod) -> GPUPod:
         """Return a copy with a newer version of the pod; its demand stays as it was at first."""
         return replace(self, pod=pod)
+
+
+def _group_of(pod: Pod) -> GroupKey | None:
+    """Return the in-tree PodGroup that a pod names, or None."""
+    named = pod.spec.scheduling_group
+    if named is None or not named.pod_group_name:
+        return None
+    return GroupKey(pod.metadata.namespace or "", named.pod_group_name)
 
 
 def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:

@@ -10,13 +10,13 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
 from vgpu_api.core.storage import (
     CSINode,
     PersistentVolume,
@@ -32,6 +32,7 @@ from vgpu_api.resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_GROUPS,
     PODS,
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
@@ -40,13 +41,17 @@ from vgpu_api.resources import (
 )
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
+from vgpu_client.errors import NotFound
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.slices import Slice, Slices
+from vgpu_operator.errors import NotServed
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.metrics import WATCH_RESTARTS
 from vgpu_operator.node_filter import StorageObject
@@ -185,6 +190,61 @@ def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
     right to read them there, and does not spend memory on them.
     """
     return [_Informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
+
+
+_GROUPS_AGAIN_S = 60.0
+"""The time between two looks for an API server that serves PodGroups."""
+
+
+class EventReceiver(Protocol):
+    """The part of the engine that receives events."""
+
+    def observe(self, event: Event) -> None:
+        """Queue an event."""
+
+
+async def follow_pod_groups(api: Source, receiver: EventReceiver, clock: Clock) -> NoReturn:
+    """Follow the PodGroups in the version that the API server serves, if it serves any.
+
+    The API is off by default up to Kubernetes 1.37, and an upgrade of the control plane may change
+    the version. So nothing waits for this informer, and it looks again from time to time.
+    """
+    while True:
+        for resource in POD_GROUPS:
+            informer = _Informer(
+                _WhileServed(api), _Handler(_pod_groups(resource), receiver.observe)
+            )
+            try:
+                await informer.run()
+            except NotServed:
+                if informer.synced.is_set():
+                    receiver.observe(events.PodGroupsNotServed())
+        await clock.sleep(_GROUPS_AGAIN_S * (0.5 + clock.jitter()))
+
+
+def _pod_groups(resource: Resource) -> _Kind[PodGroup]:
+    return _Kind(
+        resource,
+        PodGroup.model_validate,
+        events.PodGroupObserved,
+        lambda gone: events.PodGroupDeleted(GroupKey(gone.namespace, gone.name)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _WhileServed:
+    """A source that raises `NotServed`, which ends a reflector, where a kind is not served."""
+
+    api: Source
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:
+        try:
+            return await self.api.list(resource, **options)
+        except NotFound as error:
+            raise NotServed(f"{resource.api_version} {resource.plural}") from error
+
+    def watch(self, resource: Resource, **options: Any) -> AsyncGenerator[Object, None]:
+        return self.api.watch(resource, **options)
 
 
 async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> list[Event]:

@@ -136,6 +136,8 @@ def refused(events: Sequence[Object]) -> list[str]:
 
 
 BY_CHANCE = (
+    # Where the API server serves PodGroups; the one of this test does not.
+    Right(user(OPERATOR), "watch", "scheduling.k8s.io", "podgroups"),
     # After a conflict, where an agent was faster to write a claim.
     Right(user(OPERATOR), "get", "vgpu.dev", "vgpuclaims"),
     # When the reason of an event is given again, in other words, and some seconds later.

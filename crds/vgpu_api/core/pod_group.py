@@ -1,0 +1,42 @@
+"""The fields of an in-tree PodGroup (`scheduling.k8s.io`) that matter for starting pods together.
+
+They are the same in `v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37).
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from vgpu_api.v1alpha1.base import ApiModel, Metadata
+
+
+class GangPolicy(ApiModel):
+    """The rule that pods start together or not at all."""
+
+    min_count: int = 0
+    """The least number of pods that may run."""
+
+
+class SchedulingPolicy(ApiModel):
+    """The scheduling rule of a group; without `gang`, its pods may start one by one."""
+
+    gang: GangPolicy | None = None
+
+
+class PodGroupSpec(ApiModel):
+    """The fields of a group's spec that we read."""
+
+    scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
+
+
+class PodGroup(ApiModel):
+    """A group of pods, which name it in `spec.schedulingGroup.podGroupName`."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: PodGroupSpec = Field(default_factory=PodGroupSpec)
+
+    @property
+    def least(self) -> int:
+        """The least number of pods that may run: 1 unless the group is a gang."""
+        gang = self.spec.scheduling_policy.gang
+        return 1 if gang is None else max(gang.min_count, 1)

@@ -1,0 +1,154 @@
+"""Groups of pods: who belongs to one, and how many of them must start together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from builders import a_pod_group
+from replica import Replica
+from vgpu_api.core import Pod, PodGroup
+from vgpu_api.resources import POD_GROUPS, Resource
+from vgpu_client.clock import Clock
+from vgpu_client.errors import NotFound
+from vgpu_client.reads import Each, Listing
+from vgpu_operator.engine import events
+from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.informers import follow_pod_groups
+from vgpu_operator.engine.pod_reading import PodReader
+from vgpu_operator.engine.scheduling.groups import group, members
+
+A = GroupKey("default", "a")
+
+
+def names(replica: Replica) -> list[str]:
+    return [pod.pod.metadata.name for pod in members(replica.state, A)]
+
+
+async def test_a_group_has_the_pods_that_name_it_in_their_namespace(replica: Replica) -> None:
+    for name in ("a-1", "a-0"):
+        replica.pod(name, group="a")
+    replica.pod("lone")
+    replica.pod("b-0", group="b")
+    replica.pod("elsewhere", group="a", namespace="other")
+    assert names(replica) == ["a-0", "a-1"]
+
+
+async def test_pods_that_end_or_go_are_no_members_any_more(replica: Replica) -> None:
+    for name in ("ended", "going", "gone", "stays"):
+        replica.pod(name, group="a")
+    replica.pod("ended", group="a", phase="Failed", resource_version=2)
+    replica.pod("going", group="a", deletion_timestamp="2026-01-01T00:00:00Z", resource_version=2)
+    replica.news.pod_gone("uid-of-gone")
+    assert names(replica) == ["stays"]
+    for name in ("ended", "going", "stays"):
+        replica.news.pod_gone(f"uid-of-{name}")
+    assert A not in replica.cache.groups()
+
+
+@pytest.mark.parametrize(("said", "least"), [(3, 3), (None, 1)])
+async def test_the_pod_group_says_how_many_must_start_together(
+    replica: Replica, said: int | None, least: int
+) -> None:
+    """A group without a gang's policy has no minimum, so each pod starts alone."""
+    assert group(replica.state, A).least is None
+    replica.news.pod_group_changed(a_pod_group("a", least=said))
+    assert group(replica.state, A).least == least
+    replica.news.pod_group_gone("default", "a")
+    assert group(replica.state, A).least is None
+
+
+def test_the_watch_keeps_the_group_of_a_gpu_pod() -> None:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    raw = {
+        "metadata": {"name": "a-0", "namespace": "default", "uid": "1", "generation": 1},
+        "spec": {"containers": [container], "schedulingGroup": {"podGroupName": "a"}},
+    }
+    reader = PodReader(Replica().state.config, has_room=False)
+    for _ in range(2):  # the second time only what may have changed is read
+        read = reader.read(raw)
+        assert read.spec.scheduling_group is not None
+        assert read.spec.scheduling_group.pod_group_name == "a"
+    assert Pod.model_validate({"spec": {"schedulingGroup": {}}}).spec.scheduling_group is not None
+
+
+class Server:
+    """An API server that serves one version of PodGroup, or none."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.names = ["a"]
+        self.changed = asyncio.Event()
+        self.refused = asyncio.Event()
+
+    def serve(self, version: str, *names: str) -> None:
+        self.version, self.names = version, list(names)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def list(self, resource: Resource, *, each: Each, **_: Any) -> Listing:
+        if resource.version != self.version:
+            self.refused.set()
+            raise NotFound("the server could not find the requested resource", status=404)
+        return Listing([each(self._object(name)) for name in self.names], "10")
+
+    async def watch(self, resource: Resource, **_: Any) -> AsyncGenerator[dict[str, Any], None]:
+        while resource.version == self.version:
+            await self.changed.wait()
+        raise NotFound("the server could not find the requested resource", status=404)
+        yield {}
+
+    def _object(self, name: str) -> dict[str, Any]:
+        raw = a_pod_group(name, least=2).to_wire()
+        raw["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": "5"}
+        return raw
+
+
+class NoWait(Clock):
+    """A clock whose sleeps end at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class Seen:
+    """The PodGroups that an informer's events amount to."""
+
+    def __init__(self) -> None:
+        self.groups: set[str] = set()
+        self._news = asyncio.Event()
+
+    def observe(self, event: events.Event) -> None:
+        match event:
+            case events.PodGroupObserved(PodGroup() as seen):
+                self.groups.add(seen.metadata.name)
+            case events.PodGroupsNotServed():
+                self.groups.clear()
+        self._news.set()
+
+    async def until(self, *expected: str) -> None:
+        async with asyncio.timeout(5):
+            while self.groups != set(expected):
+                await self._news.wait()
+                self._news.clear()
+
+
+async def test_pod_groups_are_followed_in_the_version_that_is_served() -> None:
+    """None at first, then one of them, as when a feature gate is opened; then after an upgrade."""
+    server, seen = Server(), Seen()
+    following = asyncio.create_task(follow_pod_groups(server, seen, NoWait()))
+    await server.refused.wait()
+    newest, oldest = POD_GROUPS[0].version, POD_GROUPS[-1].version
+    server.serve(oldest, "a", "b")
+    await seen.until("a", "b")
+    server.serve(newest, "c")
+    await seen.until("c")
+    server.serve("")
+    await seen.until()
+    following.cancel()
+    with suppress(asyncio.CancelledError):
+        await following
