@@ -20,7 +20,6 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.discovery.drivers.base import PhysicalDevice
 from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.inventory import Inventory
-from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations, HostFolders
 from vgpu_nodeagent.enforcement.backends import Backends, InstanceBackend, LibraryBackend
@@ -30,12 +29,14 @@ from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.events import Event, EventObserver, Events
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.kubelet.local_node import LocalNode
 from vgpu_nodeagent.kubelet.pod_resources import ContainerSlots, PodListing, PodResources
-from vgpu_nodeagent.kubelet.prestart import PreStart
-from vgpu_nodeagent.kubelet.releases import Releases
+from vgpu_nodeagent.kubelet.records import KubeletRecords
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.prestart import PreStart
+from vgpu_nodeagent.lifecycle.releases import Releases
 from vgpu_nodeagent.reporting.reports import Reports
+from vgpu_nodeagent.state.cdi_device import device_name
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
@@ -119,7 +120,7 @@ class Kubelet:
 
 
 def _answer(slot_allocation: str) -> str:
-    device = dp.CDIDevice(name=cdi.device_name(slot_allocation))
+    device = dp.CDIDevice(name=device_name(slot_allocation))
     answer = dp.ContainerAllocateResponse(cdi_devices=[device])
     return base64.b64encode(answer.SerializeToString()).decode()
 
@@ -193,7 +194,7 @@ class Bench:
 
     @property
     def kubelet_pods(self) -> Path:
-        return self.node.kubelet_pods
+        return self.node.kubelet.pods
 
     def nothing_is_granted(self) -> bool:
         pages = [
@@ -221,7 +222,6 @@ async def a_bench(
     instances = Instances(driver, checkpoint, inventory)
     node = LocalNode(
         name="n1",
-        resource=SLOT,
         view=view,
         inventory=inventory,
         checkpoint=checkpoint,
@@ -233,9 +233,9 @@ async def a_bench(
             library=Library("build", ()),
             host=HostFolders(proc=proc),
         ),
-        pod_resources=cast("PodResources", kubelet),
-        kubelet_checkpoint=kubelet.path,
-        kubelet_pods=folder / "pods",
+        kubelet=KubeletRecords(
+            SLOT, cast("PodResources", kubelet), checkpoint=kubelet.path, pods=folder / "pods"
+        ),
         host_numa=host or HostNuma(),
         events=events,
     )

@@ -29,7 +29,7 @@ from typing import Any
 
 from agent_stage import Stage, a_stage, until
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_nodeagent.kubelet.audit_socket import SOCKET, query
+from vgpu_nodeagent.lifecycle.audit_socket import SOCKET, query
 
 DEVICES, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024

@@ -35,18 +35,19 @@ from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Signals, Watchdog
 from vgpu_nodeagent.events import Event, EventObserver, Events, InventoryChanged
-from vgpu_nodeagent.kubelet.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
-from vgpu_nodeagent.kubelet.local_node import LocalNode
 from vgpu_nodeagent.kubelet.pod_resources import PodResources
-from vgpu_nodeagent.kubelet.prestart import PreStart
-from vgpu_nodeagent.kubelet.recovery import load_record
+from vgpu_nodeagent.kubelet.records import KubeletRecords
 from vgpu_nodeagent.kubelet.registration import Registration
-from vgpu_nodeagent.kubelet.releases import Releases
-from vgpu_nodeagent.kubelet.resizing import Resizing
 from vgpu_nodeagent.kubelet.server import DevicePlugin, PluginServer
 from vgpu_nodeagent.kubelet.slot_offer import SlotOffer
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.lifecycle.audit_socket import SOCKET, AuditSocket
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.prestart import PreStart
+from vgpu_nodeagent.lifecycle.recovery import load_record
+from vgpu_nodeagent.lifecycle.releases import Releases
+from vgpu_nodeagent.lifecycle.resizing import Resizing
 from vgpu_nodeagent.reporting.exposition import UsageCollector
 from vgpu_nodeagent.reporting.hami_register import HamiRegister
 from vgpu_nodeagent.reporting.heartbeat import Heartbeat
@@ -206,12 +207,12 @@ class Agent:
         prestart = PreStart(
             node, reports=self._reports, waiting=self._waiting, releases=self._releases
         )
-        forgotten = ForgottenSlots(node)
-        offer = SlotOffer(node, self._devices, forgotten, self._metrics)
+        forgotten = ForgottenSlots(node.kubelet, node.checkpoint, node.view)
+        offer = SlotOffer(node.checkpoint, self._devices, forgotten, self._metrics)
         plugin = DevicePlugin(prestart, offer=offer, metrics=self._metrics)
         registration = Registration(
             PluginServer(plugin, config.plugin_socket),
-            node,
+            node.kubelet,
             forgotten=forgotten,
             kubelet=config.kubelet_socket,
             metrics=self._metrics,
@@ -310,7 +311,6 @@ def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNod
     instances = Instances(driver, checkpoint, inventory)
     return LocalNode(
         name=config.node_name,
-        resource=config.resource,
         view=NodeView(config.node_name, events),
         inventory=inventory,
         checkpoint=checkpoint,
@@ -324,9 +324,12 @@ def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNod
             usage=usage_folders,
             host=HostFolders(dev=config.host_root / "dev"),
         ),
-        pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
-        kubelet_checkpoint=config.kubelet_checkpoint,
-        kubelet_pods=config.kubelet_pods,
+        kubelet=KubeletRecords(
+            config.resource,
+            PodResources(config.pod_resources_socket, resource=config.resource),
+            checkpoint=config.kubelet_checkpoint,
+            pods=config.kubelet_pods,
+        ),
         host_numa=HostNuma(config.sysfs_dir),
         events=events,
     )

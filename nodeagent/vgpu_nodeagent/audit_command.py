@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgpu_nodeagent.config import STATE_DIR
-from vgpu_nodeagent.kubelet.audit_socket import SOCKET, USAGE, query
+from vgpu_nodeagent.lifecycle.audit_socket import SOCKET, USAGE, query
 
 _DISAGREE, _UNREACHED = 1, 2
 

@@ -83,9 +83,11 @@ PLANTS = (
     imported("agent", f"{_AGENT}/discovery/health.py", "vgpu_nodeagent.state.slots"),
     imported("agent", f"{_AGENT}/state/slots.py", "vgpu_nodeagent.enforcement.page"),
     imported("agent", f"{_AGENT}/enforcement/page.py", "vgpu_nodeagent.reporting.reports"),
-    imported("agent", f"{_AGENT}/enforcement/allocations.py", "vgpu_nodeagent.kubelet.prestart"),
+    imported("agent", f"{_AGENT}/enforcement/allocations.py", "vgpu_nodeagent.kubelet.records"),
     imported("agent", f"{_AGENT}/reporting/publisher.py", "vgpu_nodeagent.kubelet.registration"),
-    imported("agent", f"{_AGENT}/kubelet/prestart.py", "vgpu_nodeagent.agent"),
+    imported("agent", f"{_AGENT}/kubelet/server.py", "vgpu_nodeagent.lifecycle.prestart"),
+    imported("agent", f"{_AGENT}/lifecycle/prestart.py", "vgpu_nodeagent.agent"),
+    imported("kubelet", f"{_AGENT}/kubelet/records.py", "vgpu_nodeagent.enforcement.allocations"),
     imported("admission", f"{_OPERATOR}/admission/rules/claims.py", "subprocess"),
     imported("admission", f"{_OPERATOR}/admission/rules/pod_validation.py", "socket"),
     imported(

@@ -18,8 +18,8 @@ from typing import Any
 
 from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
+from vgpu_nodeagent.state.cdi_device import KIND
 
-KIND = "vgpu.dev/slot"
 _VERSION = "0.6.0"
 _PREFIX = KIND.replace("/", "-") + "_"
 _SUFFIX = ".json"
@@ -34,17 +34,6 @@ class Edits:
     env: Mapping[str, str]
     mounts: Sequence[Mount]
     device_nodes: Sequence[DeviceNode]
-
-
-def device_name(allocation: str) -> str:
-    """Return the fully qualified CDI device name of an allocation."""
-    return f"{KIND}={allocation}"
-
-
-def allocation_of(device: str) -> str | None:
-    """Return the allocation of a fully qualified CDI device name; None if it is not ours."""
-    kind, _, name = device.partition("=")
-    return name if kind == KIND and name else None
 
 
 class SpecFolder:

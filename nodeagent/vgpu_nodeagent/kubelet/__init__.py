@@ -1,1 +1,1 @@
-"""The kubelet's device plugin API: slots, their late binding to pods, and the records of both."""
+"""The kubelet: the device plugin API that it calls, and its own records of slots and pods."""

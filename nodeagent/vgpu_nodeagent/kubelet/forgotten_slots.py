@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 
 from vgpu_nodeagent.errors import KubeletUnavailable
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.records import KubeletRecords
+from vgpu_nodeagent.state.node_view import NodeView
+from vgpu_nodeagent.state.slots import SlotRecord
 
 logger = logging.getLogger(__name__)
 
@@ -20,14 +21,18 @@ class ForgottenSlots:
     """Compares the agent's record with the kubelet's.
 
     Args:
-        node: The records of both.
+        kubelet: The kubelet's record.
+        record: The agent's record.
+        view: The pods of this node.
 
     Attributes:
         slots: The slots in use without a record of the kubelet, at the last look.
     """
 
-    def __init__(self, node: LocalNode) -> None:
-        self._node = node
+    def __init__(self, kubelet: KubeletRecords, record: SlotRecord, view: NodeView) -> None:
+        self._kubelet = kubelet
+        self._record = record
+        self._view = view
         self._read: tuple[int, int] | None = None
         self._recorded: frozenset[str] = frozenset()
         self.slots: frozenset[str] = frozenset()
@@ -38,15 +43,14 @@ class ForgottenSlots:
         The kubelet's file is read only if it has changed since the last look.
         """
         before = self.slots
-        path = self._node.kubelet_checkpoint
         try:
-            status = path.stat()
+            status = self._kubelet.checkpoint.stat()
             version = (status.st_ino, status.st_mtime_ns)
         except OSError:
             version = (0, 0)
         if version != self._read:
             try:
-                entries = read_kubelet_checkpoint(path, resource=self._node.resource)
+                entries = self._kubelet.entries()
             except KubeletUnavailable as error:
                 # The kubelet may understand a file that we do not, so its slots are not forgotten.
                 logger.warning("cannot read which slots the kubelet has on record: %s", error)
@@ -69,13 +73,12 @@ class ForgottenSlots:
         written its record. When a pod ends, the kubelet forgets its slots first and the agent
         within seconds, so slots of ending pods do not count.
         """
-        view = self._node.view
         found: set[str] = set()
-        for each in self._node.checkpoint.state.slot_allocations.values():
+        for each in self._record.state.slot_allocations.values():
             if not each.is_bound:
                 continue
-            pod = view.pod_with_uid(each.pod_uid)
-            is_ending = view.is_synced
+            pod = self._view.pod_with_uid(each.pod_uid)
+            is_ending = self._view.is_synced
             if pod is not None:
                 is_ending = pod.is_terminal or bool(pod.metadata.deletion_timestamp)
             if not is_ending:

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.state.cdi_device import allocation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _entry(path: Path, entry: _Entry) -> KubeletEntry:
             f"kubelet checkpoint {path}: AllocResp of container {entry.container_name}: {error}"
         ) from error
     slot_allocations = [
-        name for d in answer.cdi_devices if (name := cdi.allocation_of(d.name)) is not None
+        name for d in answer.cdi_devices if (name := allocation_of(d.name)) is not None
     ]
     if len(slot_allocations) > 1:
         raise KubeletUnavailable(

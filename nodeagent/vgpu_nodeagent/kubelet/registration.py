@@ -20,7 +20,7 @@ from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
 from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.records import KubeletRecords
 from vgpu_nodeagent.kubelet.server import PluginServer
 from vgpu_nodeagent.reporting.metrics import Metrics
 from vgpu_nodeagent.state.plugin_standing import Look, PluginProblem, PluginStanding, PluginState
@@ -42,7 +42,7 @@ class Registration:
 
     Args:
         server: The plugin's server.
-        node: The node with the kubelet's records.
+        records: The kubelet's records.
         forgotten: The slots in use that the kubelet has no record of.
         kubelet: The kubelet's socket.
         metrics: Counts registrations and losses.
@@ -52,7 +52,7 @@ class Registration:
     def __init__(
         self,
         server: PluginServer,
-        node: LocalNode,
+        records: KubeletRecords,
         *,
         forgotten: ForgottenSlots,
         kubelet: Path,
@@ -61,11 +61,11 @@ class Registration:
     ) -> None:
         self._server = server
         self._kubelet = kubelet
-        self._resource = node.resource
-        self._pod_resources = node.pod_resources
+        self._resource = records.resource
+        self._pod_resources = records.pod_resources
         self._metrics = metrics
         self._clock = clock or Clock()
-        self._standing = PluginStanding(node.resource)
+        self._standing = PluginStanding(records.resource)
         self._forgotten = forgotten
         self._slept_s = 0.0
         self._changed = asyncio.Event()

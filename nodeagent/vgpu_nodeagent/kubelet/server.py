@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
-from vgpu_nodeagent.enforcement import cdi
+from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.events import Event, InventoryChanged, RoomMade
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet.api import deviceplugin_pb2_grpc as dp_grpc
-from vgpu_nodeagent.kubelet.prestart import PreStart
 from vgpu_nodeagent.kubelet.slot_offer import SlotOffer
 from vgpu_nodeagent.reporting.metrics import Metrics
+from vgpu_nodeagent.state.cdi_device import device_name
 
 logger = logging.getLogger(__name__)
 
 _STOP_S = 0.2
 _Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class KubeletCall(Protocol):
+    """A call of the kubelet in flight."""
+
+    def is_waiting(self) -> bool:
+        """Return True while the kubelet waits for the response."""
+
+
+class ContainerStarts(Protocol):
+    """Decides on Allocate and PreStartContainer."""
+
+    def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
+        """Allocate slots to a container that is not known yet; see `PreStart`."""
+
+    async def prepare(self, slot_ids: Iterable[str], *, call: KubeletCall) -> None:
+        """Grant the container its devices, or raise `Refused`; see `PreStart`."""
 
 
 class _Call:
@@ -47,7 +64,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
 
     def __init__(
         self,
-        prestart: PreStart,
+        prestart: ContainerStarts,
         *,
         offer: SlotOffer,
         metrics: Metrics,
@@ -141,7 +158,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
                 slot_allocation, mounts = self._prestart.allocate(container.devices_ids)
                 answer.container_responses.append(
                     dp.ContainerAllocateResponse(
-                        cdi_devices=[dp.CDIDevice(name=cdi.device_name(slot_allocation))],
+                        cdi_devices=[dp.CDIDevice(name=device_name(slot_allocation))],
                         mounts=[
                             dp.Mount(
                                 container_path=mount.container_path,

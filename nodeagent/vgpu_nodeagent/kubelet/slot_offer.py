@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from vgpu_nodeagent.kubelet.forgotten_slots import ForgottenSlots
-from vgpu_nodeagent.kubelet.local_node import LocalNode
 from vgpu_nodeagent.reporting.metrics import Metrics
 from vgpu_nodeagent.reporting.node_devices import NodeDevices
-from vgpu_nodeagent.state.slots import slot_order
+from vgpu_nodeagent.state.slots import SlotRecord, slot_order
 
 
 def free_slots(*, usable: int, in_use: Collection[str], lost: Collection[str]) -> int:
@@ -71,24 +70,24 @@ class SlotOffer:
     """The slots of this node as the kubelet should see them now.
 
     Args:
-        node: The slots in use.
+        record: The slots in use.
         devices: The devices and their health.
         forgotten: The slots in use that the kubelet has no record of.
         metrics: Counts slots.
     """
 
     def __init__(
-        self, node: LocalNode, devices: NodeDevices, forgotten: ForgottenSlots, metrics: Metrics
+        self, record: SlotRecord, devices: NodeDevices, forgotten: ForgottenSlots, metrics: Metrics
     ) -> None:
-        self._node = node
+        self._record = record
         self._devices = devices
         self._forgotten = forgotten
         self._metrics = metrics
 
     def slots(self) -> Sequence[tuple[str, bool]]:
         """Return the slots to advertise to the kubelet, each with True if it is healthy."""
-        capacities = self._node.inventory.capacities()
-        state = self._node.checkpoint.state
+        capacities = self._devices.inventory.capacities()
+        state = self._record.state
         usable = sum(
             device.allocatable.slots
             for uuid, device in capacities.items()
@@ -108,4 +107,4 @@ class SlotOffer:
 
     def _is_lost(self, uuid: str) -> bool:
         """True if a device is unusable; while the driver does not respond, none is known to be."""
-        return self._node.inventory.driver_error is None and not self._devices.is_usable(uuid)
+        return self._devices.inventory.driver_error is None and not self._devices.is_usable(uuid)

@@ -3,7 +3,7 @@
 The kubelet never repeats Allocate for a restarted agent. A forgotten slot allocation would be a
 container that can never start, and a forgotten claim allocation capacity allocated twice. A file
 that is truncated, altered or of another format is never read in part: it is set aside for people
-to look at, and the state is rebuilt from other records (`kubelet/rebuild.py`).
+to look at, and the state is rebuilt from other records (`lifecycle/rebuild.py`).
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from vgpu_api.quantity import MIB
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.discovery.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.kubelet.audit import findings, gather
-from vgpu_nodeagent.kubelet.audit_socket import USAGE, AuditSocket, query
+from vgpu_nodeagent.lifecycle.audit import findings, gather
+from vgpu_nodeagent.lifecycle.audit_socket import USAGE, AuditSocket, query
 from vgpu_nodeagent.reporting.usage import ContainerUse, Usage
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
@@ -233,5 +233,5 @@ async def test_what_is_under_way_between_two_looks_is_no_finding(
 async def test_a_kubelet_whose_record_cannot_be_read_is_said(
     bench: Bench, socket: AuditSocket
 ) -> None:
-    bench.node.kubelet_checkpoint.write_text("{")
+    bench.node.kubelet.checkpoint.write_text("{")
     assert "is not JSON" in (await socket.audit())["error"]

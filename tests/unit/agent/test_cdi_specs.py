@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from vgpu_nodeagent.config import Mount
 from vgpu_nodeagent.discovery.drivers.device_nodes import DeviceNode
-from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
+from vgpu_nodeagent.state import cdi_device as cdi
 
 EDITS = Edits(
     {"A": "1"}, [Mount("/host/lib", "/lib"), Mount("/u", "/w", False)], [DeviceNode("/dev/nvidia0")]
@@ -40,7 +41,7 @@ def test_the_temporary_file_lies_in_the_same_folder_and_is_no_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed: list[tuple[Path, Path]] = []
-    monkeypatch.setattr(cdi.os, "rename", lambda old, new: renamed.append((old, new)))
+    monkeypatch.setattr(os, "rename", lambda old, new: renamed.append((old, new)))
     SpecFolder(tmp_path).write("slot-1-abc", EDITS)
     ((old, new),) = renamed
     assert old.parent == new.parent
@@ -57,7 +58,7 @@ def test_what_an_agent_was_killed_over_is_found_and_goes_with_the_allocation(
         raise Killed
 
     specs = SpecFolder(tmp_path)
-    monkeypatch.setattr(cdi.os, "rename", die)
+    monkeypatch.setattr(os, "rename", die)
     with pytest.raises(Killed):
         specs.write("slot-1-abc", EDITS)
     assert len(list(tmp_path.iterdir())) == 1
@@ -72,7 +73,7 @@ def test_a_spec_that_cannot_be_written_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cdi.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         SpecFolder(tmp_path).write("slot-1-abc", EDITS)
     assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,7 @@ from vgpu_api.init_part import InitRound, without_init_part
 from vgpu_api.v1alpha1 import InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.kubelet.rebuild import rebuild
+from vgpu_nodeagent.lifecycle.rebuild import rebuild
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.slots import close
 

@@ -20,7 +20,7 @@ from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.discovery.drivers.base import InstanceProfile, MigInstance, PhysicalDevice
 from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.kubelet.rebuild import recovered
+from vgpu_nodeagent.lifecycle.rebuild import recovered
 from vgpu_nodeagent.reporting.device_status import said_of
 
 NAME = allocation_id()

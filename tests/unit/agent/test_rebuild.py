@@ -14,7 +14,7 @@ from vgpu_nodeagent.discovery.inventory import DeviceCapacity
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.kubelet.rebuild import rebuild
+from vgpu_nodeagent.lifecycle.rebuild import rebuild
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 MIB = 1024 * 1024

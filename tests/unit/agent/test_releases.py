@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1 import Condition, VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.kubelet.pod_resources import PodListing
-from vgpu_nodeagent.kubelet.releases import LOST_AFTER_S
+from vgpu_nodeagent.lifecycle.releases import LOST_AFTER_S
 
 SLOT_0 = "slot-0"
 NAME = allocation_id()

@@ -21,7 +21,7 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.backends import DriverBackend
-from vgpu_nodeagent.kubelet.resizing import Resizing
+from vgpu_nodeagent.lifecycle.resizing import Resizing
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
 

@@ -13,7 +13,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.kubelet.releases import Releases
+from vgpu_nodeagent.lifecycle.releases import Releases
 from vgpu_nodeagent.state.serving_lock import ServingLock
 
 

@@ -7,14 +7,13 @@ agent makes this value once and hands it to all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from vgpu_nodeagent.discovery.drivers.numa import HostNuma
 from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.backends import Backends
 from vgpu_nodeagent.events import Events
-from vgpu_nodeagent.kubelet.pod_resources import PodResources
+from vgpu_nodeagent.kubelet.records import KubeletRecords
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
@@ -26,30 +25,24 @@ class LocalNode:
 
     Attributes:
         name: The node's name.
-        resource: The resource name under which our slots are registered.
         view: The newest known pods, claims and devices of this node.
         inventory: The devices.
         checkpoint: Slot allocations, claim allocations and MIG instances, on disk.
         allocations: Pages and CDI specs, on disk.
         backends: Enforce the limits of claims.
         instances: Makes and removes MIG instances.
-        pod_resources: The kubelet's service that lists which pod holds which slots.
-        kubelet_checkpoint: The file with the kubelet's record of allocations.
-        kubelet_pods: The kubelet's directory of pods, by UID.
+        kubelet: The kubelet's own records.
         host_numa: The host's NUMA nodes.
         events: The queue for events of this node.
     """
 
     name: str
-    resource: str
     view: NodeView
     inventory: Inventory
     checkpoint: Checkpoint
     allocations: Allocations
     backends: Backends
     instances: Instances
-    pod_resources: PodResources
-    kubelet_checkpoint: Path
-    kubelet_pods: Path
+    kubelet: KubeletRecords
     host_numa: HostNuma = field(default_factory=HostNuma)
     events: Events = field(default_factory=Events)

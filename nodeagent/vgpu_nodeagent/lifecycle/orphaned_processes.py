@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.slots import ClaimAllocation
 

@@ -18,8 +18,8 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 
@@ -75,7 +75,7 @@ def gather(node: LocalNode) -> Evidence:
         state=node.checkpoint.state,
         pages={name: _page(node, name) for name in allocations.folders()},
         specs=allocations.specs(),
-        entries=read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource),
+        entries=node.kubelet.entries(),
         pods=frozenset(
             pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
         ),

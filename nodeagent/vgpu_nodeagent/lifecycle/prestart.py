@@ -30,14 +30,14 @@ from vgpu_nodeagent.errors import (
     Refused,
     Why,
 )
-from vgpu_nodeagent.kubelet.alignment import misaligned
 from vgpu_nodeagent.kubelet.identity import Consumer, identify
-from vgpu_nodeagent.kubelet.init_starts import InitStarts
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.kubelet.local_node import LocalNode
-from vgpu_nodeagent.kubelet.reserved_claim import claim_reserved_for
-from vgpu_nodeagent.kubelet.resizing import may_start_with
+from vgpu_nodeagent.kubelet.server import KubeletCall
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
+from vgpu_nodeagent.lifecycle.alignment import misaligned
+from vgpu_nodeagent.lifecycle.init_starts import InitStarts
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.reserved_claim import claim_reserved_for
+from vgpu_nodeagent.lifecycle.resizing import may_start_with
 from vgpu_nodeagent.reporting.reports import SLOW_S, Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.node_view import Place
@@ -81,13 +81,6 @@ class Sweeping(Protocol):
 
     async def sweep(self) -> None:
         """Free what can be freed now."""
-
-
-class KubeletCall(Protocol):
-    """A call of the kubelet in flight."""
-
-    def is_waiting(self) -> bool:
-        """Return True while the kubelet waits for the response."""
 
 
 class PreStart:
@@ -223,8 +216,7 @@ class PreStart:
         """Find the pod and claim of the slots, without an await after the kubelet's response."""
         node = self._node
         try:
-            listing = await node.pod_resources.list()
-            entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+            listing, entries = await node.kubelet.read()
         except KubeletUnavailable as error:
             raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
         found.consumer = identify(
@@ -255,7 +247,7 @@ class PreStart:
                     may_start_with(claim, allocation),
                     pod=consumer.pod,
                     container=binding.container,
-                    slot_resource=node.resource,
+                    slot_resource=node.kubelet.resource,
                     capacities=capacities,
                     instances=node.instances.made,
                 )

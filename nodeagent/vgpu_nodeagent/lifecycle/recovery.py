@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.kubelet.local_node import LocalNode
-from vgpu_nodeagent.kubelet.rebuild import rebuild, recovered
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.rebuild import rebuild, recovered
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ async def load_record(node: LocalNode) -> None:
 
 async def _rebuild(node: LocalNode) -> None:
     """Rebuild the state from the records of the kubelet, the API server and the pages."""
-    entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+    entries = node.kubelet.entries()
     pages = {name: _page(node, name) for name in node.allocations.on_disk()}
     if not entries and not pages:
         return

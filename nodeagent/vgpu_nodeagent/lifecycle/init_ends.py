@@ -19,7 +19,7 @@ from vgpu_api.effective import effective_use
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import ClaimAllocation

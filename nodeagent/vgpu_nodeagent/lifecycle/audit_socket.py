@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import orjson
 
 from vgpu_nodeagent.errors import KubeletUnavailable
-from vgpu_nodeagent.kubelet.audit import Finding, findings, gather
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.audit import Finding, findings, gather
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.reporting.usage import Usage
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.errors import PageDamaged, Refused
 from vgpu_nodeagent.events import ClaimChanged, Event
-from vgpu_nodeagent.kubelet.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation

@@ -22,11 +22,11 @@ from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.events import ClaimChanged, Event, PodChanged, RoomMade
-from vgpu_nodeagent.kubelet.init_ends import InitEnds
-from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
-from vgpu_nodeagent.kubelet.local_node import LocalNode
-from vgpu_nodeagent.kubelet.orphaned_processes import OrphanedProcesses
+from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.kubelet.pod_resources import PodListing
+from vgpu_nodeagent.lifecycle.init_ends import InitEnds
+from vgpu_nodeagent.lifecycle.local_node import LocalNode
+from vgpu_nodeagent.lifecycle.orphaned_processes import OrphanedProcesses
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import claim_instances, slots
 from vgpu_nodeagent.state.claim_instances import ClaimInstance
@@ -148,8 +148,7 @@ class Releases:
         if ended or unused:
             try:
                 # PodResources is rate-limited, so it is asked once for all of them.
-                listing = await node.pod_resources.list()
-                entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+                listing, entries = await node.kubelet.read()
                 for claim_allocation in ended:
                     left |= not await self._close_unless_used(claim_allocation, listing, entries)
                 self._drop(unused, entries)
@@ -205,7 +204,7 @@ class Releases:
                 if (container.namespace, container.pod) == place and slot_allocation.name in known:
                     return False
         if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
-            if (self._node.kubelet_pods / claim_allocation.pod_uid).exists():
+            if node.kubelet.has_directory(claim_allocation.pod_uid):
                 return False
             if await self._orphans.are_there(claim_allocation):
                 return False
@@ -254,7 +253,7 @@ class Releases:
     def _is_here(self, pod_uid: str) -> bool:
         """True if the pod is known, or the kubelet still has a directory for it."""
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
-        return is_known or (self._node.kubelet_pods / pod_uid).exists()
+        return is_known or self._node.kubelet.has_directory(pod_uid)
 
     def _release_ended_claims(self) -> bool:
         """Report released claims; forget claim allocations whose release is recorded in the API.
@@ -351,7 +350,7 @@ class Releases:
         """
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         was_here = prepared is not None and prepared.status == "True"
-        return was_here and not (self._node.kubelet_pods / pod_uid).exists()
+        return was_here and not self._node.kubelet.has_directory(pod_uid)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
