@@ -24,7 +24,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,7 +69,7 @@ test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
 	@$(PYTEST) tests/packaging $(PYTEST_ARGS)
 
 # Only what is about the stand-ins themselves, or has a server of its own, runs on the stand-in.
-test-integration: setup control-plane  ## the integration suite on a real control plane, and the tests of the test bed
+test-integration: setup control-plane control-plane-next  ## the integration suite on a real control plane, and the tests of the test bed
 	@$(PYTEST) tests/unit/vgpu_local -m "not scale" $(PYTEST_ARGS)
 	@VGPU_TEST_CLUSTER=standin-only $(BIN)/pytest tests/integration $(PYTEST_ARGS)
 	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
@@ -95,6 +95,9 @@ soak: setup  ## pods come and go for MINUTES= (120), at least PODS= (20,000), an
 control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for the chart, into the cache (once)
 	@bash tests/cluster/build.sh
 	@bash tests/cluster/helm/build.sh >/dev/null
+
+control-plane-next: $(SETUP)  ## build the control plane of the next minor version of Kubernetes too (once)
+	@bash tests/cluster/build.sh kubernetes-1.37
 
 cluster: $(SETUP)  ## a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up

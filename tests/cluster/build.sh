@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# build.sh [--where] [kubernetes|containerd] : programs of a real Kubernetes from pinned Go modules, for the tests.
-#   kubernetes   etcd, control plane, kubelet, kube-proxy and kubectl in one binary (the default)
-#   containerd   containerd with its shim and ctr: one that knows CDI, which Debian 12's does not
+# build.sh [--where] [kubernetes|kubernetes-1.37|containerd] : programs of a real Kubernetes from pinned Go modules, for
+# the tests.
+#   kubernetes       etcd, control plane, kubelet, kube-proxy and kubectl in one binary (the default), of kube/go.mod
+#   kubernetes-1.37  the same of the next minor version, which kube/1.37.mod pins
+#   containerd       containerd with its shim and ctr: one that knows CDI, which Debian 12's does not
 # They go to $VGPU_CACHE/NAME-HASH/bin, where HASH covers everything the result depends on, so each is built
 # once and again only when one of those files changes. Prints nothing when it is there already.
 #   --where   only print the folder of the programs, built or not
@@ -13,11 +15,14 @@ cache=${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}
 where=
 [ "${1:-}" = --where ] && { where=1; shift; }
 what=${1:-kubernetes}
+pins=go
 case $what in
-  kubernetes) room=kube prefix=kube sources=(kube/go.mod kube/go.sum kube/main.go) needed=(kube) ;;
-  containerd) room=containerd prefix=containerd sources=(containerd/go.mod containerd/go.sum) needed=(containerd ctr) ;;
-  *) echo "build.sh: kubernetes or containerd, not $what" >&2; exit 2 ;;
+  kubernetes) room=kube prefix=kube main=(kube/main.go) needed=(kube) ;;
+  kubernetes-1.37) room=kube prefix=kube-1.37 pins=1.37 main=(kube/main.go) needed=(kube) ;;
+  containerd) room=containerd prefix=containerd main=() needed=(containerd ctr) ;;
+  *) echo "build.sh: kubernetes, kubernetes-1.37 or containerd, not $what" >&2; exit 2 ;;
 esac
+sources=("$room/$pins.mod" "$room/$pins.sum" "${main[@]}")
 hash=$(cd "$here" && cat "${sources[@]}" build.sh | sha256sum | cut -c1-16)
 built=$cache/$prefix-$hash
 is_built() { local program; for program in "${needed[@]}"; do [ -x "$built/bin/$program" ] || return 1; done; }
@@ -27,9 +32,9 @@ is_built && exit
 
 say() { echo "$what: $*" >&2; }
 
-require_go() {  # the version that go.mod names, or newer
+require_go() {  # the version that the pins name, or newer
   local wanted found
-  wanted=$(awk '$1 == "go" {print $2}' "$here/$room/go.mod")
+  wanted=$(awk '$1 == "go" {print $2}' "$here/$room/$pins.mod")
   command -v go >/dev/null || { say "Go $wanted or newer is needed to build it, and there is no go in PATH (https://go.dev/dl)"; exit 1; }
   found=$(GOTOOLCHAIN=local go env GOVERSION); found=${found#go}
   [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n1)" = "$wanted" ] && return
@@ -37,7 +42,7 @@ require_go() {  # the version that go.mod names, or newer
   say "Go $wanted or newer is needed to build it, found $found (https://go.dev/dl)"; exit 1
 }
 
-kubernetes() {  # into the folder $1
+kube() {  # into the folder $1
   local version major minor stamps package program
   version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
   IFS=. read -r major minor _ <<< "${version#v}"
@@ -68,8 +73,8 @@ say "building into $built (once; some minutes)"
 unfinished=$(mktemp -d "$cache/$prefix.XXXXXX")
 trap 'rm -rf "$unfinished"' EXIT
 mkdir "$unfinished/bin"
-export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath -buildvcs=false"
-(cd "$here/$room" && "$what" "$unfinished/bin")
+export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath -buildvcs=false -modfile=$pins.mod"
+(cd "$here/$room" && "$room" "$unfinished/bin")
 chmod 755 "$unfinished"
 mv -T "$unfinished" "$built"
 trap - EXIT

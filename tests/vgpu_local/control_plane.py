@@ -18,9 +18,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,6 +29,13 @@ from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
 from vgpu_local.started import Started
 
+MinorVersion = Literal["1.36", "1.37"]
+MINOR_VERSIONS: tuple[MinorVersion, ...] = get_args(MinorVersion)
+
+_PROGRAMS: Mapping[MinorVersion, tuple[str, str]] = {  # the word of build.sh, and the target
+    "1.36": ("kubernetes", "control-plane"),
+    "1.37": ("kubernetes-1.37", "control-plane-next"),
+}
 _BUILD = Path(__file__).parents[1] / "cluster" / "build.sh"
 _START_S = 60.0
 
@@ -48,12 +55,18 @@ class Options:
         scheduler: Run kube-scheduler with its default configuration.
         profiling: Let the API server and kube-scheduler serve CPU profiles.
         apiserver_args: More flags for the API server.
+        version: The minor version of Kubernetes.
+        feature_gates: The feature gates to set, the same in each program of Kubernetes.
+        api_groups: The API groups, each with its version, to serve besides those that are on.
     """
 
     controllers: bool = False
     scheduler: bool = False
     profiling: bool = False
     apiserver_args: Sequence[str] = ()
+    version: MinorVersion = "1.36"
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    api_groups: Sequence[str] = ()
 
 
 class ControlPlane(Started):
@@ -76,11 +89,10 @@ class ControlPlane(Started):
         self._authority = Authority(name="vgpu-control-plane")
         self._tokens = {user: secrets.token_hex(16) for user in _USERS}
         self._scheduler_url = ""
-        self.programs = Path(
-            subprocess.run(
-                ["bash", _BUILD, "--where"], check=True, capture_output=True, text=True
-            ).stdout.strip()
-        )
+        what, self._target = _PROGRAMS[options.version]
+        command = ["bash", str(_BUILD), "--where", what]
+        where = subprocess.run(command, check=True, capture_output=True, text=True)
+        self.programs = Path(where.stdout.strip())
         self.url = ""
         self.kubeconfig = Path()
 
@@ -91,7 +103,9 @@ class ControlPlane(Started):
             RuntimeError: The programs are not built, or one of them has ended.
         """
         if not (self.programs / "kube").exists():
-            raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
+            raise RuntimeError(
+                f"Kubernetes {self._options.version} is not built yet: run `make {self._target}`"
+            )
         self._folder = Path(tempfile.mkdtemp(prefix="vgpu-control-plane-"))
         self._undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
         self._port = free_ports(1)[0]
@@ -151,7 +165,7 @@ class ControlPlane(Started):
                 f"--tls-cert-file={self._folder}/apiserver.crt",
                 f"--tls-private-key-file={self._folder}/apiserver.key",
             ]
-        self._launch("kube-scheduler", f"--config={path}", *serving)
+        self._launch("kube-scheduler", f"--config={path}", *serving, *self._feature_gates())
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler; it may be started again with another configuration."""
@@ -291,6 +305,8 @@ class ControlPlane(Started):
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder}/sa.pub",
             f"--service-account-signing-key-file={folder}/sa.key",
+            *(f"--runtime-config={group}=true" for group in self._options.api_groups),
+            *self._feature_gates(),
             *self._options.apiserver_args,
         )
 
@@ -305,7 +321,12 @@ class ControlPlane(Started):
             "--use-service-account-credentials=true",
             f"--root-ca-file={self._folder}/ca.crt",
             f"--service-account-private-key-file={self._folder}/sa.key",
+            *self._feature_gates(),
         )
+
+    def _feature_gates(self) -> list[str]:
+        gates = self._options.feature_gates.items()
+        return [f"--feature-gates={name}={str(is_on).lower()}" for name, is_on in gates]
 
     def _launch(self, program: str, *arguments: str) -> None:
         # setpriv: a test run that is killed must not leave servers behind.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,20 @@ class RealServer:
 
 
 class RealControlPlane:
-    """A foundation that is Kubernetes itself.
+    """A foundation that is Kubernetes itself, with its controllers.
 
     Args:
+        options: The control plane's version, feature gates and other options.
         seed: The seed that decides which requests a fault with a share affects.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self._plane = ControlPlane(Options(controllers=True))
+    def __init__(
+        self,
+        options: Options = Options(),  # noqa: B008 - immutable
+        *,
+        seed: int = 0,
+    ) -> None:
+        self._plane = ControlPlane(replace(options, controllers=True))
         self._seed = seed
         self._proxy: FaultProxy | None = None
         self._server: RealServer | None = None

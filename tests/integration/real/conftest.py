@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.control_plane import MINOR_VERSIONS, ControlPlane, MinorVersion, Options
 from vgpu_local.installation import install
+from vgpu_local.pod_groups import BY_VERSION, PodGroups
 
 collect_ignore = [] if "VOLCANO" in os.environ else ["test_volcano.py"]
 """What needs more than a real control plane is not even collected without it."""
@@ -22,3 +23,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(Options(controllers=True)) as running:
         install(running, tmp_path_factory.mktemp("install"), webhook_port=UNSERVED)
         yield running
+
+
+@pytest.fixture(scope="module", params=MINOR_VERSIONS)
+def kubernetes_version(request: pytest.FixtureRequest) -> MinorVersion:
+    """Each version of Kubernetes in turn, for a control plane with `Options(version=...)`."""
+    version: MinorVersion = request.param
+    return version
+
+
+@pytest.fixture(scope="module")
+def pod_groups(kubernetes_version: MinorVersion) -> PodGroups:
+    """Kubernetes' own pod groups on each version in turn: see `vgpu_local.pod_groups`."""
+    return BY_VERSION[kubernetes_version]
