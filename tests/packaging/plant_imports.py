@@ -87,6 +87,11 @@ PLANTS = (
     imported("agent", f"{_AGENT}/reporting/publisher.py", "vgpu_nodeagent.kubelet.registration"),
     imported("agent", f"{_AGENT}/kubelet/server.py", "vgpu_nodeagent.lifecycle.prestart"),
     imported("agent", f"{_AGENT}/lifecycle/prestart.py", "vgpu_nodeagent.agent"),
+    imported("grants", f"{_AGENT}/lifecycle/decisions/release.py", "asyncio"),
+    imported(
+        "grants", f"{_AGENT}/lifecycle/decisions/start.py", "vgpu_nodeagent.lifecycle.effector"
+    ),
+    imported("grants", f"{_AGENT}/enforcement/grants.py", "pathlib"),
     imported("kubelet", f"{_AGENT}/kubelet/records.py", "vgpu_nodeagent.enforcement.allocations"),
     imported("admission", f"{_OPERATOR}/admission/rules/claims.py", "subprocess"),
     imported("admission", f"{_OPERATOR}/admission/rules/pod_validation.py", "socket"),

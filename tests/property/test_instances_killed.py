@@ -22,6 +22,7 @@ from vgpu_nodeagent.discovery.inventory import Inventory
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
 from vgpu_nodeagent.state.claim_instances import ClaimInstance, places
+from vgpu_nodeagent.state.claim_instances import made as usable
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.slots import SlotState
 
@@ -182,7 +183,7 @@ class Cuts(RuleBasedStateMachine):
 
     @invariant()
     def what_is_said_to_be_made_is_its_claims_alone(self) -> None:
-        made = self.instances.made.values()
+        made = usable(self.checkpoint.state.claim_instances).values()
         assert len({claim_instance.instance.uuid for claim_instance in made}) == len(made)
         for claim_instance in made:
             assert replace(claim_instance.instance) not in self.foreign

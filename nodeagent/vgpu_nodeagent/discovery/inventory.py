@@ -56,6 +56,11 @@ class DeviceCapacity:
     is_static: bool = False
 
 
+def allocatable(capacities: Mapping[str, DeviceCapacity]) -> Mapping[str, Use]:
+    """Return the amounts of each device that may be allocated, by UUID."""
+    return {uuid: device.allocatable for uuid, device in capacities.items()}
+
+
 def is_static(device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> bool:
     """True if the instances of a device are allocated as an administrator made them."""
     desired = spec.mig_instances if spec is not None else None

@@ -15,6 +15,7 @@ from vgpu_api.effective import Use, effective_use
 from vgpu_api.quantity import MIB
 from vgpu_api.resize import was_changed
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_nodeagent.discovery.inventory import allocatable
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import PageDamaged
@@ -80,9 +81,7 @@ def gather(node: LocalNode) -> Evidence:
             pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
         ),
         claims={claim.metadata.uid: claim for claim in node.view.claims.objects.values()},
-        allocatable={
-            uuid: capacities.allocatable for uuid, capacities in node.inventory.capacities().items()
-        },
+        allocatable=allocatable(node.inventory.capacities()),
         instances=frozenset(i.uuid for device in devices for i in device.mig_instances if i.uuid),
     )
 

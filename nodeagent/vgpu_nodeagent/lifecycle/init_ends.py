@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vgpu_api import init_part
@@ -18,23 +19,39 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import effective_use
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_nodeagent.errors import PageDamaged
+from vgpu_nodeagent.lifecycle.effector import GrantEffector
+from vgpu_nodeagent.lifecycle.effects import (
+    Commit,
+    Effect,
+    ReportInitEnded,
+    ReportInitWanted,
+    ShutPage,
+)
 from vgpu_nodeagent.lifecycle.local_node import LocalNode
-from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state import slots
-from vgpu_nodeagent.state.slots import ClaimAllocation
+from vgpu_nodeagent.state.node_view import NodeView
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotState
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An open claim allocation with its pod and claim as they are now."""
+    """An open claim allocation with its pod and claim as they are now.
 
-    claim_allocation: ClaimAllocation
+    Attributes:
+        held: The claim allocation.
+        pod: The pod.
+        claim: The claim.
+        allocation: The claim's allocation.
+        slot_allocations: The slot allocations of the pod's init containers, by name.
+    """
+
+    held: ClaimAllocation
     pod: Pod
     claim: VGPUClaim
     allocation: Allocation
+    slot_allocations: Sequence[str]
 
     @property
     def round(self) -> InitRound:
@@ -44,7 +61,7 @@ class _Open:
     def is_over(self) -> bool:
         """True if no page of this round is open any more."""
         has_part = init_part.has_init_part(self.claim.spec, self.allocation)
-        return self.claim_allocation.init_ended == self.round or not has_part
+        return self.held.init_ended == self.round or not has_part
 
     @property
     def ended_ids(self) -> frozenset[str] | None:
@@ -53,7 +70,41 @@ class _Open:
         The pod's status shows the ids of the round before until the new containers start.
         """
         ids = init_part.ended_init_ids(self.pod)
-        return None if ids is None or ids & set(self.claim_allocation.init_ids) else ids
+        return None if ids is None or ids & set(self.held.init_ids) else ids
+
+    def end(self, state: SlotState, ids: Iterable[str]) -> Sequence[Effect]:
+        """Close the pages of the round, then count the claim by its app containers alone."""
+        rest = init_part.without_init_part(self.claim.spec, self.allocation)
+        ended = slots.end_init(
+            state,
+            self.held.claim_uid,
+            init_round=self.round,
+            init_ids=ids,
+            use=dict(effective_use(self.claim.spec, rest.devices)),
+        )
+        return *map(ShutPage, self.slot_allocations), Commit(ended)
+
+    def report(self) -> Sequence[Effect]:
+        """Report the state of the round; `Reports` skips what the claim already shows."""
+        if init_part.ended_init_ids(self.pod) is None:
+            return [ReportInitWanted(self.claim, self.round)]
+        is_recorded = self.held.init_ended == self.round
+        return [ReportInitEnded(self.claim, self.round)] if is_recorded else []
+
+
+def _open(state: SlotState, view: NodeView, claim_uid: str) -> _Open | None:
+    """Return the open allocation of a claim with init containers; None if there is none."""
+    held, claim = state.claim_allocations.get(claim_uid), view.claim_with_uid(claim_uid)
+    if held is None or held.closed or claim is None:
+        return None
+    pod, allocation = view.pod_with_uid(held.pod_uid), claim.status.allocation
+    if pod is None or pod.is_terminal or allocation is None:
+        return None
+    if allocation.id != held.allocation_id or not init_part.init_requests(claim.spec):
+        return None
+    init = init_part.init_containers(pod)
+    names = [each.name for each in state.of_claim(claim_uid) if each.container in init]
+    return _Open(held, pod, claim, allocation, names)
 
 
 class InitEnds:
@@ -61,12 +112,12 @@ class InitEnds:
 
     Args:
         node: The node.
-        reports: Writes to the API server.
+        effector: Carries out what follows.
     """
 
-    def __init__(self, node: LocalNode, *, reports: Reports) -> None:
+    def __init__(self, node: LocalNode, effector: GrantEffector) -> None:
         self._node = node
-        self._reports = reports
+        self._effector = effector
 
     async def sweep(self) -> tuple[bool, bool]:
         """Look at every claim once; return whether capacity was freed, and whether more is to come.
@@ -76,88 +127,34 @@ class InitEnds:
         """
         freed = left = False
         for claim_uid in list(self._node.checkpoint.state.claim_allocations):
-            found = self._open(claim_uid)
+            found = self._find(claim_uid)
             if found is None:
                 continue
             if found.is_over:
-                self._report(found)
+                self._effector.carry_out(found.report())
             elif found.ended_ids is not None:
-                closed = await self._close(claim_uid)
+                closed = await self._close(found)
                 freed |= closed
                 left |= not closed
         return freed, left
 
-    def _report(self, found: _Open) -> None:
-        """Report the state of the round; `Reports` skips what the claim already shows."""
-        if init_part.ended_init_ids(found.pod) is None:
-            self._reports.init_wanted(found.claim, found.round)
-        elif found.claim_allocation.init_ended == found.round:
-            self._reports.init_ended(found.claim, found.round)
-
-    async def _close(self, claim_uid: str) -> bool:
-        node = self._node
-        before = self._open(claim_uid)
-        for slot_allocation in self._slot_allocations(before):
-            pod_uid = before.claim_allocation.pod_uid if before is not None else ""
-            if await asyncio.to_thread(node.allocations.users, slot_allocation, pod_uid):
+    async def _close(self, before: _Open) -> bool:
+        """Close the pages of a round that nothing uses; return False to be tried again."""
+        allocations, claim_uid = self._node.allocations, before.held.claim_uid
+        for name in before.slot_allocations:
+            if await asyncio.to_thread(allocations.users, name, before.held.pod_uid):
                 return False
         # From here on: no await, until everything is written.
-        found = self._open(claim_uid)
-        if before is None or found is None or found.round != before.round:
+        found = self._find(claim_uid)
+        ids = found.ended_ids if found is not None and found.round == before.round else None
+        if found is None or ids is None:
             return False
-        ids = found.ended_ids
-        if ids is None:
-            return False
-        for slot_allocation in self._slot_allocations(found):
-            try:
-                node.allocations.shut(slot_allocation)
-            except PageDamaged as error:
-                logger.warning("%s; it grants nothing", error)
-        rest = init_part.without_init_part(found.claim.spec, found.allocation)
-        node.checkpoint.commit(
-            slots.end_init(
-                node.checkpoint.state,
-                claim_uid,
-                init_round=found.round,
-                init_ids=ids,
-                use=dict(effective_use(found.claim.spec, rest.devices)),
-            )
-        )
-        place = f"{found.claim_allocation.namespace}/{found.claim_allocation.claim_name}"
+        self._effector.carry_out(found.end(self._node.checkpoint.state, ids))
+        place = f"{found.held.namespace}/{found.held.claim_name}"
         logger.info("init containers of claim %s have ended", place)
-        found = self._open(claim_uid)
-        if found is not None:
-            self._report(found)
+        if (ended := self._find(claim_uid)) is not None:
+            self._effector.carry_out(ended.report())
         return True
 
-    def _slot_allocations(self, found: _Open | None) -> list[str]:
-        if found is None:
-            return []
-        init = init_part.init_containers(found.pod)
-        slot_allocations = self._node.checkpoint.state.of_claim(found.claim_allocation.claim_uid)
-        return [
-            slot_allocation.name
-            for slot_allocation in slot_allocations
-            if slot_allocation.container in init
-        ]
-
-    def _open(self, claim_uid: str) -> _Open | None:
-        """Return the open allocation of a claim with init containers; None if there is none."""
-        view = self._node.view
-        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim_uid)
-        claim = view.claim_with_uid(claim_uid)
-        pod = view.pod_with_uid(claim_allocation.pod_uid) if claim_allocation is not None else None
-        if (
-            claim_allocation is None
-            or claim_allocation.closed
-            or claim is None
-            or pod is None
-            or pod.is_terminal
-        ):
-            return None
-        allocation = claim.status.allocation
-        if allocation is None or allocation.id != claim_allocation.allocation_id:
-            return None
-        if not init_part.init_requests(claim.spec):
-            return None
-        return _Open(claim_allocation, pod, claim, allocation)
+    def _find(self, claim_uid: str) -> _Open | None:
+        return _open(self._node.checkpoint.state, self._node.view, claim_uid)

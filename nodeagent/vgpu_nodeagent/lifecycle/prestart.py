@@ -1,8 +1,8 @@
 """Allocate makes slots a slot allocation, and PreStart makes the slot allocation a grant.
 
-Allocate is called before anybody knows the pod. PreStart finds the pod and its claim, checks that
-the claim still fits, and only then opens the slot allocation. There is no `await` between the last
-check and the last file written, so the state cannot change in between and no lock is needed.
+Allocate is called before anybody knows the pod. PreStart finds the pod and its claim, decides
+(`decisions/start.py`), and only then opens the slot allocation. There is no `await` between the
+decision and the last file written, so the state cannot change in between and no lock is needed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from vgpu_api import init_part
-from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import Mount
-from vgpu_nodeagent.discovery.drivers.device_nodes import nodes_of_device, nodes_of_instance
-from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import (
     DriverFilesMissing,
     DriverUnavailable,
@@ -34,14 +30,15 @@ from vgpu_nodeagent.kubelet.identity import Consumer, identify
 from vgpu_nodeagent.kubelet.server import KubeletCall
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
 from vgpu_nodeagent.lifecycle.alignment import misaligned
-from vgpu_nodeagent.lifecycle.init_starts import InitStarts
+from vgpu_nodeagent.lifecycle.decisions.init_starts import InitStarts
+from vgpu_nodeagent.lifecycle.decisions.reserved_claim import claim_reserved_for
+from vgpu_nodeagent.lifecycle.decisions.resize import may_start_with
+from vgpu_nodeagent.lifecycle.decisions.start import Start, decide_start
+from vgpu_nodeagent.lifecycle.effector import GrantEffector
 from vgpu_nodeagent.lifecycle.local_node import LocalNode
-from vgpu_nodeagent.lifecycle.reserved_claim import claim_reserved_for
-from vgpu_nodeagent.lifecycle.resizing import may_start_with
 from vgpu_nodeagent.reporting.reports import SLOW_S, Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.node_view import Place
-from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +65,10 @@ _MAY_PASS = frozenset(
 
 @dataclass(slots=True)
 class _Found:
-    """Findings of a PreStart so far, for its report."""
+    """Findings of a PreStart so far, for the report of its refusal."""
 
     consumer: Consumer | None = None
     claim: VGPUClaim | None = None
-    has_devices: bool = False
-    """True if the container gets a device."""
 
 
 class Sweeping(Protocol):
@@ -111,7 +106,8 @@ class PreStart:
         self._releases = releases
         self._patience_s = patience_s
         self._clock = clock or Clock()
-        self._init_starts = InitStarts(reports)
+        self._effector = GrantEffector(node, reports)
+        self._init_starts = InitStarts()
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
         """Allocate slots to a container that is not known yet.
@@ -151,26 +147,24 @@ class PreStart:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            await self._try(ids, call, found)
+            start = await self._try(ids, call, found)
         except Refused as refused:
             self._report(refused, found)
             raise
-        if found.consumer is not None and found.claim is not None:
-            self._waiting.done(_place(found.consumer))
-            if found.has_devices:
-                took_s = clock() - began
-                self._reports.prepared(found.claim, _summary(took_s), took_s=took_s)
-            self._compare_cpus(found.consumer, found.claim)
+        self._waiting.done(_place(start.consumer))
+        if start.has_devices:
+            took_s = clock() - began
+            self._reports.prepared(start.claim, _summary(took_s), took_s=took_s)
+        self._compare_cpus(start.consumer, start.claim)
         await asyncio.sleep(RETRY_S)
 
-    async def _try(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
+    async def _try(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> Start:
         """Attempt until the container is granted, refused for good, or out of time."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         wait_s = 0.05
         while True:
             try:
-                await self._attempt(ids, call, found)
-                return
+                return await self._attempt(ids, call, found)
             except Refused as refused:
                 left_s = deadline - asyncio.get_running_loop().time()
                 if refused.reason not in _MAY_PASS or left_s <= 0:
@@ -181,102 +175,84 @@ class PreStart:
             await asyncio.sleep(min(wait_s, left_s))
             wait_s *= 2
 
-    async def _attempt(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> None:
-        node = self._node
+    async def _attempt(self, ids: tuple[str, ...], call: KubeletCall, found: _Found) -> Start:
         # An agent that has just started would not find the claim of a pod that has one.
-        if not node.view.is_synced:
+        if not self._node.view.is_synced:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
-        allocation = await self._look_up(ids, found)
-        if await self._limit(found, allocation):
-            allocation = await self._look_up(ids, found)  # anything may have changed meanwhile
+        consumer, claim, allocation = await self._look_up(ids, found)
+        if await self._limit(consumer, claim, allocation):
+            # Anything may have changed meanwhile.
+            consumer, claim, allocation = await self._look_up(ids, found)
         # No await from here until everything is written.
-        assert found.consumer is not None
-        assert found.claim is not None
-        found.has_devices = self._grant(found.consumer, found.claim, allocation, call)
+        start = self._decide(consumer, claim, allocation)
+        self._carry_out(start, call)
+        return start
 
-    async def _limit(self, found: _Found, allocation: Allocation) -> bool:
-        """Apply the limits that lie outside the page; return True if that took an await.
-
-        This comes before anything is recorded: a limit of a pod that is then refused harms nobody.
-        """
-        assert found.consumer is not None
-        assert found.claim is not None
-        pod = found.consumer.pod.metadata.uid
-        try:
-            granted = may_start_with(found.claim, allocation)
-            return await self._node.backends.limit(pod, found.claim, granted)
-        except LimitsUnsupported as error:
-            raise Refused(Why.LIMITS_UNSUPPORTED, str(error)) from error
-        except DriverUnavailable as error:
-            raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
-
-    async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
+    async def _look_up(
+        self, ids: tuple[str, ...], found: _Found
+    ) -> tuple[Consumer, VGPUClaim, Allocation]:
         """Find the pod and claim of the slots, without an await after the kubelet's response."""
         node = self._node
         try:
             listing, entries = await node.kubelet.read()
         except KubeletUnavailable as error:
             raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
-        found.consumer = identify(
+        consumer = found.consumer = identify(
             ids, entries=entries, listing=listing, pods=node.view.pods.objects
         )
-        found.claim, allocation = claim_reserved_for(
-            found.consumer.pod, node.view.claims.objects.values(), node=node.name
+        claim, allocation = claim_reserved_for(
+            consumer.pod, node.view.claims.objects.values(), node=node.name
         )
-        return allocation
+        found.claim = claim
+        return consumer, claim, allocation
 
-    def _grant(
-        self,
-        consumer: Consumer,
-        claim: VGPUClaim,
-        allocation: Allocation,
-        call: KubeletCall,
-    ) -> bool:
-        """Record and open the grants of all bindings; return True if any has a device."""
-        node = self._node
-        capacities = node.inventory.capacities()
-        former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
-        bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
-        # Refusals come before the commit, so that a refused start records nothing.
-        grants = {
-            binding.slot_allocation: node.backends.shape(
-                container_grant(
-                    claim,
-                    may_start_with(claim, allocation),
-                    pod=consumer.pod,
-                    container=binding.container,
-                    slot_resource=node.kubelet.resource,
-                    capacities=capacities,
-                    instances=node.instances.made,
-                )
-            )
-            for binding in bindings
-        }
-        state = slots.grant(
-            node.checkpoint.state,
-            claim_allocation=_claim_allocation(consumer, claim, allocation, former),
-            bindings=[
-                replace(b, interposed=grants[b.slot_allocation].interposed) for b in bindings
-            ],
-            allocatable={uuid: device.allocatable for uuid, device in capacities.items()},
-        )
+    async def _limit(self, consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> bool:
+        """Apply the limits that lie outside the page; return True if that took an await.
+
+        This comes before anything is recorded: a limit of a pod that is then refused harms nobody.
+        """
         try:
-            for slot_allocation in grants:
-                node.allocations.check(slot_allocation)
+            granted = may_start_with(claim, allocation)
+            return await self._node.backends.limit(consumer.pod.metadata.uid, claim, granted)
+        except LimitsUnsupported as error:
+            raise Refused(Why.LIMITS_UNSUPPORTED, str(error)) from error
+        except DriverUnavailable as error:
+            raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
+
+    def _decide(self, consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> Start:
+        node = self._node
+        state = node.checkpoint.state
+        fill = self._init_starts.to_fill(
+            consumer, claim, allocation, state.claim_allocations.get(claim.metadata.uid)
+        )
+        if fill.wanted is not None:  # whether this start is refused or not
+            self._reports.init_wanted(claim, fill.wanted)
+        return decide_start(
+            consumer,
+            claim,
+            fill,
+            state=state,
+            capacities=node.inventory.capacities(),
+            backends=node.backends,
+            resource=node.kubelet.resource,
+        )
+
+    def _carry_out(self, start: Start, call: KubeletCall) -> None:
+        try:
+            for slot_allocation in start.grants:
+                self._node.allocations.check(slot_allocation)
             # A container whose call has timed out does not start, but its grant would stay.
             if not call.is_waiting():
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
-            node.checkpoint.commit(state)
-            self._open(grants)
+            self._effector.carry_out(start.effects)
         except DriverFilesMissing as error:
             raise Refused(Why.DRIVER_FILES_MISSING, str(error)) from error
         except PageDamaged as error:
             raise Refused(Why.PAGE_DAMAGED, f"{error}; it was replaced and denies") from error
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
-        return any(grant.limits for grant in grants.values())
 
     def _compare_cpus(self, consumer: Consumer, claim: VGPUClaim) -> None:
         """Report exclusive CPUs on another NUMA node than the devices, if the claim forbids it."""
@@ -286,17 +262,6 @@ class PreStart:
         devices, host = self._node.inventory.devices, self._node.host_numa
         if apart := misaligned(consumer, claim, allocation, devices=devices, host=host):
             self._reports.warning(consumer.pod, "MisalignedCPUs", apart)
-
-    def _open(self, grants: dict[str, ContainerGrant]) -> None:
-        devices = self._node.inventory.devices
-        nodes = {uuid: nodes_of_device(device.minor) for uuid, device in devices.items()}
-        for claim_instance in self._node.instances.made.values():
-            if (device := devices.get(claim_instance.card)) is not None:
-                nodes[claim_instance.instance.uuid] = nodes_of_instance(
-                    device.minor, claim_instance.instance
-                )
-        for slot_allocation, grant in grants.items():
-            self._node.allocations.open(slot_allocation, grant, nodes=nodes)
 
     def _report(self, refused: Refused, found: _Found) -> None:
         if refused.reason is Why.CALL_ENDED:
@@ -311,25 +276,6 @@ class PreStart:
         self._reports.refusal(pod, refused.reason, str(refused))
         if found.claim is not None:
             self._reports.not_prepared(found.claim, refused.reason, str(refused))
-
-
-def _claim_allocation(
-    consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: ClaimAllocation | None
-) -> ClaimAllocation:
-    pod = consumer.pod.metadata
-    has_init = bool(init_part.init_requests(claim.spec))
-    ended = has_init and not init_part.has_init_part(claim.spec, allocation)
-    return ClaimAllocation(
-        claim_uid=claim.metadata.uid,
-        namespace=claim.metadata.namespace or "",
-        claim_name=claim.metadata.name,
-        allocation_id=allocation.id,
-        pod_uid=pod.uid,
-        pod_name=pod.name,
-        use=dict(effective_use(claim.spec, allocation.devices)),
-        init_ended=init_part.init_round(allocation) if ended else None,
-        init_ids=former.init_ids if former is not None and former.pod_uid == pod.uid else (),
-    )
 
 
 def _place(consumer: Consumer) -> Place:

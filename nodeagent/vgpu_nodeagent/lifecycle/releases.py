@@ -3,8 +3,8 @@
 A pod has ended when it is terminal or gone. Its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process maps the usage
 region. Then the page is closed, spec and folder are removed, the slots are free, and the claim's
-status names the allocation as released. A sweep looks at the current state and relies on no event
-that it remembers, so it works the same after a restart.
+status names the allocation as released. `decisions/release.py` decides; a sweep asks the kubelet
+and the processes, which takes awaits, and so decides again before each effect.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Protocol
 from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
-from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.events import ClaimChanged, Event, PodChanged, RoomMade
 from vgpu_nodeagent.kubelet.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.kubelet.pod_resources import PodListing
+from vgpu_nodeagent.lifecycle.decisions.release import Endings, close, drop, forget, reserved_claims
+from vgpu_nodeagent.lifecycle.effector import GrantEffector
 from vgpu_nodeagent.lifecycle.init_ends import InitEnds
 from vgpu_nodeagent.lifecycle.local_node import LocalNode
 from vgpu_nodeagent.lifecycle.orphaned_processes import OrphanedProcesses
 from vgpu_nodeagent.reporting.reports import Reports
-from vgpu_nodeagent.state import claim_instances, slots
-from vgpu_nodeagent.state.claim_instances import ClaimInstance
 from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
@@ -75,7 +74,8 @@ class Releases:
     ) -> None:
         self._node = node
         self._reports = reports
-        self._init_ends = InitEnds(node, reports=reports)
+        self._effector = GrantEffector(node, reports)
+        self._init_ends = InitEnds(node, self._effector)
         self._orphans = OrphanedProcesses(node, reports=reports)
         self._bound = bound
         self._unused_allocation_s = unused_allocation_s
@@ -133,43 +133,51 @@ class Releases:
         # A PreStart that is cancelled must not cancel the sweep of the others.
         return await asyncio.shield(self._sweeping)
 
+    def _endings(self) -> Endings:
+        return Endings(self._node.checkpoint.state, self._node.view, self._gone)
+
     async def _sweep(self) -> bool:
         node = self._node
         if not node.view.is_synced:
             return True
-        left = False
         # 1. Claims whose pod has ended, and slot allocations that were never bound.
-        ended = [
-            claim_allocation
-            for claim_allocation in node.checkpoint.state.claim_allocations.values()
-            if not claim_allocation.closed and self._has_ended(claim_allocation.pod_uid)
-        ]
-        unused = self._unused_allocations()
-        if ended or unused:
-            try:
-                # PodResources is rate-limited, so it is asked once for all of them.
-                listing, entries = await node.kubelet.read()
-                for claim_allocation in ended:
-                    left |= not await self._close_unless_used(claim_allocation, listing, entries)
-                self._drop(unused, entries)
-            except (KubeletUnavailable, OSError) as error:
-                logger.warning("cannot release yet: %s", error)
-                left = True
+        left = await self._close_ended()
         # 2. What only init containers needed, while their pod goes on.
         left |= await self._end_inits()
         # 3. MIG instances of claims that never started, or that could not be removed before.
-        left |= await self._remove_instances()
+        left |= await node.instances.remove_all(self._endings().instances_over())
         # 4. Usage of dead processes of running pods; in a thread, as it reads the process list.
         for slot_allocation in node.checkpoint.state.slot_allocations.values():
             if slot_allocation.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
-        # 5. Report what is released, and forget what the API server has recorded.
-        return not self._release_ended_claims() or left
+        # 5. Forget what the API server has recorded, and report what is released.
+        return not self._forget() or left
 
-    async def _remove_instances(self) -> bool:
-        """Remove MIG instances that are not needed any more; return True if one is left."""
-        instances = self._node.checkpoint.state.claim_instances.values()
-        return await self._node.instances.remove_all(list(filter(self._is_over, instances)))
+    async def _close_ended(self) -> bool:
+        """Close what has ended and is not in use any more; return True if some is left."""
+        ended, unused = self._endings().ended(), self._unused_allocations()
+        if not ended and not unused:
+            return False
+        left = False
+        try:
+            # PodResources is rate-limited, so it is asked once for all of them.
+            listing, entries = await self._node.kubelet.read()
+            for held in ended:
+                if (
+                    self._endings().is_held(held, listing, entries)
+                    or await self._is_used(held)
+                    # Before anybody else gets its place; the driver refuses while something runs.
+                    or not await self._node.instances.remove(held.claim_uid, held.allocation_id)
+                ):
+                    left = True
+                    continue
+                self._effector.carry_out(close(self._node.checkpoint.state, held.claim_uid))
+                logger.info("released claim %s/%s", held.namespace, held.claim_name)
+            self._drop(unused, entries)
+        except (KubeletUnavailable, OSError) as error:
+            logger.warning("cannot release yet: %s", error)
+            return True
+        return left
 
     async def _end_inits(self) -> bool:
         """Close the pages of init containers that have ended; return True if some are left."""
@@ -182,43 +190,12 @@ class Releases:
             self._node.events.put(RoomMade())
         return left
 
-    def _has_ended(self, pod_uid: str) -> bool:
-        """True if a pod that ran here has ended."""
-        pod = self._node.view.pod_with_uid(pod_uid)
-        return pod is None or pod.is_terminal
-
-    async def _close_unless_used(
-        self,
-        claim_allocation: ClaimAllocation,
-        listing: PodListing,
-        entries: Sequence[KubeletEntry],
-    ) -> bool:
+    async def _is_used(self, held: ClaimAllocation) -> bool:
+        """Return True if the pod has vanished, and not all of it is gone from the node."""
         node = self._node
-        slot_allocations = node.checkpoint.state.of_claim(claim_allocation.claim_uid)
-        place = (claim_allocation.namespace, claim_allocation.pod_name)
-        known = {entry.slot_allocation for entry in entries}
-        for slot_allocation in slot_allocations:
-            for container in listing.holders(frozenset(slot_allocation.slot_ids)):
-                # A new pod may have the same name and slots already: only a slot allocation on the
-                # kubelet's record is still held.
-                if (container.namespace, container.pod) == place and slot_allocation.name in known:
-                    return False
-        if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
-            if node.kubelet.has_directory(claim_allocation.pod_uid):
-                return False
-            if await self._orphans.are_there(claim_allocation):
-                return False
-        # Before anybody else gets its place. The driver refuses while something runs on it.
-        if not await node.instances.remove(
-            claim_allocation.claim_uid, claim_allocation.allocation_id
-        ):
-            return False
-        for slot_allocation in slot_allocations:
-            node.allocations.close(slot_allocation.name)
-        node.checkpoint.commit(slots.close(node.checkpoint.state, claim_allocation.claim_uid))
-        logger.info("released claim %s/%s", claim_allocation.namespace, claim_allocation.claim_name)
-        self._node.events.put(RoomMade())
-        return True
+        return node.view.pod_with_uid(held.pod_uid) is None and (
+            node.kubelet.has_directory(held.pod_uid) or await self._orphans.are_there(held)
+        )
 
     def _unused_allocations(self) -> list[str]:
         """Return the slot allocations that were never bound and are old enough to judge."""
@@ -227,16 +204,12 @@ class Releases:
 
     def _unbound(self) -> dict[str, float]:
         """Return the slot allocations that are not bound, and when each was first seen."""
-        now, slot_allocations = (
-            self._clock.monotonic(),
-            self._node.checkpoint.state.slot_allocations.values(),
-        )
-        unbound = (
-            slot_allocation.name
-            for slot_allocation in slot_allocations
-            if not slot_allocation.is_bound
-        )
-        self._first_seen = {name: self._first_seen.get(name, now) for name in unbound}
+        now = self._clock.monotonic()
+        self._first_seen = {
+            each.name: self._first_seen.get(each.name, now)
+            for each in self._node.checkpoint.state.slot_allocations.values()
+            if not each.is_bound
+        }
         return self._first_seen
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
@@ -245,77 +218,26 @@ class Releases:
         known = {entry.slot_allocation for entry in entries if self._is_here(entry.pod_uid)}
         for name in unused:
             if name not in known:
-                self._node.allocations.close(name)
-                checkpoint = self._node.checkpoint
-                checkpoint.commit(slots.drop(checkpoint.state, name))
-                self._node.events.put(RoomMade())
+                self._effector.carry_out(drop(self._node.checkpoint.state, name))
 
     def _is_here(self, pod_uid: str) -> bool:
         """True if the pod is known, or the kubelet still has a directory for it."""
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
         return is_known or self._node.kubelet.has_directory(pod_uid)
 
-    def _release_ended_claims(self) -> bool:
-        """Report released claims; forget claim allocations whose release is recorded in the API.
-
-        Returns:
-            False if something could not be recorded.
-        """
-        node, done = self._node, True
-        for claim_allocation in list(node.checkpoint.state.claim_allocations.values()):
-            claim = node.view.claim_with_uid(claim_allocation.claim_uid)
-            if claim_allocation.closed and (
-                claim is None or _allocation_id(claim) != claim_allocation.allocation_id
-            ):
-                try:
-                    node.checkpoint.commit(
-                        slots.forget(node.checkpoint.state, claim_allocation.claim_uid)
-                    )
-                except OSError as error:
-                    place = (claim_allocation.namespace, claim_allocation.claim_name)
-                    logger.warning("cannot record the end of claim %s/%s: %s", *place, error)
-                    done = False
-        for claim in node.view.claims.objects.values():
-            name = _allocation_id(claim)
-            if name and not _is_released(claim) and self._nothing_in_use(claim):
-                self._reports.released(claim, name)
-        self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
+    def _forget(self) -> bool:
+        """Forget claim allocations, and report released claims; return False to be tried again."""
+        done = True
+        for held in self._endings().recorded():
+            try:
+                self._effector.carry_out(forget(self._node.checkpoint.state, held.claim_uid))
+            except OSError as error:
+                place = (held.namespace, held.claim_name)
+                logger.warning("cannot record the end of claim %s/%s: %s", *place, error)
+                done = False
+        self._effector.carry_out(self._endings().released())
+        self._gone &= {reserved.pod_uid for _, reserved in reserved_claims(self._node.view)}
         return done
-
-    def _is_over(self, claim_instance: ClaimInstance) -> bool:
-        """True if an instance is not needed any more; its claim allocation, if any, decides."""
-        claim_allocation = self._node.checkpoint.state.claim_allocations.get(
-            claim_instance.claim_uid
-        )
-        if (
-            claim_allocation is not None
-            and claim_allocation.allocation_id == claim_instance.allocation_id
-        ):
-            return claim_allocation.closed
-        claim = self._node.view.claim_with_uid(claim_instance.claim_uid)
-        return (
-            claim is None
-            or _allocation_id(claim) != claim_instance.allocation_id
-            or self._nothing_granted(claim)
-        )
-
-    def _nothing_in_use(self, claim: VGPUClaim) -> bool:
-        claim_instance = claim_instances.of_claim(
-            self._node.checkpoint.state.claim_instances, claim.metadata.uid
-        )
-        return not claim_instance and self._nothing_granted(claim)
-
-    def _nothing_granted(self, claim: VGPUClaim) -> bool:
-        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
-        if claim_allocation is not None and claim_allocation.allocation_id == _allocation_id(claim):
-            return claim_allocation.closed
-        reserved = claim.status.reserved_for
-        if reserved is None or claim_allocation is not None:
-            return False
-        if self._node.checkpoint.state.has_open_account(reserved.pod_uid):
-            return False  # it belongs to an earlier claim of the same name
-        pod = self._node.view.pod_with_uid(reserved.pod_uid)
-        return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
 
     async def look_for_lost_pods(self) -> None:
         """Find claims whose pod was bound and deleted while no agent ran.
@@ -323,24 +245,18 @@ class Releases:
         Kubernetes deletes a pod's own claim with the pod. For a user's claim that was never
         prepared, only time distinguishes a pod that is gone from one that is not bound yet.
         """
-        missing: dict[str, float] = {}
-        for claim, reserved in _reserved(self._node):
+        now, unseen = self._clock.monotonic(), self._endings().unseen()
+        uids = [reserved.pod_uid for _, reserved in unseen]
+        self._missing = {uid: self._missing.get(uid, now) for uid in uids}
+        for claim, reserved in unseen:
             uid = reserved.pod_uid
-            if (
-                uid in self._gone
-                or claim.metadata.uid in self._node.checkpoint.state.claim_allocations
-                or self._node.view.pod_with_uid(uid) is not None
-            ):
-                continue
-            missing[uid] = self._missing.get(uid, self._clock.monotonic())
-            is_old = self._clock.monotonic() - missing[uid] >= LOST_AFTER_S
+            is_old = now - self._missing[uid] >= LOST_AFTER_S
             is_deleted = claim.metadata.deletion_timestamp is not None
             if not (is_deleted or is_old or self._has_left(claim, uid)):
                 continue
             namespace = claim.metadata.namespace or ""
             if not await self._bound.is_bound(namespace, reserved.pod_name, uid):
                 self._gone.add(uid)
-        self._missing = missing
 
     def _has_left(self, claim: VGPUClaim, pod_uid: str) -> bool:
         """True if an unseen pod was prepared here, and the kubelet has no directory for it.
@@ -366,20 +282,3 @@ def _init_moved(old: Pod | None, new: Pod) -> bool:
     return bool(init_containers(new)) and (
         old is None or ended_init_ids(new) != ended_init_ids(old)
     )
-
-
-def _reserved(node: LocalNode) -> list[tuple[VGPUClaim, ReservedFor]]:
-    return [
-        (claim, claim.status.reserved_for)
-        for claim in node.view.claims.objects.values()
-        if claim.status.reserved_for is not None
-    ]
-
-
-def _allocation_id(claim: VGPUClaim) -> str:
-    return claim.status.allocation.id if claim.status.allocation is not None else ""
-
-
-def _is_released(claim: VGPUClaim) -> bool:
-    released = claim.status.released
-    return released is not None and released.allocation_id == _allocation_id(claim)

@@ -55,6 +55,11 @@ def places(instances: ClaimInstances) -> frozenset[InstancePlace]:
     return frozenset(instance.place for instance in instances.values() if not instance.adopted)
 
 
+def made(instances: ClaimInstances) -> Mapping[InstancePlace, ClaimInstance]:
+    """Return the instances that programs can use, by place."""
+    return {each.place: each for each in instances.values() if each.instance.uuid}
+
+
 def of_claim(instances: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:
     """Return the instances of a claim."""
     return [instance for instance in instances.values() if instance.claim_uid == claim_uid]

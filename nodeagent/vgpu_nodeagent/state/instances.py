@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
@@ -29,7 +29,7 @@ from vgpu_nodeagent.errors import (
 )
 from vgpu_nodeagent.state import claim_instances
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances, InstancePlace
+from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances
 
 logger = logging.getLogger(__name__)
 
@@ -53,15 +53,6 @@ class Instances:
         self._checkpoint = checkpoint
         self._inventory = inventory
         self._one_at_a_time = asyncio.Lock()
-
-    @property
-    def made(self) -> Mapping[InstancePlace, ClaimInstance]:
-        """Return the instances that programs can use, by place."""
-        return {
-            claim_instance.place: claim_instance
-            for claim_instance in self._claim_instances.values()
-            if claim_instance.instance.uuid
-        }
 
     async def make(self, claim: VGPUClaim, allocation: Allocation) -> None:
         """Make the instances of an allocation that do not exist yet.

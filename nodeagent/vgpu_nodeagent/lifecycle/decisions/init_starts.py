@@ -9,28 +9,39 @@ followed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from vgpu_api import init_part
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.kubelet.identity import Consumer
-from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation
 
 _REMEMBERED = 4096
 """Remember the last PreStart of this many slot allocations; a forgotten one needs one more."""
 
 
-class InitStarts:
-    """Tells starts of init containers from starts of app containers on the same slots.
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The slot allocations that a start fills.
 
-    Args:
-        reports: Reports that init containers need devices anew.
+    Attributes:
+        bindings: The slot allocations with their containers; none if an init container is to start
+            whose devices were released.
+        allocation: The part of the claim's allocation to fill them with.
+        wanted: The round after which the init containers must run again; None if they need not.
     """
 
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+    bindings: tuple[Binding, ...]
+    allocation: Allocation
+    wanted: InitRound | None = None
+
+
+class InitStarts:
+    """Tells starts of init containers from starts of app containers on the same slots."""
+
+    def __init__(self) -> None:
         # For each slot allocation, the round of its last PreStart and the newest container then.
         self._started: dict[str, tuple[InitRound, str]] = {}
 
@@ -40,36 +51,29 @@ class InitStarts:
         claim: VGPUClaim,
         allocation: Allocation,
         claim_allocation: ClaimAllocation | None,
-    ) -> tuple[tuple[Binding, ...], Allocation]:
-        """Return the slot allocations to fill, and the part of the allocation to fill them with.
+    ) -> Fill:
+        """Return the slot allocations to fill.
 
         Args:
             consumer: The pod and all its slot allocations on the slots.
             claim: Its claim.
             allocation: The claim's allocation, on this node.
             claim_allocation: What the claim holds here already.
-
-        Raises:
-            Refused: An init container is to start, but its devices were released.
         """
         if not init_part.init_requests(claim.spec) or not _has_ended(
             claim, allocation, claim_allocation
         ):
-            return consumer.bindings, allocation
+            return Fill(consumer.bindings, allocation)
         init = init_part.init_containers(consumer.pod)
         left = tuple(binding for binding in consumer.bindings if binding.container not in init)
         is_shared = len(left) < len(consumer.bindings)
         runs_again = is_shared and init_part.ended_init_ids(consumer.pod) is None
         init_round = init_part.init_round(allocation)
-        if runs_again or not left or (is_shared and self._is_repeated(consumer, left, init_round)):
-            self._reports.init_wanted(claim, init_round)
+        rest = init_part.without_init_part(claim.spec, allocation)
         if runs_again or not left:
-            raise Refused(
-                Why.INIT_ENDED,
-                "the pod's init containers had ended and gave back what they had; "
-                "they start again once there is room for them",
-            )
-        return left, init_part.without_init_part(claim.spec, allocation)
+            return Fill((), rest, init_round)
+        repeated = is_shared and self._is_repeated(consumer, left, init_round)
+        return Fill(left, rest, init_round if repeated else None)
 
     def _is_repeated(
         self, consumer: Consumer, bindings: tuple[Binding, ...], init_round: InitRound
