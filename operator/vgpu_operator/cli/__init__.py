@@ -1,1 +1,1 @@
-"""The command line, `kubectl vgpu`: reads the cluster or files, asks `insight`, and prints."""
+"""The command line `kubectl vgpu`: reads a cluster or files, asks `insight`, prints the answer."""

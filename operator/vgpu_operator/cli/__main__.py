@@ -1,4 +1,4 @@
-"""The command line of `kubectl vgpu`: the parser, and the commands that read files."""
+"""The command line `kubectl vgpu`: its parser, and the commands that read only files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ BAD_INPUT = 2
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status, which is 2 for unusable input."""
-    if isinstance(sys.stdout, TextIOWrapper):  # the encoding may lack characters of a name
+    """Run a command and return the exit status, which is 2 if the input is invalid."""
+    # the terminal's encoding may be unable to print some names
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if "_ARGCOMPLETE" in os.environ:  # a shell wants completions
         from vgpu_operator.cli.completion import complete
@@ -196,7 +197,7 @@ def _simulate(options: argparse.Namespace) -> None:
 
 
 def _file(options: argparse.Namespace) -> None:
-    """Place the pods of a file: a single one with the reasons of all nodes, several in turn."""
+    """Place the pods of a file: one pod with the reasons of all nodes, several pods in turn."""
     cluster = _cluster(options)
     try:
         pods = _pods(manifests(options.file), cluster)
@@ -222,7 +223,7 @@ def _one(document: Mapping[str, Any], cluster: Judge, options: argparse.Namespac
 
 
 def _cases(options: argparse.Namespace) -> None:
-    """Answer each line by itself; a line that cannot be read is refused."""
+    """Answer each line on its own; a line that cannot be read gets a refusal as its answer."""
     for source, line in json_lines(options.cases):
         try:
             case = read_case(json_text(line, source=source), source=source)
@@ -235,7 +236,7 @@ def _cases(options: argparse.Namespace) -> None:
 
 
 def _case_id(line: str, source: str) -> str | int:
-    """Return the id of a line that is not a valid case, or its place in the file."""
+    """Return the id of a line that is not a valid case, or else its position in the file."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -245,13 +246,13 @@ def _case_id(line: str, source: str) -> str | int:
 
 
 def _many(options: argparse.Namespace) -> None:
-    """Place the pods and claims of a file, one per line, in turn."""
+    """Place the pods and claims of a file in turn. The file has one of them per line."""
     cluster = _cluster(options)
     _in_turn(_lines(options.many, cluster), cluster, options)
 
 
 def _lines(path: Path, cluster: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and document of each pod and claim; a line is read when its turn comes."""
+    """Yield the name and document of each pod and claim, reading each line only when needed."""
     for source, line in json_lines(path):
         document = json_text(line, source=source)
         if not isinstance(document, dict):
@@ -270,7 +271,7 @@ def _pods(documents: Sequence[Mapping[str, Any]], cluster: Judge) -> list[Mappin
     """Return the pods and claims in documents.
 
     Raises:
-        BadInput: A workload cannot be read, or there are too many pods.
+        BadInput: A workload is invalid, or there are too many pods.
     """
     nodes = list(cluster.nodes)
     found = itertools.chain.from_iterable(pods_of(document, nodes) for document in documents)
@@ -287,7 +288,7 @@ def _in_turn(
     cluster: Judge,
     options: argparse.Namespace,
 ) -> None:
-    """Place each document in turn; each one that is placed keeps its devices."""
+    """Place the documents in turn. A document that is placed keeps its devices."""
     placed = refused = 0
     not_judged: dict[str, None] = {}
     for name, document in documents:
@@ -313,7 +314,7 @@ def _answered(
     *,
     explain: bool = True,
 ) -> tuple[Result, bool]:
-    """Answer one of many; returns the result and True if it was placed."""
+    """Answer one document of several. Return the result, and True if it was placed."""
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
@@ -340,7 +341,7 @@ def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(document: Mapping[str, Any], otherwise: str) -> str:
-    """Return the name of a document, which may be invalid."""
+    """Return the name of a document, or `otherwise` if the document has no valid name."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and name else otherwise

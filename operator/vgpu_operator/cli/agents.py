@@ -1,6 +1,6 @@
-"""Asks the node agents, each in its own pod by `kubectl exec`.
+"""Queries the node agents by `kubectl exec` into their pods.
 
-Agents open no port for this. Anyone who may exec in the agents' pods may ask.
+The agents open no port for this, so RBAC on `pods/exec` decides who may query them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AgentAnswers:
 
     Attributes:
         nodes: The document that each agent printed.
-        errors: Why a node has no response.
+        errors: The error, for each node that gave no response.
     """
 
     nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class AgentAnswers:
 def ask(
     run: Kubectl, question: Literal["audit", "usage"], *, node: str | None = None
 ) -> AgentAnswers:
-    """Ask the agents, some at a time.
+    """Query the agents, several at a time.
 
     Args:
-        run: kubectl.
-        question: The command of `vgpu-nodeagent`.
-        node: Ask the agent of this node only; None: all agents.
+        run: Runs kubectl.
+        question: The command of `vgpu-nodeagent` to run.
+        node: Query only the agent of this node; None: all agents.
 
     Raises:
         CannotAnswer: The agents' pods cannot be listed, or none is running.
@@ -63,7 +63,7 @@ def ask(
 
 
 def _ask_one(run: Kubectl, question: str, pod: str) -> Mapping[str, Any] | str:
-    """Return an agent's document, or why there is none."""
+    """Return the document that an agent printed, or an error message."""
     try:
         text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", question])
         answer: Mapping[str, Any] = json.loads(text)

@@ -1,6 +1,6 @@
-"""The arguments of the commands that ask a cluster. The commands are loaded when they run.
+"""The arguments of the commands that read a cluster. The commands are imported when they run.
 
-Options that kubectl has are spelt as kubectl spells them.
+Options that kubectl also has are spelled the same way.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _JSONPATH = "jsonpath="
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the commands that ask a cluster to the parser."""
+    """Add the commands that read a cluster."""
     for add in (_get, _explain, _top, _drain, _doctor, _audit, _support_bundle):
         add(commands)
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
-    """Add the options that choose a cluster."""
+    """Add the options that select a cluster."""
     command.add_argument(
         "--kubeconfig",
         help="Path to the kubeconfig file (default: $KUBECONFIG, the service account of the pod, "
@@ -49,7 +49,7 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
-    """Add the option for text or JSON."""
+    """Add the option for the output format."""
     command.add_argument(
         "-o",
         "--output",
@@ -155,7 +155,7 @@ def _drain(commands: Commands) -> None:
 
 
 def add_plan(command: argparse.ArgumentParser) -> None:
-    """Add the options of a command that prints a plan and asks before it carries it out."""
+    """Add the options of a command that prints a plan and asks for confirmation."""
     command.add_argument(
         "--dry-run", action="store_true", help="Print the plan without carrying it out"
     )
@@ -232,7 +232,7 @@ def _add_namespaces(command: argparse.ArgumentParser) -> None:
 
 
 def kind_named(word: str) -> str:
-    """Return the kind that a word names, or the word itself if it names none."""
+    """Return the kind for a kubectl resource name; other words are returned unchanged."""
     return _OTHER_NAMES.get(word.lower(), word.lower())
 
 

@@ -1,6 +1,6 @@
 """`kubectl vgpu audit`: check that the records on every node agree with each other.
 
-Each agent compares its own records; this module puts their responses together.
+Each agent checks its own records; this module merges and prints the results.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from vgpu_operator.cli.printing import Printer
 
 
 def by_node(answers: AgentAnswers) -> list[Mapping[str, Any]]:
-    """Return one document for each node, sorted by name; one without a response has an `error`."""
+    """Return one document per node, sorted by name; a node without a response has an `error`."""
     errors = {node: {"node": node, "error": why} for node, why in answers.errors.items()}
     found = {**answers.nodes, **errors}
     return [found[node] for node in sorted(found)]
 
 
 def has_error(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if an agent could not be asked, or could not compare its records."""
+    """Return True if an agent did not respond or could not compare its records."""
     return any("error" in node for node in nodes)
 
 
 def has_findings(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the records of a node disagree."""
+    """Return True if the records on a node disagree."""
     return any(node.get("findings") for node in nodes)
 
 
 def show(node: Mapping[str, Any], printer: Printer) -> None:
-    """Print a line about a node, and one for each disagreement."""
+    """Print one line about a node and one for each disagreement."""
     if "error" in node:
         printer.line(f"{node['node']}: not asked: {node['error']}")
         return

@@ -1,7 +1,7 @@
-"""The DaemonSet that cleans hosts, derived from the agents' DaemonSet. Pure.
+"""Derives the DaemonSet that cleans hosts from the agents' DaemonSet. Pure.
 
-It runs where the agents ran, with their image. Its init container cleans and fails until that
-succeeds, so a pod is ready once its host is clean.
+It runs on the same nodes and with the same image as the agents. Its init container is retried until
+the host is clean, so a ready pod means a clean host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEFAULTS = {
     "--cdi-dir": "/var/run/cdi",
     "--device-plugins-dir": "/var/lib/kubelet/device-plugins",
 }
-"""The defaults of the agent's arguments (`vgpu_nodeagent.config`)."""
+"""The defaults of the agent's options (`vgpu_nodeagent.config`)."""
 _STATE_PARENT = "/host-state"
 _LABELS = {"app.kubernetes.io/name": "vgpu", "app.kubernetes.io/component": "cleaner"}
 _COMMAND = ["vgpu-nodeagent", "clean"]
@@ -34,7 +34,7 @@ _OF_CONTAINER = ("image", "imagePullPolicy", "securityContext")
 
 
 def cleaner_of(agents: Object) -> Object:
-    """Return the DaemonSet that cleans the hosts of these agents."""
+    """Return the DaemonSet that cleans the hosts of the given agents."""
     pod = agents["spec"]["template"]["spec"]
     (agent,) = (c for c in pod["containers"] if c["name"] == "nodeagent")
     folders = {
@@ -43,8 +43,8 @@ def cleaner_of(agents: Object) -> Object:
     }
     parent, name = posixpath.split(folders["--state-dir"])
     sockets = folders["--device-plugins-dir"]
-    # Mount the parent, because a mount point cannot be removed from inside; and at a separate
-    # path, because a mount inside a Bidirectional mount would appear on the host, too.
+    # Mount the parent folder, because a mount point cannot be removed from inside the mount. Use a
+    # separate path, because a mount below a Bidirectional mount would appear on the host, too.
     hosts = {
         "state": (parent, _STATE_PARENT, {"mountPropagation": "Bidirectional"}),
         "cdi": (folders["--cdi-dir"], folders["--cdi-dir"], {}),
@@ -96,7 +96,7 @@ def _kept(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _given(arguments: Sequence[str], option: str) -> str:
-    """Return the value of an option that is written as `--option=value` or as two words."""
+    """Return the value of an option, given as `--option=value` or as two arguments."""
     for number, word in enumerate(arguments):
         if word.startswith(f"{option}="):
             return word.partition("=")[2]

@@ -1,4 +1,4 @@
-"""Runs the commands that ask a cluster, and prints errors in one line."""
+"""Runs the commands that read a cluster, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from vgpu_operator.cli.printing import Printer, Table, bar
 DONE, FOUND, NO_ANSWER = 0, 1, 2
 _INTERRUPTED = 130
 _REFRESH_S = 3.0
-"""Agents do not measure more often."""
+"""Agents do not take samples more often than this."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a command.
 
     Returns:
-        0 for an answer, 1 if something was found or is left to do, 2 if there is no answer: the
-        name does not exist, or the cluster cannot be reached or refuses the request.
+        0 on success, 1 if problems were found or work is left, 2 if there is no answer, because the
+        object does not exist, or the cluster is unreachable or refuses the request.
     """
     try:
         return asyncio.run(_COMMANDS[options.command](options))
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return NO_ANSWER
     except BrokenPipeError:
-        # The reader has closed the pipe. Python would complain when it flushes at exit.
+        # The reader closed the pipe. Without this, Python prints an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:
@@ -133,7 +133,7 @@ async def _doctor(options: argparse.Namespace) -> int:
 
 async def _audit(options: argparse.Namespace) -> int:
     run = kubectl(options.context, options.kubeconfig)
-    # In a thread, so that Ctrl-C does not wait for agents.
+    # Run in a thread, so that Ctrl-C does not wait for slow agents.
     nodes = audit.by_node(await asyncio.to_thread(ask, run, "audit", node=options.node))
     printer = Printer()
     if options.output == "json":
@@ -164,7 +164,7 @@ async def _support_bundle(options: argparse.Namespace) -> int:
 
 
 def cluster_flags(options: argparse.Namespace) -> list[str]:
-    """Return kubectl's options for the chosen cluster."""
+    """Return the kubectl flags that select the same cluster."""
     flags = [f"--kubeconfig={options.kubeconfig}"] if options.kubeconfig else []
     return flags + ([f"--context={options.context}"] if options.context else [])
 

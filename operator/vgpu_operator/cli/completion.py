@@ -1,8 +1,8 @@
 """Shell completion: verbs and options from the parser, names from the cluster.
 
 kubectl (1.26 and later) completes a plugin by running `kubectl_complete-vgpu` with the words typed
-so far, the last of which may be unfinished. It reads one candidate per line and cobra's directive
-at the end. argcomplete's own shell function completes the program `kubectl-vgpu`.
+so far, including an unfinished last word. kubectl expects one candidate per line, and cobra's
+directive on the last line. argcomplete's own shell function completes the program `kubectl-vgpu`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS
 from vgpu_operator.cli.arguments import FORMATS
 
 _ANSWER_S = 3.0
-"""After so long a shell seems to hang, so it gets no names."""
+"""The time limit for reading names from the cluster; after that a shell would seem to hang."""
 _NO_SPACE, _NO_FILES = 2, 4
 """From cobra's ShellCompDirective: add no space after the candidate; offer no file names."""
 _NAMESPACED = (PODS, VGPU_CLAIMS)
@@ -33,24 +33,24 @@ SUBJECTS: Mapping[str, Mapping[str, Resource]] = {
     "explain": {"pod/": PODS, "claim/": VGPU_CLAIMS},
     "drain": {"node/": NODES, "device/": GPU_DEVICES},
 }
-"""The prefixes of the names that these commands take."""
+"""The prefixes of object names that these commands accept."""
 NAMES: Mapping[str, Resource] = {"namespace": NAMESPACES, "node": NODES}
-"""Options that take the name of one object."""
+"""Options whose value is the name of an object."""
 
 
 class _Finder(CompletionFinder):
-    """A finder without argcomplete's debugging stream, which may take over file descriptor 9."""
+    """A CompletionFinder without argcomplete's debug stream, which may reuse file descriptor 9."""
 
     def _init_debug_stream(self) -> None:
         return
 
 
 def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> None:
-    """Print the candidates for the command line in argcomplete's environment variables.
+    """Print completions for the command line in argcomplete's environment variables.
 
     Args:
         parser: The parser of the command line.
-        output: The stream to print to; None: print for argcomplete's shell function and exit.
+        output: The stream to print to. None: print for argcomplete's shell function, then exit.
     """
     _Finder()(
         parser,
@@ -63,14 +63,15 @@ def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> N
 
 
 def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """Return the candidates for the last word and the directive, as kubectl reads them."""
+    """Return the candidates for the last word, and the directive, in kubectl's format."""
     *whole, last = words or [""]
     line = " ".join(["kubectl-vgpu", *map(shlex.quote, whole), last])
     variables = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_DFS": "\t",
-        "_ARGCOMPLETE_SHELL": "fish",  # the one shell that gets words unquoted
+        # the only shell for which argcomplete does not quote candidates
+        "_ARGCOMPLETE_SHELL": "fish",
         "COMP_LINE": line,
         "COMP_POINT": str(len(line.encode())),
     }
@@ -95,7 +96,7 @@ def main() -> int:
 
 
 class _Candidates(BaseCompleter):
-    """Completes arguments that have no fixed choices."""
+    """A completer for arguments that have no fixed choices."""
 
     def __call__(
         self,
@@ -105,7 +106,7 @@ class _Candidates(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: argparse.Namespace,
     ) -> Iterable[str]:
-        """Return file names, formats, or names of objects."""
+        """Return matching file names, output formats or object names."""
         command = parsed_args.command
         if action.type is Path:
             found: Iterable[str] = FilesCompleter()(prefix)
@@ -129,7 +130,7 @@ class _Candidates(BaseCompleter):
 
 
 def _existing(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
-    """Return names from the cluster with the prefixes of their kinds; none without a cluster."""
+    """Return object names, prefixed with their kinds; empty if the cluster is unreachable."""
     try:
         return asyncio.run(_names(kinds, options))
     except (VgpuError, TimeoutError, OSError):

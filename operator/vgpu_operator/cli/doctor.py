@@ -1,8 +1,8 @@
 """`kubectl vgpu doctor`: check the installation and suggest fixes.
 
-The cluster is read once. Each check is a function of the objects that were read and yields
-findings; if it may not read them, it reports that instead of guessing. The doctor checks only what
-the API shows. `kubectl vgpu audit` checks the agents' records on their nodes.
+The doctor reads the cluster once. Each check is a function that takes these objects and yields
+findings. A check whose objects may not be read reports that instead of guessing. Only objects in
+the API are checked; `kubectl vgpu audit` checks the agents' records on the nodes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _POLICIES = (
     "vgpu-pods",
 )
 _MARKS_BINDINGS = ("vgpu-marks", "vgpu-marks-opted-out", "vgpu-marks-system")
-"""Only some namespaces may write the mark, so its policy needs several bindings."""
+"""This policy needs several bindings, because only some namespaces may write the label."""
 _HAMIS_CONFIG_MAPS = ("hami-scheduler-device", "hami-device-plugin")
 _OUR_CONFIG_MAP = f"config.yaml of vgpu-config in {NAMESPACE}"
 _READ_THERE = (
@@ -104,14 +104,14 @@ _LEAST_KUBELET = (1, 29)
 _LEAST_CONTAINERD = (1, 7)
 _EXPIRES = timedelta(days=7)
 _LEASE_SLACK_S = 60.0
-"""The Lease's times come from its holder's clock, which may differ from the API server's."""
+"""The holder of a Lease sets its times, and its clock may differ from the API server's."""
 _LONG_S = 600.0
 _NVIDIA_PLUGIN = re.compile(r"(^|/)k8s-device-plugin[:@]")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """A finding of a check.
+    """The finding of a check.
 
     Attributes:
         level: `ok`, `warning`, `error`, or `unknown` if objects could not be read.
@@ -128,14 +128,14 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The objects that the checks look at.
+    """The objects that the checks examine.
 
     Attributes:
         now: The time of the API server.
-        version: The version of the API server; empty if it reports none.
+        version: The version of the API server; empty if it is not reported.
         config: The installed configuration.
         lists: Objects by kind and namespace (empty: all namespaces), or the API server's error.
-        secrets: The Secrets with our certificates, by name, or the API server's error.
+        secrets: The Secrets with our certificates by name, or the API server's error.
     """
 
     now: datetime
@@ -148,7 +148,7 @@ class Snapshot:
         """Return the objects of a kind.
 
         Raises:
-            ClientError: They could not be read.
+            ClientError: The objects could not be read.
         """
         found = self.lists.get((resource.plural, namespace), ())
         if isinstance(found, ClientError):
@@ -176,10 +176,10 @@ def _unknown(check: str, message: str, remedy: str) -> CheckResult:
 
 
 async def read(api: Api) -> Snapshot:
-    """Read the objects that the checks look at.
+    """Read the objects that the checks examine.
 
     Raises:
-        ClientError: The API server cannot be reached, or refuses everything.
+        ClientError: The API server is unreachable or refuses every request.
     """
     lists: dict[tuple[str, str], Sequence[Object] | ClientError] = {}
     version = str((await api.version()).get("gitVersion", ""))
@@ -194,7 +194,8 @@ async def read(api: Api) -> Snapshot:
     lists[CONFIG_MAPS.plural, ""] = await _hamis_config_maps(api)
     refused = [found for found in lists.values() if isinstance(found, Forbidden)]
     if len(refused) == len(lists):
-        raise refused[0]  # else a cluster that nobody could look at would seem healthy
+        # without this, a cluster in which nothing could be read would seem healthy
+        raise refused[0]
     secrets: dict[str, Object | ClientError] = {}
     for name in (WEBHOOK_SECRET, EXTENDER_SECRET, SCHEDULER_SECRET):
         try:
@@ -204,13 +205,13 @@ async def read(api: Api) -> Snapshot:
         except Forbidden as error:
             secrets[name] = error
     config = await installed_config(api)
-    # The clock of this machine may be wrong: an hour ahead, every agent would seem silent.
+    # Use the API server's time: with a clock that is an hour ahead, every agent would seem silent.
     now = datetime.fromtimestamp(api.unix(), UTC)
     return Snapshot(now, version, config, lists, secrets)
 
 
 async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:
-    """Read them by name: a cluster may have thousands of others, with secrets in them."""
+    """Read HAMi's ConfigMaps by name, because listing all would also read secrets in others."""
     found: list[Object] = []
     try:
         for name in _HAMIS_CONFIG_MAPS:
@@ -367,14 +368,14 @@ def _ready_endpoints(seen: Snapshot, service: str) -> int | None:
 
 
 def _is_failed_call(event: Object, now: datetime) -> bool:
-    """Return True for a recent event of kube-scheduler about an extender it cannot reach."""
+    """Return True for a recent event in which kube-scheduler could not reach an extender."""
     text = event.get("message") or ""
     is_failure = event.get("reason") == "FailedScheduling" and "extender" in text
     return is_failure and "Post " in text and _is_recent(event, now)
 
 
 def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
-    """Check the configuration of vgpu-scheduler, if it runs here."""
+    """Check the configuration of vgpu-scheduler, if it is deployed."""
     mounted = _mounted_by_scheduler(seen)
     for config_map in seen.of(CONFIG_MAPS, NAMESPACE):
         name = config_map["metadata"]["name"]
@@ -403,7 +404,7 @@ def _mounted_by_scheduler(seen: Snapshot) -> set[str]:
 
 
 def _extenders_in(text: str) -> list[Mapping[str, object]]:
-    """Return the extenders of a KubeSchedulerConfiguration; empty if it cannot be read."""
+    """Return the extenders of a KubeSchedulerConfiguration; empty if it is invalid."""
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -447,7 +448,7 @@ def _is_trusted(client_config: Mapping[str, object]) -> bool:
 
 
 def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
-    """Yield the configured resources that pods can ask for without the webhook seeing them."""
+    """Yield configured resources that the webhook's match conditions do not include."""
     for condition in hook.get("matchConditions") or ():
         if condition["name"] != REQUESTS_DEVICE:
             continue
@@ -460,7 +461,7 @@ def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
 
 
 def _policies(seen: Snapshot) -> Iterator[CheckResult]:
-    """Check that each policy is installed and bound: else the API server allows everything."""
+    """Check that each policy is installed and bound, because an unbound policy has no effect."""
     installed = {policy["metadata"]["name"] for policy in seen.of(POLICIES)}
     denying = {
         binding["metadata"]["name"]
@@ -546,7 +547,7 @@ def _agents(seen: Snapshot) -> Iterator[CheckResult]:
 
 
 def _slots_offered(seen: Snapshot) -> Mapping[str, int]:
-    """Return the slots of the healthy GPUs of each node; the kubelet offers at least as many."""
+    """Return each node's number of slots on healthy GPUs; the kubelet offers at least as many."""
     total: Counter[str] = Counter()
     for raw in seen.of(GPU_DEVICES):
         device = GPUDevice.model_validate(raw)
@@ -615,7 +616,7 @@ def _claims(seen: Snapshot) -> Iterator[CheckResult]:
 
 
 def _unmarked_pods(seen: Snapshot) -> Iterator[CheckResult]:
-    """Find pods that wait for GPUs and get none, because admission has not seen them."""
+    """Find pods that wait for GPUs in vain because they bypassed admission."""
     decided = {pod["metadata"]["uid"] for pod in users_of(seen.of(VGPU_CLAIMS), seen.of(PODS)).pods}
     unmarked = [
         raw
@@ -657,7 +658,7 @@ def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
 
 
 def _unread(seen: Snapshot) -> Iterator[CheckResult]:
-    """Find ConfigMaps that were made for HAMi's programs, which do not run here."""
+    """Find ConfigMaps for HAMi's programs, which this cluster does not run."""
     for config_map in seen.of(CONFIG_MAPS):
         place = f"{config_map['metadata']['namespace']}/{config_map['metadata']['name']}"
         yield _warning(
@@ -693,7 +694,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 
 def _gpu_nodes(seen: Snapshot) -> list[Object]:
-    """Return the nodes whose devices our agents publish."""
+    """Return the nodes for which our agents publish devices."""
     with_devices = {
         device["spec"]["nodeName"]
         for device in seen.of(GPU_DEVICES)
@@ -736,7 +737,7 @@ def _service(endpoint_slice: Object) -> str:
 
 
 def _since(when: object, now: datetime) -> float:
-    """Return the seconds since a time; infinity if the time is not known."""
+    """Return the seconds since a time; infinity if the time is unknown."""
     if not when:
         return float("inf")
     return (now - datetime.fromisoformat(str(when))).total_seconds()
@@ -749,7 +750,7 @@ def _is_recent(event: Object, now: datetime) -> bool:
 
 
 def _says(seen: Snapshot, text: str, *, on: str) -> bool:
-    """Return True if a recent event about a pod on a node contains a text."""
+    """Return True if a recent event about a pod on a node contains the text."""
     here = {
         pod["metadata"]["uid"]
         for pod in seen.of(PODS)
@@ -775,7 +776,7 @@ def _waits_long(claim: Object, now: datetime) -> bool:
 
 def _waits_unmarked(raw: Object, config: ClusterConfig) -> bool:
     if (raw.get("spec") or {}).get("nodeName"):
-        return False  # most pods have a node; decoding them would take long
+        return False  # skip pods that have a node: most do, and decoding them would take long
     pod = gpu_pod_of(Pod.model_validate(raw), config)
     return pod is not None and not pod.is_admitted and (pod.wants_node or pod.is_gated)
 
@@ -793,6 +794,6 @@ def _place(claim: Object) -> str:
 
 
 def _some(objects: Sequence[Object]) -> str:
-    """Return five of the names and the number of the others."""
+    """Return the first five names, and the number of the others."""
     more = f" and {len(objects) - 5} more" if len(objects) > 5 else ""
     return ", ".join(map(_place, objects[:5])) + more

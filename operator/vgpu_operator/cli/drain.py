@@ -1,8 +1,8 @@
 """`kubectl vgpu drain NODE|DEVICE`: cordon devices and evict the pods that use them.
 
-Devices are cordoned first, so that evicted pods do not come back. Pods are evicted, not deleted:
-PodDisruptionBudgets apply, and an eviction that one refuses is tried again until the timeout. Other
-pods of the node are not evicted; use `kubectl drain` for them.
+Devices are cordoned first, so that evicted pods do not come back. Pods are evicted rather than
+deleted, so PodDisruptionBudgets apply; a refused eviction is retried until the timeout. Other pods
+on the node stay; use `kubectl drain` for them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from vgpu_operator.cli.users import users_of
 
 _POLL_S = 0.5
 _AGAIN_S = 5.0
-"""A refused eviction is tried again after so long, as kubectl drain does."""
+"""The pause before a refused eviction is retried; kubectl drain uses the same."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of claims that are gone, and of all claims."""
+"""Called with the number of claims that are gone and the number of all claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainPlan:
-    """The devices to drain, with their users.
+    """The devices to drain, and the claims and pods that use them.
 
     Attributes:
         devices: The GPUDevices.
-        claims: The claims that hold them or a part of them.
+        claims: The claims that hold all or part of these devices.
         pods: The pods of the claims that have not ended.
     """
 
@@ -41,7 +41,7 @@ class DrainPlan:
     pods: tuple[Object, ...]
 
     def lines(self) -> list[str]:
-        """Return the plan's steps as lines of text."""
+        """Return the steps of the plan, one line each."""
         fresh = [d for d in self.devices if not d["spec"].get("cordoned")]
         cordon = [f"cordon device {_name(device)}" for device in fresh]
         evict = [f"evict pod {_place(pod)}" for pod in self.pods]
@@ -53,7 +53,7 @@ class DrainPlan:
 
     @property
     def idle(self) -> list[Object]:
-        """The claims that hold devices without a pod, so that no eviction frees them."""
+        """The claims that hold devices without a pod; no eviction can free these."""
         served = {pod["metadata"]["uid"] for pod in self.pods}
         return [
             claim
@@ -67,10 +67,10 @@ class Drain:
 
     Args:
         api: An administrator's client.
-        subject: A device's name or UUID, or a node's name; `node/NAME` and `device/NAME`
-            distinguish them.
+        subject: The name or UUID of a device, or the name of a node; `node/NAME` and `device/NAME`
+            are unambiguous.
         say: Prints a line.
-        sleep: Waits for some seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Drain:
         """Read the devices and the pods that use them.
 
         Raises:
-            CannotAnswer: There is no such node or device.
-            ClientError: They cannot be read.
+            CannotAnswer: The node or device does not exist.
+            ClientError: Objects cannot be read.
         """
         devices = await self._devices()
         names = {_name(device) for device in devices}
@@ -102,11 +102,11 @@ class Drain:
         return DrainPlan(tuple(devices), tuple(claims), users.pods)
 
     async def uncordon(self) -> list[str]:
-        """Uncordon the devices; returns the names of those that were cordoned.
+        """Uncordon the devices and return the names of those that were cordoned.
 
         Raises:
-            CannotAnswer: There is no such node or device.
-            ClientError: They cannot be read or written.
+            CannotAnswer: The node or device does not exist.
+            ClientError: Devices cannot be read or written.
         """
         devices = [each for each in await self._devices() if each["spec"].get("cordoned")]
         for device in devices:
@@ -116,19 +116,19 @@ class Drain:
     async def carry_out(
         self, plan: DrainPlan, *, limit_s: float, progress: Progress = lambda gone, of: None
     ) -> list[str]:
-        """Cordon, evict, and wait until the devices are free.
+        """Cordon the devices, evict the pods, and wait until the devices are free.
 
         Args:
             plan: The devices with their users.
-            limit_s: Seconds until no eviction is tried and no end is waited for any more.
-            progress: Called whenever something has changed.
+            limit_s: Seconds after which to stop evicting and waiting.
+            progress: Called after each change.
 
         Returns:
-            A sentence for each thing that is left.
+            A sentence about each object that is left.
 
         Raises:
-            ClientError: The API server cannot be reached, or refuses a request. The command may
-                be run again.
+            ClientError: The API server is unreachable or refuses a request. It is safe to run the
+                command again.
         """
         for device in plan.devices:
             if not device["spec"].get("cordoned"):
@@ -150,14 +150,14 @@ class Drain:
             waited += _POLL_S
 
     async def _holding(self, devices: set[str], idle: Sequence[str]) -> list[Object]:
-        """Return the claims that hold some of the devices, but for those without a pod."""
+        """Return the claims that still hold these devices, except claims without a pod."""
         claims = (await self._api.list(VGPU_CLAIMS)).items
         return [each for each in claims if _holds(each, devices) and _place(each) not in idle]
 
     async def _evict(self, waiting: dict[str, Object]) -> dict[str, str]:
-        """Evict the pods; returns by UID why an eviction was refused.
+        """Evict the pods and return the reasons of refused evictions by UID.
 
-        Pods that are evicted, or gone, are removed from `waiting`.
+        Pods that are evicted or gone are removed from `waiting`.
         """
         refused = {}
         for uid, pod in list(waiting.items()):
@@ -166,7 +166,7 @@ class Drain:
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
                 "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-                # A new pod with the same name is not to be evicted.
+                # A new pod may have taken the name; it must not be evicted.
                 "deleteOptions": {"preconditions": {"uid": uid}},
             }
             try:
@@ -175,7 +175,7 @@ class Drain:
                 refused[uid] = error.message
                 continue
             except (NotFound, Conflict):
-                pass  # the pod is gone, or another one has its name
+                pass  # the pod is gone, or another pod has its name
             else:
                 self._say(f"pod {_place(pod)}: evicted")
             del waiting[uid]

@@ -1,7 +1,7 @@
 """`kubectl vgpu explain POD|CLAIM`: explain why it is pending, or why it was placed where it is.
 
-The cluster is read once into the engine's state, and `insight.explanation` explains the claim from
-it. Nothing is written.
+The cluster is read once into an engine state, from which `insight.explanation` derives the answer.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         api: Reads the cluster.
         subject: `pod/NAME`, `claim/NAME`, or a name, which is looked up as a pod first.
         namespace: The namespace of the pod or the claim.
-        now: The time for durations.
+        now: The current time, for durations.
 
     Raises:
-        CannotAnswer: There is no such pod or claim, or the pod asks for no GPU.
-        ClientError: The API server cannot be reached, or refuses the pod or the claim.
+        CannotAnswer: The pod or claim does not exist, or the pod requests no GPU.
+        ClientError: The API server is unreachable, or the pod or claim may not be read.
     """
     pod, claim = await _subject(api, subject, namespace)
     said = from_status(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
     installed = await installation(api)
     config = installed.config
     if installed.unknown and pod is not None and pod.is_gated:
-        # The configuration is not known, but only mode Gate puts a gate on pods.
+        # The configuration may not be read here, but a gate on the pod proves that the mode is
+        # Gate.
         scheduling = config.scheduling.model_copy(update={"mode": "Gate"})
         config = config.model_copy(update={"scheduling": scheduling})
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
@@ -85,7 +86,7 @@ class _NamedPod:
 async def _subject(
     api: Api, subject: str, namespace: str
 ) -> tuple[_NamedPod | None, VGPUClaim | None]:
-    """Return the pod, if the subject is one, and the claim, if it exists."""
+    """Return the pod, if the subject is a pod, and the claim, if it exists."""
     prefix, _, name = subject.rpartition("/")
     if prefix and prefix.lower() not in _PLACES:
         raise CannotAnswer(f"{subject}: use NAME, pod/NAME or claim/NAME")
@@ -118,7 +119,7 @@ async def _claim(api: Api, name: str, namespace: str) -> VGPUClaim | None:
 
 
 async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
-    """Return the claim that serves a pod or that the pod names."""
+    """Return the claim that belongs to the pod or that the pod names."""
     namespace = pod.metadata.namespace or ""
     claims = (await listed(api, VGPU_CLAIMS, namespace=namespace)).items
     for raw in claims:

@@ -1,7 +1,7 @@
-"""Reads the device settings of HAMi's Helm values file.
+"""Reads the device settings in the values file of HAMi's Helm chart.
 
-Most values of the chart are about objects that this project does not have. They are reported, so
-that `import hami` and `check` show what is left out.
+Most values of that chart configure objects that this project does not have. `import hami` and
+`check` list them as left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _MARKS = frozenset({"global", "devicePlugin", "devices", "admissionWebhook"})
-"""Keys that only a values file has, and no configuration document of HAMi."""
+"""Keys that occur only in a values file and never in a configuration document of HAMi."""
 _NAMES: Mapping[str, str] = {
     "resourceName": "resourceCountName",
     "resourceMem": "resourceMemoryName",
@@ -30,12 +30,12 @@ _ELSEWHERE = "a value of HAMi's chart; see manifests/ for what can be set here"
 
 
 def is_values(document: Any) -> bool:
-    """Return True for a document that only HAMi's chart reads."""
+    """Return True if the document is a values file of HAMi's chart."""
     return isinstance(document, dict) and "kind" not in document and not _MARKS.isdisjoint(document)
 
 
 def read_values(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return our configuration for the values, and a line for each value that is left out."""
+    """Return the equivalent configuration, and one line for each value that has no equivalent."""
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in _KEPT}
     nvidia: dict[str, Any] = {}
     left: list[str] = []
@@ -68,7 +68,7 @@ def _split(
 
 
 def _leaves(path: str, value: Any) -> list[str]:
-    """Return a line for a section, and one for each resource name in it, which pods ask for."""
+    """Return one line for a section and one for each resource name in it."""
     if isinstance(value, dict):
         names = [
             line

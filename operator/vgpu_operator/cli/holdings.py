@@ -1,6 +1,6 @@
-"""The allocated amounts of devices, added up from the claims.
+"""Computes the allocated amounts of devices from the claims.
 
-A GPUDevice's own `status.allocated` is a view that the operator writes within five seconds, so a
+The operator updates `status.allocated` of a GPUDevice with a delay of up to five seconds, so a
 command that runs right after `kubectl apply` would show old numbers.
 """
 
@@ -28,10 +28,10 @@ NOT_ALLOWED = (
 
 
 async def claims_of(api: Api) -> list[Object] | None:
-    """Return the claims of all namespaces, or None where the user may not list them.
+    """Return the claims of all namespaces, or None if the user may not list them.
 
     Raises:
-        ClientError: The API server cannot be reached.
+        ClientError: The API server is unreachable.
     """
     try:
         listing = await api.list(VGPU_CLAIMS)
@@ -56,7 +56,8 @@ def _shares(claim: Object) -> ClaimShares:
     try:
         read = VGPUClaim.read(claim)
         return shares_of(read.spec, read.status.allocation)
-    except (ValidationError, BadInput):  # its devices count as full, as they do for the operator
+    # an invalid claim occupies its devices in full, as in the operator's ledger
+    except (ValidationError, BadInput):
         return shares_of_unreadable(claim, known=NOTHING)
 
 

@@ -1,7 +1,7 @@
-"""Validates configuration files, and converts HAMi's.
+"""Validates configuration files and converts HAMi's.
 
-The operator reads HAMi's documents as they are. `import` is for people who want to see, and keep,
-the equivalent configuration.
+The operator reads HAMi's documents directly. `import` is for people who want to see and keep the
+equivalent configuration.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from vgpu_operator.insight.documents import BadDocument, yaml_documents
 
 
 def imported(files: Sequence[Path]) -> str:
-    """Return our configuration for the files together, with comments about what is lost.
+    """Return the configuration in all files as one, with comments about settings that are lost.
 
-    Documents of other kinds than ConfigMap, such as a Deployment of HAMi's, are left out with a
-    comment.
+    Documents of other kinds, such as a Deployment of HAMi, are skipped with a comment.
 
     Raises:
-        BadDocument: A file cannot be read, or a value in it is invalid. The message names the
-            file and the path.
+        BadDocument: A file cannot be read, or a value in it is invalid. The message names the file
+            and the path.
     """
     kept, lines = _read(files)
     config = read_cluster_config(kept)
@@ -38,11 +37,11 @@ def imported(files: Sequence[Path]) -> str:
 
 
 def checked(files: Sequence[Path]) -> str:
-    """Validate each file by itself; returns a line for each finding.
+    """Validate each file on its own and return one line per finding.
 
     Raises:
-        BadDocument: A file cannot be read, or a value in it is invalid. The message names the
-            file and the path.
+        BadDocument: A file cannot be read, or a value in it is invalid. The message names the file
+            and the path.
     """
     lines: list[str] = []
     for file in files:
@@ -56,7 +55,7 @@ def checked(files: Sequence[Path]) -> str:
 
 
 def _read(files: Sequence[Path]) -> tuple[list[Any], list[str]]:
-    """Return the documents with configurations, and a line for each part without effect."""
+    """Return the documents with configurations, and one line for each part without effect."""
     kept: list[Any] = []
     lines: list[str] = []
     for file in files:

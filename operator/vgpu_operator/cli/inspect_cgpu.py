@@ -1,8 +1,8 @@
-"""`kubectl inspect cgpu`: Alibaba's table of the allocated memory of each node's devices.
+"""`kubectl inspect cgpu`: Alibaba's table of the allocated GPU memory on each node.
 
 The plugin's executable is `kubectl-inspect-cgpu`. Sizes are whole GiB: capacity is rounded down and
-allocated memory up, so that full devices do not look free. Allocated memory is added up from the
-claims, because the devices' own view may be five seconds old.
+allocated memory up, so that a full device does not look free. Allocated memory is computed from the
+claims, because the status of a device may be five seconds old.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _INTERRUPTED = 130
 
 
 def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> str:
-    """Return the text that Alibaba's plugin prints: a row for each node with devices, and the sum.
+    """Return the table in the format of Alibaba's plugin: one row per node, then the total.
 
     Args:
-        nodes: The nodes as the API server has them, in any order.
-        devices: All devices; those without a size yet are left out.
+        nodes: The nodes as the API server returns them, in any order.
+        devices: All devices; those that do not report a size yet are skipped.
     """
     by_node: dict[str, list[GPUDevice]] = {}
     for device in devices:
@@ -63,7 +63,7 @@ def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> s
 
 
 def _gib(device: GPUDevice) -> tuple[int, int]:
-    """Return the allocated and the allocatable GiB of a device."""
+    """Return the allocated and the allocatable memory of a device in GiB."""
     status = device.status
     assert status.allocatable is not None
     has = status.allocatable.memory_mib or 0
@@ -78,7 +78,7 @@ def _address(node: Mapping[str, Any]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns to their widest cell and two spaces, without trailing spaces."""
+    """Pad columns to their widest cell plus two spaces, without trailing spaces."""
     widths = [max(len(cell) for cell in column) + 2 for column in zip(*rows, strict=True)]
     return [
         "".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -107,7 +107,7 @@ def _decoded(raw: Mapping[str, Any]) -> GPUDevice:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="kubectl inspect cgpu",
         description="Show the allocated GPU memory of each node, as Alibaba's plugin does.",

@@ -1,4 +1,4 @@
-"""The installed configuration, as the operator and the agents read it."""
+"""Reads the installed configuration the way the operator and the agents read it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Installation:
     """The configuration of an installation.
 
     Attributes:
-        config: The operator's configuration; the defaults if there is none or it is not known.
-        unknown: Why it is not known; empty if it is.
+        config: The operator's configuration; the defaults if there is none or it could not be read.
+        unknown: Why the configuration could not be read; empty if it was.
     """
 
     config: ClusterConfig
@@ -32,11 +32,11 @@ async def installation(api: Api) -> Installation:
     """Read the cluster's configuration.
 
     Raises:
-        ClientError: The API server cannot be reached.
+        ClientError: The API server is unreachable.
     """
     try:
         found = (await api.list(CONFIG_MAPS, label_selector=PART_OF_LABEL)).items
-    except Forbidden as error:  # tenants may not read our ConfigMaps
+    except Forbidden as error:  # tenants may not read vgpu's ConfigMaps
         return Installation(ClusterConfig(), error.message)
     unknown = ""
     for config_map in found:
@@ -52,9 +52,9 @@ async def installation(api: Api) -> Installation:
 
 
 async def installed_config(api: Api) -> ClusterConfig:
-    """Read the cluster's configuration; returns the defaults if there is none or it is not known.
+    """Return the cluster's configuration, or the defaults if it does not exist or cannot be read.
 
     Raises:
-        ClientError: The API server cannot be reached.
+        ClientError: The API server is unreachable.
     """
     return (await installation(api)).config

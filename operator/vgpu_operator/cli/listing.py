@@ -1,9 +1,9 @@
 """`kubectl vgpu get`: show slices (claims), devices, and the nodes that have devices.
 
-The tables show what `kubectl get` cannot: the allocated amounts of each device and node. They are
-added up from the claims, also for JSON and YAML, so they are never late. A watch shows the view
-that the operator writes within five seconds, and JSONPaths are evaluated by kubectl. All other
-fields are printed as the API server has them.
+Unlike `kubectl get`, the tables show the allocated amounts of each device and node. These are
+computed from the claims, also for JSON and YAML, so they are always current. A watch shows the
+amounts from the devices' status instead, which the operator updates within five seconds. kubectl
+evaluates JSONPaths. All other fields are printed as the API server returns them.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _NOTHING = Amount()
 
 
 class CannotAnswer(VgpuError):
-    """A command cannot be answered; the message is one sentence for the user."""
+    """The command has no answer; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetQuery:
-    """The objects to show, and how.
+    """The objects to show, and the output format.
 
     Attributes:
         kind: A key of `KINDS`.
         names: Show only objects with these names; empty: all.
-        namespace: The namespace of slices; None: all.
-        selector: A label selector, as the API server takes it.
+        namespace: The namespace of slices; None: all namespaces.
+        selector: A label selector in the syntax of the API server.
         output: Empty for a table; `wide`, `json`, `yaml`, `name` or `jsonpath=TEMPLATE`.
-        watch: Continue with changes.
+        watch: Keep printing changes.
         kubectl: The command that evaluates JSONPaths, with its options.
     """
 
@@ -68,13 +68,13 @@ class GetQuery:
 
 @dataclass(slots=True)
 class Found:
-    """The objects that rows are made from.
+    """The objects from which the rows are made.
 
     Attributes:
         objects: The objects of the kind, by namespace and name.
-        devices: The devices by name if the kind is nodes.
-        version: The resourceVersion to watch from; that of the devices if the kind is nodes.
-        note: A remark about the numbers for the reader; empty: none.
+        devices: The devices by name, if the kind is nodes.
+        version: The resourceVersion to watch from: that of the devices, if the kind is nodes.
+        note: A remark about the numbers for the user; empty: none.
     """
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
@@ -84,11 +84,11 @@ class Found:
 
 
 async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], datetime]) -> None:
-    """Print the objects; with `watch` until interrupted.
+    """Print the objects. With `watch`, continue until interrupted.
 
     Raises:
         CannotAnswer: An object does not exist, or kubectl is missing.
-        ClientError: The API server cannot be reached, or refuses the request.
+        ClientError: The API server is unreachable or refuses the request.
     """
     found = await _read(query, api)
     if query.output.startswith(JSONPATH):
@@ -118,7 +118,7 @@ async def _read(query: GetQuery, api: Api) -> Found:
 
 
 async def _read_devices(api: Api, found: Found) -> set[str]:
-    """Read the devices that the rows of nodes are made from; returns the names of their nodes."""
+    """Read the devices for the rows of nodes, and return the names of their nodes."""
     devices = await listed(api, GPU_DEVICES)
     found.version = devices.resource_version
     held = await _as_claims_say(api, devices.items, found)
@@ -141,7 +141,7 @@ def _keep_named(query: GetQuery, found: Found) -> None:
 
 
 async def _as_claims_say(api: Api, devices: list[Object], found: Found) -> list[Object]:
-    """Return the devices with the amounts that claims hold; notes if those cannot be listed."""
+    """Return the devices with amounts from the claims, and a note if claims cannot be listed."""
     # Imported only here: the ledger takes a fifth of a second to load.
     from vgpu_operator.cli import holdings
 
@@ -159,7 +159,7 @@ async def listed(
 
     Raises:
         CannotAnswer: The cluster does not serve the kind.
-        ClientError: The API server cannot be reached, or refuses the request.
+        ClientError: The API server is unreachable or refuses the request.
     """
     try:
         return await api.list(resource, namespace=namespace, label_selector=selector)
@@ -180,7 +180,8 @@ def _by_kubectl(query: GetQuery, found: Found) -> None:
     resource = KINDS[query.kind]
     which = [f"{resource.plural}.{resource.group}".rstrip(".")]
     names = list(query.names)
-    if resource is NODES:  # by name: kubectl does not know which nodes have devices
+    # Print nodes by name, because kubectl does not know which nodes have devices.
+    if resource is NODES:
         names = sorted(name for _, name in found.objects)
         if not names:
             return
@@ -225,7 +226,7 @@ def _none_found(query: GetQuery) -> str:
 
 
 def _as_document(query: GetQuery, objects: list[Object]) -> str:
-    # As kubectl does: one named object is printed by itself, everything else as a List.
+    # Like kubectl, print one named object by itself and everything else as a List.
     alone = len(objects) == 1 and (len(query.names) == 1 or query.watch)
     document = objects[0] if alone else {"apiVersion": "v1", "kind": "List", "items": objects}
     if query.output == "json":
@@ -235,7 +236,7 @@ def _as_document(query: GetQuery, objects: list[Object]) -> str:
 
 
 def _shown(obj: Object) -> Object:
-    """Return an object without the fields that kubectl leaves out as well."""
+    """Return an object without the fields that kubectl hides as well."""
     metadata = {key: part for key, part in obj["metadata"].items() if key != "managedFields"}
     return {**obj, "metadata": metadata}
 
@@ -243,7 +244,7 @@ def _shown(obj: Object) -> Object:
 async def _watch(
     query: GetQuery, api: Api, found: Found, printer: Printer, now: Callable[[], datetime]
 ) -> None:
-    # The rows of nodes are sums over their devices, so devices are watched.
+    # The row of a node sums up its devices, so a watch of nodes watches devices.
     resource = GPU_DEVICES if query.kind == "nodes" else KINDS[query.kind]
     while True:
         try:
@@ -261,13 +262,13 @@ async def _watch(
                     if changed:
                         _print(query, changed, found, printer, now(), header=False)
         except Gone:
-            # Changes since the version are lost, so everything is printed again.
+            # Changes since the last version are lost, so print everything again.
             found = await _read(query, api)
             _print(query, list(found.objects.values()), found, printer, now(), header=False)
 
 
 def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Object]:
-    """Return the objects to print after an event."""
+    """Return the objects to print after a watch event."""
     obj = event["object"]
     if event["type"] == "BOOKMARK":
         return []
@@ -293,7 +294,7 @@ def table(
         query: The kind, the namespaces and the format.
         objects: The objects to show, in order.
         devices: All devices, for the rows of nodes.
-        now: The time for ages.
+        now: The current time, for ages.
     """
     wide = query.output == "wide"
     if query.kind == "slices":
@@ -401,7 +402,7 @@ def _nodes(
 
 
 def shares(held: Amount, given: Amount) -> list[Cell]:
-    """Return the cells of memory, cores and slots: allocated/allocatable."""
+    """Return the cells for memory, cores and slots as allocated/allocatable."""
     return [
         Portion(
             f"{held.memory}/{given.memory}",

@@ -1,4 +1,4 @@
-"""The commands that change a cluster: they print a plan, ask for confirmation, and carry it out."""
+"""Runs the commands that change a cluster: print a plan, ask for confirmation, carry it out."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _release(options: argparse.Namespace) -> int:
 
 
 def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]) -> int | None:
-    """Print the plan and ask; returns None to carry it out, else the exit status."""
+    """Print the plan and ask for confirmation. Return None to proceed, else the exit status."""
     for number, line in enumerate(plan, start=1):
         print(f"{number:3}. {line}")
     if options.dry_run:
@@ -86,7 +86,7 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
 
 
 def _agreed() -> bool:
-    # asyncio's handler of Ctrl-C cancels the task, which a blocking prompt never notices, and
+    # asyncio handles Ctrl-C by cancelling the task, which a blocking prompt never notices, and
     # `input` misses a Ctrl-C between printing the prompt and reading the answer.
     interrupted, interrupt = socket.socketpair()
     with interrupted, interrupt:
@@ -106,7 +106,7 @@ def _agreed() -> bool:
 
 
 def end(left: Sequence[str]) -> int:
-    """Print the things that are left; returns the exit status."""
+    """Print the objects that are left, and return the exit status."""
     for line in left:
         print(f"kubectl vgpu: {line}", file=sys.stderr)
     print("done" if not left else f"not done: {len(left)} left; the command may be run again")

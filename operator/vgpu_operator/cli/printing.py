@@ -1,7 +1,7 @@
-"""Prints tables: plain and aligned into a pipe, with colours and bars in a terminal.
+"""Prints tables: plain and aligned in a pipe, with colours and bars in a terminal.
 
-The text is the same in both. Colours and bars come from `rich`, which is loaded only for a
-terminal. `NO_COLOR` and `TERM=dumb` have their usual meaning.
+The text is the same in both. `rich` draws the colours and bars and is imported only for a terminal.
+`NO_COLOR` and `TERM=dumb` work as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLOURS: Mapping[str, str] = {
     "Unknown": "red",
     "error": "red",
 }
-"""Colours of words that fill a cell."""
+"""Colours for cells that consist of one of these words."""
 _BAR = 10
 _GAP = "   "
 
@@ -44,7 +44,7 @@ class Portion:
 
     Attributes:
         text: The text of the cell.
-        part: The fraction, which may exceed 1; None if it is not known.
+        part: The fraction, which may exceed 1; None if it is unknown.
     """
 
     text: str
@@ -73,7 +73,7 @@ class Table:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
-    """Align columns to their widest cell and a gap, without trailing spaces."""
+    """Pad columns to their widest cell plus a gap, without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -82,10 +82,11 @@ def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
 
 
 class Printer:
-    """Prints lines and tables.
+    """A printer of lines and tables.
 
     Args:
-        out: The stream to print to; colours and bars are used if it is a terminal with colours.
+        out: The stream to print to. Colours and bars are used if it is a terminal that supports
+            them.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -94,11 +95,11 @@ class Printer:
         self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
     def line(self, text: str = "", *, by: int = 0) -> None:
-        """Print a line, indented by some columns."""
+        """Print a line with an indentation."""
         print(" " * by + printable(text) if text.strip() else "", file=self.out, flush=True)
 
     def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
-        """Print a table; without rows only the header is printed."""
+        """Print a table; if it has no rows, only the header."""
         if not self.is_terminal:
             for line in table.lines(header=header):
                 print(" " * by + line, file=self.out, flush=True)
@@ -111,13 +112,13 @@ class Printer:
 
 
 def rendered(table: Table, *, header: bool = True) -> RichTable:
-    """Return the table as an object of `rich`."""
+    """Return the table as a `rich` object."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=None, show_header=header, pad_edge=False, padding=(0, 3, 0, 0))
     for number, name in enumerate(table.header):
-        # The first two columns have names that people copy: they are never wrapped.
+        # Never wrap the first two columns: they contain names that people copy.
         shown.add_column(name, no_wrap=number < 2, overflow="fold", header_style="bold")
     for row in table.rows:
         shown.add_row(*(Text(_with_bar(cell), style=_style(cell)) for cell in row))
@@ -126,11 +127,11 @@ def rendered(table: Table, *, header: bool = True) -> RichTable:
 
 @contextmanager
 def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress: a bar in a terminal, else a line for each change.
+    """Show progress as a bar in a terminal, else as one line per change.
 
     Args:
-        printer: Prints it.
-        what: The things that are counted, in the plural.
+        printer: The printer to use.
+        what: The plural noun for the things that are counted.
     """
     if printer.is_terminal:
         from rich.console import Console

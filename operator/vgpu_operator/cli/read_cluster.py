@@ -1,4 +1,4 @@
-"""Reads a live cluster once, for questions about pods that do not exist yet."""
+"""Reads a live cluster once, to answer questions about pods that do not exist yet."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
 
 
 async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveCluster:
-    """Read the objects that decide where a pod goes. Nothing is written to the cluster.
+    """Read the objects that decide where a pod is placed. Nothing is written to the cluster.
 
-    These are nodes, devices, quotas and claims. In mode Gate, where the operator also judges what
-    else a pod asks of a node, pods and volumes are read as well, if that is allowed.
+    These are nodes, devices, quotas and claims. In mode Gate the operator also checks a pod's other
+    demands on a node, so pods and volumes are read as well, if that is allowed.
 
     Raises:
-        ClientError: The API server cannot be reached, or refuses nodes, devices, quotas or claims.
-        CannotAnswer: vgpu is not installed there.
+        ClientError: The API server is unreachable, or refuses nodes, devices, quotas or claims.
+        CannotAnswer: vgpu is not installed in the cluster.
     """
     async with Api.connect(kubeconfig, context) as api:
         installed = await installation(api)
@@ -39,7 +39,8 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
             await _read(api, state, _ALWAYS)
         except NotFound:
             for kind in _ALWAYS:
-                await listed(api, kind)  # names the kind that is not served
+                # raises an error that names the kind if the cluster does not serve it
+                await listed(api, kind)
             raise
         pods = volumes = ""
         if config.scheduling.mode == "Gate":
@@ -50,7 +51,7 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
 
 
 async def read_volumes(api: Api, state: State) -> str:
-    """Read the objects that volumes are judged by; returns the refusal if that is not allowed."""
+    """Read the objects that volume checks need; return the API server's refusal if there is one."""
     return await _read_if_allowed(api, state, STORAGE)
 
 
@@ -63,7 +64,7 @@ async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) 
 
 
 async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
-    """Apply all objects of these kinds to the state, or none."""
+    """Apply the objects of all these kinds to the state, or of none if one cannot be listed."""
     for event in await current_events(api, kinds):
         if isinstance(event, NodeObserved) and state.ledger.filters.room is None:
             event = NodeObserved(_of_unknown_room(event.node))
@@ -71,6 +72,6 @@ async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
 
 
 def _of_unknown_room(node: Node) -> Node:
-    """Return a node without its capacity: its pods are not read, so all of it would seem free."""
+    """Return a node without its capacity, which would all seem free because pods are not read."""
     status = node.status.model_copy(update={"allocatable": {}})
     return node.model_copy(update={"status": status})

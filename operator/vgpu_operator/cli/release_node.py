@@ -1,10 +1,10 @@
-"""`kubectl vgpu release --node NODE`: report, for a lost agent, that its devices are unused.
+"""`kubectl vgpu release --node NODE`: report on behalf of a lost agent that devices are unused.
 
-An agent reports the end of an allocation in `status.released`, and the operator then frees it. If
-a node is lost but its Node object stays, an administrator can report this at once instead of
-waiting until the agent counts as gone. The policy `vgpu-claim-status` allows only the agent and the
-operator to write a claim's status, so the command impersonates the operator's account; the user
-needs the right to do that.
+An agent reports the end of an allocation in `status.released`, and the operator then frees the
+devices. If a node is lost but its Node object remains, an administrator can report this at once
+instead of waiting until the agent counts as gone. The policy `vgpu-claim-status` lets only the
+agents and the operator write a claim's status, so the command impersonates the operator's
+ServiceAccount, and the user needs permission to impersonate it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """The claims to release on a node.
+    """The claims on a node that the command will release.
 
     Attributes:
-        claims: The claims that are allocated there.
+        claims: The claims that are allocated on the node.
         users: Their pods that have not ended.
     """
 
@@ -41,20 +41,20 @@ class NodePlan:
     users: Users
 
     def lines(self, node: str) -> list[str]:
-        """Return the plan's steps as lines of text."""
+        """Return the steps of the plan, one line each."""
         pods = [f"force-delete {len(self.users)} pods on node {node}"] if self.users else []
         return [*pods, *(f"release claim {_name(claim)}" for claim in self.claims)]
 
 
 class ReleaseNode:
-    """Frees the devices that are allocated on one node.
+    """A command that frees all devices allocated on one node.
 
     Args:
         api: An administrator's client.
         say: Prints a line.
         node: The name of the node.
         delete_pods: Delete pods that have not ended; otherwise they are obstacles.
-        sleep: Waits for some seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class ReleaseNode:
         """Read the claims and pods of the node.
 
         Raises:
-            ClientError: They cannot be read.
+            ClientError: Claims or pods cannot be read.
         """
         claims = await self._allocated()
         return NodePlan(tuple(claims), users_of(claims, (await self._api.list(PODS)).items))
 
     async def obstacles(self, plan: NodePlan) -> list[str]:
-        """Return the reasons not to begin. Waits to see whether the agent renews its Lease."""
+        """Return the reasons not to start. Waits long enough to see an agent renew its Lease."""
         found = []
         first = await self._renewed()
         if plan.claims and first:
@@ -94,11 +94,11 @@ class ReleaseNode:
         return found
 
     async def carry_out(self, plan: NodePlan) -> list[str]:
-        """Release all claims; returns a sentence for each one that is still allocated.
+        """Release all claims and return a sentence about each claim that is still allocated.
 
         Raises:
-            ClientError: The API server cannot be reached, or refuses a request. The command may
-                be run again.
+            ClientError: The API server is unreachable or refuses a request. It is safe to run the
+                command again.
         """
         left = []
         if plan.users:
@@ -110,7 +110,7 @@ class ReleaseNode:
             metadata = claim["metadata"]
             allocation = claim["status"]["allocation"]["id"]
             changes = {
-                # A new claim with the same name causes a conflict.
+                # If a new claim has taken the name, the UID causes a conflict.
                 "metadata": {"uid": metadata["uid"]},
                 "status": {"released": {"allocationID": allocation}},
             }
@@ -123,7 +123,7 @@ class ReleaseNode:
                     subresource="status",
                 )
             except (NotFound, Conflict):
-                continue  # the claim is gone, or another one has its name
+                continue  # the claim is gone, or another claim has its name
             self._say(f"claim {_name(claim)}: released")
         waited = 0.0
         mine = {claim["status"]["allocation"]["id"] for claim in plan.claims}

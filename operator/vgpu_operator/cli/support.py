@@ -1,9 +1,9 @@
 """`kubectl vgpu support-bundle`: collect objects, logs and findings in an archive.
 
-The archive contains no Secrets; the doctor reads vgpu's own, and reports only when their
-certificates expire. Users' pods are reduced to names, images, resources, status, and the names
-(never the values) of variables. The archive lists what could not be collected, so that nobody takes
-a missing file for a missing object.
+The archive contains no Secrets; the doctor reads vgpu's own, but reports only when their
+certificates expire. User pods are reduced to names, images, resources, status, and the names (never
+the values) of environment variables. The archive lists everything that could not be collected, so
+that a missing file is not mistaken for a missing object.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def collect(api: Api, logs: Logs, *, say: Callable[[str], None]) -> dict[s
         say: Prints a line.
 
     Raises:
-        ClientError: The API server cannot be reached.
+        ClientError: The API server is unreachable.
     """
     found = doctor.findings(await doctor.read(api))
     files = {
@@ -115,7 +115,7 @@ async def collect(api: Api, logs: Logs, *, say: Callable[[str], None]) -> dict[s
 async def _listed_kinds(
     api: Api, left_out: list[str]
 ) -> AsyncIterator[tuple[str, Sequence[Object]]]:
-    """Yield the file name and the objects of each kind; record the kinds that cannot be listed."""
+    """Yield the file name and objects of each kind, and record kinds that cannot be listed."""
     for resource, namespace, selector in _KINDS:
         name = f"{resource.plural}{f'-{namespace}' if namespace else ''}.json"
         try:
@@ -131,7 +131,7 @@ def _pod_uid(claim: Object) -> str:
 
 
 def kubectl_logs(kubectl: Sequence[str]) -> Logs:
-    """Return a function that reads logs with kubectl; the command is given with its options."""
+    """Return a function that reads logs with the given kubectl command."""
 
     def logs(workload: str, namespace: str) -> str:
         flags = ["--all-containers", "--prefix", "--timestamps", f"--tail={_LOG_LINES}"]
@@ -162,11 +162,11 @@ def write(path: Path, files: Mapping[str, str], *, now: datetime) -> None:
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(now.timestamp()), 0o600
             archive.addfile(entry, io.BytesIO(content))
-    path.chmod(0o600)  # logs and names of pods are not for other users of the machine
+    path.chmod(0o600)  # other users of the machine should not see logs and pod names
 
 
 def redacted(pod: Object) -> Object:
-    """Return a pod without values of variables, commands and mounts, which may be confidential."""
+    """Return a pod without commands, mounts and variable values, which may be confidential."""
     spec = pod.get("spec") or {}
     containers = {
         key: [
@@ -196,7 +196,7 @@ def _bare(obj: Object) -> Object:
 
 
 def _concerns(pod: Object, uids: set[str]) -> bool:
-    """Return True if a pod is one of ours, has a claim, or waits for devices."""
+    """Return True for vgpu's own pods, pods with a claim, and pods that wait for devices."""
     metadata = pod["metadata"]
     return (
         metadata["namespace"] in (doctor.NAMESPACE, AGENT_NAMESPACE)

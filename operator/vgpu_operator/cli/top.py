@@ -1,6 +1,7 @@
-"""`kubectl vgpu top`: show the memory and compute that slices and devices use.
+"""`kubectl vgpu top`: show the memory and compute usage of slices and devices.
 
-Usage is not stored in the API, where it would keep every watcher busy; the agents are asked.
+Usage comes directly from the agents. If it were stored in the API, every sample would wake all
+watchers.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class TopQuery:
 
     Attributes:
         kind: `slices` or `devices`.
-        namespace: The namespace of slices; None: all.
-        node: Show only this node; None: all.
+        namespace: The namespace of slices; None: all namespaces. node: Show only this node; None:
+            all.
         sort_by: `memory` or `cores`, the largest first, or `name`.
     """
 
@@ -35,7 +36,7 @@ class TopQuery:
 def table(
     query: TopQuery, answers: AgentAnswers, devices: Mapping[str, Mapping[str, Any]]
 ) -> Table:
-    """Return the table, sorted.
+    """Return the sorted table.
 
     Args:
         query: The rows to show.
@@ -133,10 +134,10 @@ def _cores(used: float | None, limit: float | None) -> Portion:
 async def show(
     once: Callable[[], tuple[Table, Sequence[str]]], printer: Printer, *, every_s: float | None
 ) -> None:
-    """Print the table; in a terminal, refresh it in place until interrupted.
+    """Print the table. In a terminal, refresh it in place until interrupted.
 
     Args:
-        once: Returns the current table, and lines about missing rows. It is called in a thread, so
+        once: Returns the current table and a line about each missing node. It runs in a thread, so
             that Ctrl-C does not wait for agents.
         printer: Prints the table.
         every_s: Seconds between two refreshes; None: print once.

@@ -1,10 +1,10 @@
 """`kubectl vgpu uninstall`: remove vgpu from a cluster, in an order in which nothing can hang.
 
-Claims could hang: only the operator removes their finalizer, after an agent has reported that their
-devices are unused. So claims are deleted while both still run. Then both are stopped, and this
-command removes the remaining finalizers, which nothing else would remove. Webhooks are removed
-first, or each of these writes would wait for them. Every wait has a limit; the command then names
-the objects that are left. It may be run again, on a cluster in any state.
+Claims could hang, because only the operator removes their finalizer, and only after an agent has
+reported that the devices are unused. So claims are deleted while both still run. Then both are
+stopped, and the command removes the remaining finalizers itself. Webhooks are removed before that;
+otherwise each of these writes would wait for them. Every wait has a limit, after which the command
+lists the objects that are left. It can be run again, on a cluster in any state.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ OTHERS = (
     Resource(_RBAC, "v1", "rolebindings", "RoleBinding", True),
     Resource(_RBAC, "v1", "roles", "Role", True),
 )
-"""Kinds of objects outside our namespaces that may be removed at any time."""
+"""Kinds of cluster-scoped or foreign-namespace objects that may be removed at any time."""
 REMOVED = (
     *_WEBHOOKS, BINDINGS, DEPLOYMENTS, DAEMON_SETS, *OTHERS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 )  # fmt: skip
-"""The kinds whose objects are removed if they have our label."""
+"""The kinds of which all objects with vgpu's label are removed."""
 
 _DOCUMENT = "docs/operations/uninstall.md"
 _POLL_S = 0.5
 _NODES_POLL_S = 5.0
 _RELEASE_S = 60.0
-"""Time for the operator and the agents to release claims themselves."""
+"""Time that the operator and the agents have to release claims themselves."""
 _END_S = 90.0
 _POLICY_S = 30.0
-"""Time for all API servers to notice that a policy was deleted."""
+"""Time until all API servers have noticed that a policy was deleted."""
 _CLEAN_S = 180.0
 _CAPACITY_S = 420.0
-"""A kubelet keeps the capacity of a plugin that ended for five minutes, then it writes 0."""
+"""A kubelet keeps the capacity of a stopped device plugin for five minutes, then sets it to 0."""
 _CAPACITY_STEADY_S = 25.0
-"""A kubelet writes its status every ten seconds if it differs."""
+"""A kubelet writes a changed node status every ten seconds."""
 
 Say = Callable[[str], None]
 
@@ -86,11 +86,11 @@ class Removal:
     """The objects to remove.
 
     Attributes:
-        objects: Objects of the manifests, by kind, as `namespace/name` or `name`.
+        objects: Installed objects by kind, as `namespace/name` or `name`.
         claims: All claims, as `namespace/name`.
-        users: Pods that use devices or may use them.
+        users: Pods that use devices, or may.
         devices: GPUDevices.
-        nodes: Nodes with our annotations or the capacity.
+        nodes: Nodes with vgpu's annotations or the resource's capacity.
         agents: The agents' DaemonSets, from which the cleaners are derived.
     """
 
@@ -129,7 +129,7 @@ class Removal:
 
 
 class Uninstall:
-    """Removes vgpu from a cluster.
+    """A command that removes vgpu from a cluster.
 
     Args:
         api: An administrator's client.
@@ -137,7 +137,7 @@ class Uninstall:
         resource: The extended resource whose capacity is removed.
         delete_pods: Delete pods that use devices; otherwise they are obstacles.
         wait_for_capacity: Wait until kubelets have dropped the resource, about five minutes.
-        sleep: Waits for some seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Uninstall:
         """Read the objects to remove.
 
         Raises:
-            ClientError: They cannot be read.
+            ClientError: Objects cannot be read.
         """
         plan = Removal()
         for kind in REMOVED:
@@ -179,17 +179,17 @@ class Uninstall:
         return plan
 
     def obstacles(self, plan: Removal) -> list[str]:
-        """Return the reasons not to begin."""
+        """Return the reasons not to start."""
         if not plan.users or self._delete_pods:
             return []
         return [f"pod {user} uses a GPU" for user in plan.users.names()]
 
     async def carry_out(self, plan: Removal) -> list[str]:
-        """Remove everything; returns a sentence for each thing that is left.
+        """Remove everything and return a sentence about each object that is left.
 
         Raises:
-            ClientError: The API server cannot be reached, or refuses a request. The command may
-                be run again.
+            ClientError: The API server is unreachable or refuses a request. It is safe to run the
+                command again.
         """
         for title, step in (
             ("webhooks", self._remove_webhooks),
@@ -222,7 +222,7 @@ class Uninstall:
         claims = await self._list(VGPU_CLAIMS)
         await self._delete(VGPU_CLAIMS, claims)
         operators = await self._ours(DEPLOYMENTS)
-        # Without a running operator nothing releases claims, so waiting would be in vain.
+        # Without a running operator nothing releases claims, so do not wait for that.
         answers = any((found.get("status") or {}).get("readyReplicas") for found in operators)
         if claims and answers:
             await self._until_gone(lambda: self._list(VGPU_CLAIMS), _RELEASE_S)
@@ -248,7 +248,8 @@ class Uninstall:
             for claim in claims:
                 try:
                     await self._release(claim)
-                except (Forbidden, Invalid) as error:  # an API server still applies the policy
+                # an API server has not yet noticed that the policy is gone
+                except (Forbidden, Invalid) as error:
                     refused = str(error)
                 except (Conflict, NotFound):
                     continue
@@ -261,7 +262,7 @@ class Uninstall:
 
     async def _end_agents(self, plan: Removal) -> None:
         found = await self._ours(DAEMON_SETS)
-        # Read again: the DaemonSet may have been changed since the plan was made.
+        # Read the DaemonSets again, because they may have changed since the plan was made.
         plan.agents = [obj for obj in found if _is_agent(obj)] or plan.agents
         await self._delete(DAEMON_SETS, found)
         await self._pods_end(found)
@@ -282,14 +283,14 @@ class Uninstall:
             )
 
     async def _clear_nodes(self, _: Removal) -> None:
-        """Remove annotations and capacity, until kubelets no longer write the capacity back."""
+        """Remove annotations and capacity until kubelets stop writing the capacity back."""
         await self._delete(GPU_DEVICES, await self._list(GPU_DEVICES))
         steady = waited = 0.0
         while True:
             marked = [node for node in await self._list(NODES) if self._is_marked(node)]
             for node in marked:
                 await self._unmark(node)
-            # The kubelet of a node that is not Ready writes nothing back.
+            # The kubelet of a node that is not Ready does not write anything back.
             alive = [node for node in marked if _is_ready(node)]
             steady = 0.0 if alive else steady + _NODES_POLL_S
             if not self._wait_for_capacity or steady >= _CAPACITY_STEADY_S:
@@ -314,7 +315,7 @@ class Uninstall:
         at = metadata["finalizers"].index(FINALIZER_IN_USE)
         path = f"/metadata/finalizers/{at}"
         operations = [
-            # Else another finalizer could have moved to this place meanwhile.
+            # Test the value, because another finalizer may have moved to this index meanwhile.
             {"op": "test", "path": path, "value": FINALIZER_IN_USE},
             {"op": "remove", "path": path},
         ]
@@ -343,7 +344,7 @@ class Uninstall:
         )
 
     async def _uncleaned(self, cleaner: Object) -> Sequence[str]:
-        """Return the nodes that are not clean yet, or a placeholder until they are known."""
+        """Return the nodes that are not clean yet, or a placeholder while they are unknown."""
         metadata = cleaner["metadata"]
         found = await self._api.get(DAEMON_SETS, metadata["name"], namespace=metadata["namespace"])
         status = found.get("status") or {}
@@ -383,7 +384,7 @@ class Uninstall:
     async def _until_gone(
         self, look: Callable[[], Awaitable[Sequence[Any]]], limit_s: float
     ) -> Sequence[Any]:
-        """Poll until nothing is found or `limit_s` has passed; returns what was found last."""
+        """Poll until nothing is found or `limit_s` has passed, and return the last result."""
         waited = 0.0
         while (found := await look()) and waited < limit_s:
             await self._sleep(_POLL_S)
@@ -394,7 +395,7 @@ class Uninstall:
         return await self._list(kind, label_selector=PART_OF_LABEL)
 
     async def _list(self, kind: Resource, **which: Any) -> list[Object]:
-        """Return the objects of a kind; none if the API server does not serve it."""
+        """Return the objects of a kind; empty if the API server does not serve it."""
         try:
             return list((await self._api.list(kind, **which)).items)
         except NotFound:

@@ -1,4 +1,4 @@
-"""The pods that use devices: found by the claims that are allocated for them, and deleted."""
+"""Finds the pods that use devices through their claims, and deletes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Pods that claims are allocated for and that have not ended."""
+    """Pods that have not ended and whose claims are allocated."""
 
     pods: tuple[Object, ...] = field(default=())
 
@@ -25,14 +25,14 @@ class Users:
         return len(self.pods)
 
     def names(self) -> list[str]:
-        """Return a text with some of the names and the number of the others."""
+        """Return the first names, and the number of the others."""
         shown = [_name(pod) for pod in self.pods[:_NAMED]]
         more = len(self.pods) - len(shown)
         return [*shown, f"(and {more} more)"] if more else shown
 
 
 def users_of(claims: Iterable[Object], pods: Iterable[Object]) -> Users:
-    """Return the pods that these claims are allocated for."""
+    """Return the pods for which these claims are allocated."""
     reserved = {
         (claim.get("status") or {}).get("reservedFor", {}).get("podUID", "")
         for claim in claims
@@ -62,20 +62,20 @@ async def delete_pods(
         api: An administrator's client.
         users: The pods.
         limit_s: Seconds to wait.
-        sleep: Waits for some seconds.
-        force: Delete without asking kubelets, as is always done on nodes that are not Ready.
+        sleep: Waits for a number of seconds.
+        force: Delete without waiting for the kubelet; always done on nodes that are not Ready.
 
     Returns:
-        A sentence for each pod that still exists.
+        A sentence about each pod that still exists.
 
     Raises:
-        ClientError: The API server cannot be reached, or refuses a request.
+        ClientError: The API server is unreachable or refuses a request.
     """
     dead = [
         node["metadata"]["name"] for node in (await api.list(NODES)).items if not _is_ready(node)
     ]
     for pod in users.pods:
-        # A kubelet that is down confirms no deletion: the pod would stay for ever.
+        # A kubelet that is down never confirms a deletion, so the pod would stay forever.
         lost = force or pod["spec"].get("nodeName") in dead
         metadata = pod["metadata"]
         try:
