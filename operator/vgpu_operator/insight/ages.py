@@ -8,7 +8,7 @@ from typing import Any
 
 
 def age(metadata: Mapping[str, Any], now: datetime) -> str:
-    """Return the age of an object as kubectl prints it, with at most two units."""
+    """Return the age of an object in kubectl's format, with at most two units."""
     created = metadata.get("creationTimestamp")
     if not created:
         return ""
@@ -16,7 +16,7 @@ def age(metadata: Mapping[str, Any], now: datetime) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a duration with at most two units: 90s, 4m30s, 2h10m, 3d."""
+    """Format a duration with at most two units: 90s, 4m30s, 2h10m, 3d."""
     s = max(int(seconds), 0)
     if s < 120:
         return f"{s}s"

@@ -1,4 +1,4 @@
-"""Reads the files that users pass, with one clear line about anything invalid."""
+"""Reads the files that users pass, and reports anything invalid in one clear line."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ QuotaScope = Literal[
     "VolumeAttributesClass",
 ]
 _MOST_OF_A_MANIFEST = 100_000
-"""Values in a file of manifests: more than an API server accepts in one object."""
+"""The most values in a manifest file; no object with more would be accepted by an API server."""
 
 
 class BadDocument(VgpuError):
-    """A file is unusable; the message names the file, the place in it and the reason."""
+    """A file is invalid; the message names the file, the place in it, and the reason."""
 
 
 class _Document(BaseModel):
@@ -52,7 +52,7 @@ Slice = Annotated[int, Field(ge=0, le=63)]
 
 
 class MigPlace(_Document):
-    """Memory slices that an instance may occupy."""
+    """The memory slices that an instance may occupy."""
 
     start: Slice
     size: Annotated[int, Field(ge=1, le=64)]
@@ -69,14 +69,14 @@ class MigProfileState(_Document):
 
 
 class MigInstanceState(_Document):
-    """A MIG instance that is used by something else than the state's claims."""
+    """A MIG instance that belongs to none of the state's claims."""
 
     profile: Name
     start: Slice
 
 
 class MigState(_Document):
-    """The MIG mode of a device; its used amounts include its instances."""
+    """The MIG mode of a device. The device's used amounts include its instances."""
 
     enabled: bool = True
     profiles: Annotated[list[MigProfileState], Field(max_length=64)] = Field(default_factory=list)
@@ -84,7 +84,7 @@ class MigState(_Document):
 
 
 class PartState(_Document):
-    """A part that another vendor's device can be divided into."""
+    """A part into which another vendor's device can be divided."""
 
     name: Name
     size: Annotated[int, Field(ge=1, le=MAX_PART_SIZE)]
@@ -93,7 +93,7 @@ class PartState(_Document):
 
 
 class DeviceState(_Document):
-    """A device, with the amounts that are used by something else than the state's claims."""
+    """A device, with the amounts that are in use in addition to the state's claims."""
 
     uuid: Name
     index: Annotated[int, Field(ge=0, le=1023)] | None = None
@@ -140,7 +140,7 @@ class ScopeEntry(_Document):
 
 
 class ScopeSelectorEntry(_Document):
-    """Expressions that must all hold."""
+    """Expressions, all of which must match."""
 
     match_expressions: list[ScopeEntry] = Field(default_factory=list)
 
@@ -160,7 +160,7 @@ class QuotaEntry(_Document):
 
 
 class ClusterState(_Document):
-    """A cluster: everything that decides where a pod goes."""
+    """A cluster, as far as it affects where a pod is placed."""
 
     config: dict[str, Any] = Field(default_factory=dict)
     quotas: list[QuotaEntry] = Field(default_factory=list)
@@ -169,7 +169,7 @@ class ClusterState(_Document):
 
 
 class Case(_Document):
-    """A question with its own state, from a file of many."""
+    """A question with its own cluster state: one line of a file of test cases."""
 
     id: str | int
     state: dict[str, Any]
@@ -214,7 +214,7 @@ def _validated(model: type[_Read], document: Any, source: str) -> _Read:
 
 
 def _refuse_twins(named: Iterable[tuple[str, str]], source: str) -> None:
-    """Refuse a name that occurs twice; each is given with its place."""
+    """Refuse duplicate names; each name comes with its place in the document."""
     first: dict[str, str] = {}
     for place, name in named:
         if name in first:
@@ -242,7 +242,7 @@ def _check_mig(device: DeviceState, *, source: str) -> None:
 
 
 def read_case(document: Any, *, source: str) -> Case:
-    """Read a line of a file of cases.
+    """Read one line of a file of test cases.
 
     Raises:
         BadDocument: The line is invalid; the message names the place.
@@ -257,7 +257,7 @@ def json_file(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        BadDocument: The file cannot be read, or is not JSON.
+        BadDocument: The file cannot be read, or is not valid JSON.
     """
     return _json(_text(path), source=str(path))
 
@@ -277,7 +277,7 @@ def json_text(text: str, *, source: str) -> Any:
     """Read a JSON document from a line of a file.
 
     Raises:
-        BadDocument: The text is not JSON.
+        BadDocument: The text is not valid JSON.
     """
     return _json(text, source=source)
 
@@ -295,14 +295,14 @@ def yaml_text(text: str, *, source: str) -> list[Any]:
     """Read the documents of a YAML text.
 
     Raises:
-        BadDocument: The text is not YAML, or has values that JSON cannot express.
+        BadDocument: The text is not valid YAML, or has values that JSON cannot express.
     """
     try:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadDocument(f"{source}: {error}") from error
     except (LookupError, AttributeError, TypeError) as error:
-        # PyYAML does not check the value of a tag such as !!int or !!bool.
+        # PyYAML does not catch an invalid value of a tag such as !!int or !!bool.
         raise BadDocument(f"{source}: a value does not match its tag: {error}") from error
     for document in documents:
         _refuse_what_is_not_plain(document, source=source, most_values=_MOST_OF_A_MANIFEST)
@@ -321,7 +321,7 @@ def manifests(path: Path) -> list[dict[str, Any]]:
 
 
 def manifests_in(text: str, *, source: str) -> list[dict[str, Any]]:
-    """Read a text as `manifests` reads a file."""
+    """Read a text the same way `manifests` reads a file."""
     return _with_pods(yaml_text(text, source=source), source=source)
 
 

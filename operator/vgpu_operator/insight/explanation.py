@@ -1,8 +1,9 @@
-"""Explains why a claim waits, or why it is where it is, from a state that is live or read once.
+"""Explains why a claim is pending, or why it is where it is, from a live or a loaded state.
 
-The claim's status has the operator's last report. The verdict of each node is found out anew, by
-the functions that decide. Only the operator knows its reservations and earmarks: reservations of
-pods that are being bound are not seen, and devices that earmarks keep are read from the status.
+The last report of the operator comes from the claim's status. The verdict on each node is computed
+anew, by the functions that make real decisions. Reservations and earmarks exist only in the
+operator's memory: reservations of pods that are being bound are not taken into account, and devices
+that earmarks keep are read from the status.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ class Explanation:
 
     Attributes:
         subject: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`.
-        claim: NAMESPACE/NAME of the claim, which need not exist yet.
-        asks: The request in short.
+        claim: NAMESPACE/NAME of the claim, which may not exist yet.
+        asks: A summary of the request.
         state: The state of the claim.
         reason: The reason of its condition.
         message: The message of its condition, which is the operator's last report.
-        since: The time since the condition changed, for people.
-        now: Why no node can serve it now; empty if one can.
-        node: The node that it has; empty: none.
-        devices: The devices that it has there.
-        nodes: The verdicts of nodes.
+        since: The time since the condition changed, as text.
+        now: Why no node can serve the claim now; empty if one can.
+        node: The node of the allocation; empty: none.
+        devices: The allocated devices.
+        nodes: The verdicts on nodes.
         nodes_hidden: The number of nodes that are not shown.
-        not_shown: Why there are no nodes; empty if there are.
-        not_judged: The checks that are left out, with the reason.
+        not_shown: Why no nodes are shown; empty if some are.
+        not_judged: The checks that were skipped, with the reason.
     """
 
     subject: str
@@ -74,7 +75,7 @@ class Explanation:
     not_judged: str = ""
 
     def refuse(self, refusal: Refusal | None) -> None:
-        """Note why no node serves the claim now; None: one does."""
+        """Record why no node can serve the claim now; None: one can."""
         if refusal is not None:
             self.now = refusal.message
             self.reason = self.reason or str(refusal.reason)
@@ -88,13 +89,13 @@ def explained(
     reads: Reads = every_namespace,
     unread: Unread = EVERYTHING_READ,
 ) -> Explanation:
-    """Explain a claim in a state that is kept up to date.
+    """Explain a claim of a live state.
 
     Args:
-        state: The engine's state, which is not changed.
+        state: The engine's state; it is not modified.
         claim: One of its claims.
-        now: The time for durations.
-        reads: Tells whose claims may be named.
+        now: The current time, for durations.
+        reads: Returns True if a namespace's claims may be named.
         unread: The parts of the cluster that the state lacks.
     """
     pods = state.cache.pods_of(key_of(claim))
@@ -105,12 +106,12 @@ def explained(
 
 
 def from_status(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Explanation:
-    """Return an explanation with the report of the claim's status, if there is a claim.
+    """Return an explanation with the last report in the claim's status, if the claim exists.
 
     Args:
         claim: The claim; None: it does not exist yet.
         subject: The pod or claim to explain; None: the claim.
-        now: The time for durations.
+        now: The current time, for durations.
     """
     name = "" if claim is None else "{0.namespace}/{0.name}".format(key_of(claim))
     said = Explanation(subject or f"claim {name}", name)
@@ -120,7 +121,7 @@ def from_status(claim: VGPUClaim | None, subject: str | None, now: datetime) -> 
 
 
 def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
-    """Copy the report of the claim's status."""
+    """Copy the report from the claim's status."""
     status = claim.status
     said.asks = status.summary or summary(claim.spec)
     said.state = claim.shown_state
@@ -148,14 +149,14 @@ def ask_nodes(
     reads: Reads,
     unread: Unread,
 ) -> None:
-    """Add to an explanation what each node makes of the claim now.
+    """Add the current verdict on each node to an explanation.
 
     Args:
-        state: The engine's state, which is not changed.
-        pod: The pod that waits with the claim or runs with it; None: there is none.
-        claim: Its claim, or one without a pod; None: the pod has none yet.
+        state: The engine's state; it is not modified.
+        pod: The pod that waits for the claim or uses it; None: there is no such pod.
+        claim: The pod's claim, or one without a pod; None: the pod has none yet.
         said: The explanation so far.
-        reads: Tells whose claims may be named.
+        reads: Returns True if a namespace's claims may be named.
         unread: The parts of the cluster that the state lacks.
     """
     gated = pod if pod is not None and pod.is_gated else None
@@ -174,7 +175,7 @@ def ask_nodes(
         said.refuse(refused)
         if refused.reason is not Reason.RESERVED_ELSEWHERE:
             return
-        pod = None  # the claim has its devices, or waits for them, whatever its pod asks
+        pod = None  # an existing claim decides, whatever resources its pod requests
     kind = _kind(state, key, spec, pod, scopes)
     if not said.node and refused is None:
         said.refuse(refusal_of_kind(key, kind, state))
@@ -187,7 +188,7 @@ def ask_nodes(
 def _asked(
     state: State, pod: GPUPod | None, claim: VGPUClaim | None
 ) -> tuple[ClaimKey, VGPUClaimSpec] | Refusal:
-    """Return the claim's key and spec; the claim need not exist if there is a pod."""
+    """Return the claim's key and spec. If there is a pod, the claim need not exist."""
     if pod is None:
         assert claim is not None
         return key_of(claim), claim.spec
@@ -202,7 +203,7 @@ def _kind(
     pod: GPUPod | None,
     scopes: PodScopes | None,
 ) -> EquivalenceClass:
-    """Return the class that the claim waits in; without a pod its devices alone count."""
+    """Return the class in which the claim waits; without a pod, only its devices matter."""
     if pod is None:
         request = Demand.of(spec, state.config)
         return EquivalenceClass(request, NodeRules(), key.namespace, scopes=scopes)
@@ -216,7 +217,7 @@ def _kind(
 def _refused_first(
     state: State, pod: GPUPod, claim: VGPUClaim | None, said: Explanation
 ) -> Refusal | None:
-    """Return the refusal of a pod that does not depend on devices, or None."""
+    """Return the reason for refusing a pod regardless of devices, or None."""
     if said.node:
         return refusal_before_nodes(state, pod, claim) if pod.is_gated else None
     if pod.is_gated:
@@ -225,10 +226,10 @@ def _refused_first(
 
 
 def _leave_out_kept(claim: VGPUClaim, said: Explanation) -> None:
-    """Correct the verdicts of nodes that have capacity, but keep it for other requests.
+    """Correct the verdicts on nodes whose free capacity is kept for other requests.
 
-    Earmarks are known to the operator alone. It writes their devices to the claim's status when it
-    refuses the claim; an operator of an older version did not.
+    Earmarks exist only in the operator's memory. When it refuses a claim, it writes the earmarked
+    devices into the claim's status; operators of older versions did not.
     """
     if claim.status.kept_for_others is None:
         if refused_reason(claim) is not None and any(node.serves for node in said.nodes):
@@ -239,7 +240,7 @@ def _leave_out_kept(claim: VGPUClaim, said: Explanation) -> None:
 
 
 def _without_kept(node: NodeVerdict, kept: int) -> NodeVerdict:
-    """Return the verdict of a node that has capacity, but keeps it for other requests."""
+    """Return the verdict on a node whose free capacity is kept for other requests."""
     if not kept or not node.serves:
         return node
     devices = f"{kept} device{'s' if kept > 1 else ''}"

@@ -1,7 +1,7 @@
-"""Answers questions about new pods and claims with the operator's functions on the engine's state.
+"""Answers questions about new pods and claims with the operator's own functions and state.
 
-If parts of the cluster could not be read, a pod is judged without the rules that depend on them,
-and `not_judged` names those rules.
+If parts of the cluster could not be read, the rules that depend on them are skipped, and
+`not_judged` names these rules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EPHEMERAL = "ephemeral volumes are not judged: their claims are made with the p
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The reasons why parts of a cluster are not known; each is empty if the part is known.
+    """Reasons why parts of the cluster could not be read; empty for each part that was.
 
     Attributes:
         config: For the operator's configuration.
@@ -51,7 +51,7 @@ EVERYTHING_READ = Unread()
 
 
 def known_part(pod: GPUPod, unread: Unread) -> GPUPod:
-    """Return the pod without the parts that cannot be judged."""
+    """Return the pod without the parts that cannot be judged from the known state."""
     spec: dict[str, Any] = {}
     if unread.volumes:
         spec["volumes"] = []
@@ -64,11 +64,11 @@ def known_part(pod: GPUPod, unread: Unread) -> GPUPod:
 
 
 def not_judged(config: ClusterConfig, pod: GPUPod | None, unread: Unread) -> str:
-    """Return a line about the checks that an answer leaves out; empty if there are none.
+    """Return a line about the checks that an answer skips; empty if it skips none.
 
     Args:
-        config: The cluster's configuration, or the one that is assumed.
-        pod: The pod, if it is judged as the operator judges gated pods; else None.
+        config: The cluster's configuration, or the assumed one.
+        pod: The pod, if it is judged like a gated pod; else None.
         unread: The parts of the cluster that could not be read.
     """
     lines = []
@@ -87,13 +87,13 @@ def not_judged(config: ClusterConfig, pod: GPUPod | None, unread: Unread) -> str
 
 
 class LiveCluster:
-    """A cluster as the engine knows it, for questions about pods and claims that do not exist.
+    """A cluster in the engine's state, for questions about pods and claims that do not exist.
 
-    Nothing is written to the cluster. Changes to the state are undone at the end of the context.
+    Nothing is written to the cluster, and changes of the state are undone when the context exits.
 
     Args:
-        state: The engine's state, which nothing else may change meanwhile.
-        unread: Returns for a namespace the parts of the cluster that could not be read.
+        state: The engine's state; nothing else may change it meanwhile.
+        unread: Returns the parts of the cluster that could not be read, given a namespace.
 
     Attributes:
         state: The engine's state.
@@ -134,11 +134,11 @@ class LiveCluster:
         return self.state.ledger.nodes()
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """Return a claim or a template of claims; None if it does not exist."""
+        """Return a claim or claim template; None if it does not exist."""
         return self.state.cache.claim(ClaimKey(namespace, name))
 
     def decide(self, question: Question) -> Outcome:
-        """Return the place of the pod or claim, or the refusal; no devices are held."""
+        """Return where the pod or claim would be placed, or the refusal; nothing is reserved."""
         pod, ledger = self._pod(question), self.state.ledger
         if pod is not None and self._is_gated(pod):
             refusal = refusal_before_nodes(self.state, pod, self.state.cache.claim(pod.claim))
@@ -160,7 +160,7 @@ class LiveCluster:
         return Outcome(plan, plan.text if found is None else found.message)
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Return the reasons of the nodes that cannot serve it, by node name."""
+        """Return, by name, the reasons of the nodes that cannot serve the question."""
         if question.standing is not None:
             elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
             return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
@@ -174,7 +174,7 @@ class LiveCluster:
         )
 
     def kind(self, question: Question) -> EquivalenceClass:
-        """Return the class that it would wait in: its demand for devices and nodes."""
+        """Return the class in which the request would wait: its demand and its node rules."""
         pod, request = self._pod(question), self.demand(question)
         if pod is None:
             return EquivalenceClass(request, NodeRules(), question.namespace)
@@ -184,14 +184,14 @@ class LiveCluster:
         )
 
     def demand(self, question: Question) -> Demand:
-        """Return the devices that it asks for."""
+        """Return the requested devices."""
         pod = self._pod(question)
         if pod is None:
             return Demand.of(question.spec, self.config)
         return pod.request(question.spec, self.config)
 
     def not_judged(self, question: Question) -> str:
-        """Return a line about the checks that the answer leaves out; empty if there are none."""
+        """Return a line about the checks that the answer skips; empty if it skips none."""
         pod, unread = question.pod, self._unread(question.namespace)
         new = None if pod is None else self._new(question, pod)
         if pod is None or new is None or not self._is_gated(new):
@@ -201,17 +201,17 @@ class LiveCluster:
         return "; ".join(filter(None, (line, _EPHEMERAL if is_made else "")))
 
     def budget(self, question: Question) -> Budget:
-        """Return the amounts that its namespace's quotas still allow."""
+        """Return the amounts that the quotas of the question's namespace still allow."""
         pod = self._pod(question)
         return self.state.ledger.budget(question.namespace, None if pod is None else pod.scopes)
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the decided devices from now on; devices that it already has are held anyway."""
+        """Hold the chosen devices from now on. Already allocated devices are held anyway."""
         if question.standing is not None:
             return
         ledger, node, key = self.state.ledger, outcome.plan.node, self._key(question)
         pod = self._pod(question)
-        self._count += 1  # the next question's pod is another
+        self._count += 1  # give the pod of the next question another key
         assert node is not None
         assumed = ledger.assume(key, question.spec, outcome.plan.allocation())
         self._held.callback(ledger.forget, assumed)
@@ -226,32 +226,32 @@ class LiveCluster:
             self._held.callback(ledger.forget_pod, uid)
 
     def utilisation(self) -> dict[str, float]:
-        """Return the used part of all slots, cores and memory, in percent."""
+        """Return the percentages of all slots, cores and memory that are in use."""
         columns = self.columns
         numbers = (columns.node_id(name) for name in self.nodes)
         of_nodes = (columns.node_devices[number] for number in numbers if number is not None)
         return utilisation(columns, [device for devices in of_nodes for device in devices])
 
     def _key(self, question: Question) -> ClaimKey:
-        """Return a key that no real claim can have: names contain no slash."""
+        """Return a key that no real claim can have, because names never contain a slash."""
         return ClaimKey(question.namespace, f"question/{self._count}")
 
     def _pod(self, question: Question) -> GPUPod | None:
-        """Return the parts of its pod that can be judged; None for a claim."""
+        """Return the parts of the question's pod that can be judged; None for a claim."""
         if question.pod is None:
             return None
         return known_part(self._new(question, question.pod), self._unread(question.namespace))
 
     def _new(self, question: Question, given: Pod) -> GPUPod:
-        """Return a copy of a question's pod as if it were just being created."""
+        """Return a copy of the question's pod as if it were just being created."""
         identity = {"uid": f"question/{self._count}", "namespace": question.namespace}
         labels = given.metadata.labels | {names.LABEL_ADMITTED: names.ADMITTED}
         metadata = given.metadata.model_copy(update=identity | {"labels": labels})
-        # The claims of ephemeral volumes are made with the pod, so there is nothing to look up.
+        # The claims of ephemeral volumes are created with the pod, so they cannot be looked up.
         volumes = [each for each in given.spec.volumes if not each.get("ephemeral")]
         new = _with(given.model_copy(update={"metadata": metadata}), volumes=volumes)
         pod = gpu_pod_of(new, self.config)
-        assert pod is not None  # a question is about a pod that asks for devices
+        assert pod is not None  # only pods that request devices become questions
         return pod
 
     def _is_gated(self, pod: GPUPod) -> bool:

@@ -1,4 +1,4 @@
-"""The verdict of each node on a claim: reasons, devices, and the claims that would have to end."""
+"""The verdict on each node for a claim: reasons, devices, and claims that would have to end."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from vgpu_operator.placement import refusals_on
 from vgpu_operator.placement.usage_scores import device_score, node_score
 
 MOST_NODES = 20
-"""The number of nodes that are shown of a fleet, the best first."""
+"""The largest number of nodes that are shown, best first."""
 
 Reads: TypeAlias = Callable[[str], bool]
 """Returns True if claims of a namespace may be named; other claims are only counted."""
 
 
 def every_namespace(_: str) -> bool:
-    """Allow the claims of all namespaces to be named."""
+    """Let the claims of every namespace be named."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """A device of a checked node.
+    """A device on a checked node.
 
     Attributes:
-        score: The score that the device policy compares; the policy prefers the highest or the
-            lowest.
+        score: The score that the device policy compares; it depends on the policy whether the
+            highest or the lowest score wins.
         free_memory_mib: The memory that no other claim holds, in MiB.
-        held_by: The other claims that hold it, with their amounts.
+        held_by: The other claims on the device, with their amounts.
     """
 
     uuid: str
@@ -55,11 +55,11 @@ class NodeVerdict:
 
     Attributes:
         score: The score that the node policy compares: 0 (empty) to 30 (full), without the claim.
-        verdict: `holds it`, `would serve`, the number of devices that earmarks keep, or the
-            reasons of the refusal.
-        serves: True if the node holds the claim or would serve it.
-        end_first: The claims that would have to end before it could serve; None if that would not
-            help, or is not needed.
+        verdict: `holds it`, `would serve`, the number of devices that earmarks keep, or the reasons
+            of the refusal.
+        serves: True if the claim is on the node or could be placed there.
+        end_first: The claims that would have to end to make room; None if that would not help or is
+            not necessary.
     """
 
     name: str
@@ -73,19 +73,19 @@ class NodeVerdict:
 def verdicts(
     state: State, key: ClaimKey, kind: EquivalenceClass, *, chosen: str = "", reads: Reads
 ) -> list[NodeVerdict]:
-    """Return the verdicts of the best `MOST_NODES` nodes, as if the claim held nothing.
+    """Return verdicts on the best `MOST_NODES` nodes, as if the claim had no devices.
 
     Args:
-        state: The engine's state, which is not changed.
-        key: The key of the claim, which need not exist.
+        state: The engine's state; it is not modified.
+        key: The key of the claim, which may not exist.
         kind: The class of requests that the claim belongs to.
-        chosen: The node that the claim has, which comes first; empty: none.
-        reads: Tells whose claims may be named.
+        chosen: The claim's node, which is listed first; empty: none.
+        reads: Returns True if a namespace's claims may be named.
     """
     names = state.ledger.nodes()
     with state.ledger.without(key):
         refused = _refusals(state, names, kind)
-        # Nodes that would serve come before those that refuse; the claim's own is the first.
+        # The claim's own node comes first, then nodes that could serve, then those that refuse.
         best = sorted(names, key=lambda name: (name != chosen, name in refused, name))
         views = [
             _view(state, name, kind, refused.get(name), chosen, reads) for name in best[:MOST_NODES]
@@ -116,7 +116,7 @@ def _view(
     columns = state.ledger.columns
     node = columns.node_id(name)
     assert node is not None
-    # Each request of a claim has scores of its own; those of the first are shown.
+    # Each request of a claim has its own scores; show those of the first.
     request, devices = kind.request.requests[0], []
     for device in columns.node_devices[node]:
         slots, cores, memory, _ = columns.in_use(device)
@@ -165,8 +165,8 @@ def _with_ends(
 ) -> NodeVerdict:
     """Add the smallest set of claims that would have to end before the node could serve.
 
-    This is how kube-scheduler finds pods to preempt: assume that all are gone, then let each stay
-    if it fits, the most important and oldest first.
+    kube-scheduler finds preemption victims the same way: it removes all of them, then puts each
+    back if it still fits, the most important and oldest first.
     """
     held = {holder.key for d in view.devices for holder in state.ledger.holders(d.uuid)} - {key}
     if not held or not _serves_without(state, view.name, kind, held):
@@ -187,7 +187,7 @@ def _serves_without(state: State, node: str, kind: EquivalenceClass, gone: set[C
 
 
 def _importance(state: State, key: ClaimKey) -> tuple[int, str, ClaimKey]:
-    """Return a sort key: the priority of the claim's pods, then its age; the greatest first."""
+    """Return a sort key that puts the highest pod priority first, then the oldest claim."""
     priority = max((pod.priority for pod in state.cache.pods_of(key)), default=0)
     claim = state.cache.claim(key)
     created = "" if claim is None else claim.metadata.creation_timestamp or ""

@@ -1,4 +1,4 @@
-"""A cluster that a file describes, for `simulate`: its devices, quotas and claims."""
+"""A cluster that is described by a file, for `simulate`: its devices, quotas and claims."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class Cluster:
     # Questions.
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """Return a claim or a template of claims; None if it does not exist."""
+        """Return a claim or claim template; None if it does not exist."""
         return self.claims.get((namespace, name))
 
     def decide(self, question: Question) -> Outcome:
-        """Return the place of the pod or claim, or the refusal; no devices are held."""
+        """Return where the pod or claim would be placed, or the refusal; nothing is reserved."""
         if question.standing is not None:
             return Outcome(plan_of(question.standing, self.refusals(question)))
         plan = place(
@@ -107,7 +107,7 @@ class Cluster:
         return Outcome(plan, plan.text if plan.refused else "")
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Return the reasons of the nodes that cannot serve it, by node name."""
+        """Return, by name, the reasons of the nodes that cannot serve the question."""
         if question.standing is not None:
             elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
             return {n: elsewhere for n in self.nodes if n != question.standing.node_name}
@@ -120,7 +120,7 @@ class Cluster:
         )
 
     def not_judged(self, question: Question) -> str:
-        """Return a line about demands of gated pods that a state file says nothing about."""
+        """Return a line about demands of gated pods that a state file cannot describe."""
         pod = question.pod
         if self.config.scheduling.mode != "Gate" or pod is None or question.standing is not None:
             return ""
@@ -130,23 +130,23 @@ class Cluster:
         )
 
     def demand(self, question: Question) -> Demand:
-        """Return the devices that it asks for."""
+        """Return the requested devices."""
         pod = question.pod
         by_labels = pod is not None and follows_labels(pod, self.config)
         return Demand.of(question.spec, self.config, by_labels=by_labels)
 
     def budget(self, question: Question) -> Budget:
-        """Return the amounts that its namespace's quotas still allow."""
+        """Return the amounts that the quotas of the question's namespace still allow."""
         return self._quotas.left(question.namespace, _scopes(question))
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the decided devices from now on; devices that it already has are held anyway."""
+        """Hold the chosen devices from now on. Already allocated devices are held anyway."""
         if question.standing is None:
             shares = shares_of(question.spec, outcome.plan.allocation())
             self._charge(question.namespace, shares, _scopes(question))
 
     def utilisation(self) -> dict[str, float]:
-        """Return the used part of all slots, cores and memory, in percent."""
+        """Return the percentages of all slots, cores and memory that are in use."""
         return utilisation(self.columns, list(self._numbers.values()))
 
     def _nodes_for(self, question: Question) -> NodeFilter:
@@ -156,7 +156,7 @@ class Cluster:
         return self._filters.of(NodeRules.of(pod, kinds=node_kinds(pod, self.config)))
 
     def _check_quota(self, quota: QuotaEntry, source: str) -> None:
-        """Refuse a quota that cannot be read; a real cluster would let nothing through."""
+        """Refuse an invalid quota, because a real cluster would let nothing through."""
         nvidia = self.config.nvidia
         for name in (nvidia.resource_memory_name, nvidia.resource_core_name):
             written = quota.hard.get(f"limits.{name}", 0)
@@ -171,7 +171,7 @@ class Cluster:
     def _add_node(self, entry: NodeEntry, source: str) -> None:
         node = Node(
             metadata=Metadata(name=entry.name, labels=entry.labels, annotations=entry.annotations),
-            # A state file describes no conditions; its nodes are ready.
+            # A state file has no node conditions, so its nodes count as ready.
             status=NodeStatus(conditions=[Condition(type=READY, status="True")]),
         )
         for key, known in _POLICY_WORDS.items():
@@ -187,7 +187,7 @@ class Cluster:
             number = self.columns.put_device(facts)
             self._numbers[device.uuid] = number
             instances = _instances(device)
-            # The used amounts may or may not include the instances, so take the larger number.
+            # It is unknown if the used amounts include the instances, so take the larger number.
             self.columns.set_used(
                 number,
                 slots=max(device.slots_used, len(instances)),
@@ -268,14 +268,15 @@ class Cluster:
             )
             if share.contradicts(in_mig_mode=columns.mode[number] == "MIG"):
                 self._fill(number)
-        for name in shares.full_nodes:  # the claim holds one of its devices; which is not known
+        # the claim holds some device of the node, but which one is unknown
+        for name in shares.full_nodes:
             node = columns.node_id(name)
             for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
         self._quotas.move(namespace, before=NOTHING, after=shares, scopes=scopes)
 
     def _fill(self, number: int) -> None:
-        """Count all of a device as used, because the used amount is not known."""
+        """Count the whole device as used, because the used amount is unknown."""
         columns = self.columns
         slots, cores, memory, slices = columns.in_use(number)
         columns.set_used(
@@ -288,12 +289,12 @@ class Cluster:
 
 
 def _scopes(question: Question) -> PodScopes | None:
-    """Return the properties of its pod that quota scopes select by; None for a claim."""
+    """Return the pod's properties that quota scopes select by; None for a claim."""
     return None if question.pod is None else PodScopes.of(question.pod)
 
 
 def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:
-    """Return names for the demands on a node besides devices."""
+    """Name the demands on a node other than devices."""
     ours = {name for dialect in dialects() for name in dialect.resource_names(config)}
     found = [name for name, _ in requested.amounts if name not in (*ours, PODS)]
     peers = requested.peers
@@ -306,7 +307,7 @@ def _besides_devices(requested: HostDemand, config: ClusterConfig) -> list[str]:
 
 
 def utilisation(columns: Columns, devices: Sequence[int]) -> dict[str, float]:
-    """Return the used part of devices' slots, cores and memory, in percent."""
+    """Return the percentages of the devices' slots, cores and memory that are in use."""
     totals = {
         "slots": (columns.slots_used, columns.slots),
         "cores": (columns.cores_used, columns.cores),
@@ -337,7 +338,7 @@ def _offers(device: DeviceState) -> list[Offer]:
 
 
 def _instances(device: DeviceState) -> list[Instance]:
-    """Return the instances in use; documents are checked for valid places."""
+    """Return the instances in use. Their places were validated when the document was read."""
     if device.mig is None:
         return []
     desired = {(instance.profile, instance.start) for instance in device.mig.instances}
@@ -350,7 +351,7 @@ def _instances(device: DeviceState) -> list[Instance]:
 
 
 def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
-    """Return the link scores of each device to the others."""
+    """Return each device's link scores to the others."""
     links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
     for pair in entry.pair_scores:
         links[pair.b].setdefault(pair.a, pair.score)

@@ -1,8 +1,8 @@
-"""Checks that a document has only values that JSON can express, and limited depth.
+"""Refuses documents with values that JSON cannot express, or with too much nesting.
 
-YAML has more: NaN, dates, keys that are not strings, lists that contain themselves. Even JSON text
-may have lone surrogates and numbers of any size. Code that reads a document later may rely on this
-check.
+YAML allows more than JSON: NaN, dates, keys that are not strings, lists that contain themselves.
+Even JSON text may contain lone surrogates and numbers of any size. Code that uses a document later
+may rely on this check.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from vgpu_api.field_errors import path
 
 MOST_LEVELS = 64
 MOST_VALUES = 50_000_000
-"""More than any cluster has; stops a YAML text that expands its aliases again and again."""
+"""More than any cluster needs; stops a YAML text that expands its aliases recursively."""
 _MOST_BITS = 1024
 
 _Place = tuple[Any, int | str] | None
-"""(the place of the container, the key in it)."""
+"""(the place of the container, the key within it)."""
 
 
 def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -> None:
-    """Refuse a document with a value that JSON cannot express or that is nested too deeply.
+    """Refuse a document with a value that JSON cannot express, or with too much nesting.
 
     Args:
-        document: The document as it was read.
-        most_values: The largest number of values that is accepted.
+        document: The parsed document.
+        most_values: The largest accepted number of values.
 
     Raises:
         BadInput: Names the path of the first such value.
@@ -56,7 +56,7 @@ def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -
 
 
 def _expected_instead_of(value: Any) -> str | None:
-    """Return a description of valid values if this one is invalid, else None."""
+    """Describe the valid values if this one is invalid, else return None."""
     if isinstance(value, dict | list):
         return f"at most {MOST_LEVELS} levels deep"
     if isinstance(value, str):

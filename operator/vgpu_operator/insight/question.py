@@ -1,4 +1,4 @@
-"""Questions about where a pod or a claim would go, and the interface of clusters that answer them.
+"""Questions about where a pod or claim would go, and the interface for answering them.
 
 `offline_cluster.Cluster` answers from a file and `live_cluster.LiveCluster` from a real cluster.
 """
@@ -36,13 +36,13 @@ from vgpu_operator.placement.mig_geometry import Instance
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pod or a claim to find a place for.
+    """A pod or claim to place.
 
     Attributes:
-        spec: The devices that it asks for.
+        spec: The requested devices.
         namespace: Its namespace.
         pod: The pod; None if the question is about a claim.
-        containers: The container of each request, if the pod names a claim.
+        containers: The container for each request, if the pod names a claim.
         standing: The devices that the named claim already holds.
     """
 
@@ -58,9 +58,9 @@ class Outcome:
     """The answer to a question.
 
     Attributes:
-        plan: The node and the devices.
-        refused: The message of the refusal; empty if there is a place.
-        of_nodes: True if nodes were checked; a pod may be refused before that.
+        plan: The chosen node and devices.
+        refused: The message of the refusal; empty if there is none.
+        of_nodes: True if nodes were checked; some pods are refused before that.
     """
 
     plan: Plan
@@ -69,14 +69,14 @@ class Outcome:
 
 
 class Known(Protocol):
-    """The part of a cluster that questions are read with: its configuration and claims."""
+    """The parts of a cluster that are needed to read a question: its configuration and claims."""
 
     @property
     def config(self) -> ClusterConfig:
         """The cluster's configuration."""
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """Return a claim or a template of claims; None if it does not exist."""
+        """Return a claim or claim template; None if it does not exist."""
 
 
 class Judge(Known, Protocol):
@@ -91,38 +91,38 @@ class Judge(Known, Protocol):
         """The names of the nodes with devices."""
 
     def decide(self, question: Question) -> Outcome:
-        """Return the place of the pod or claim, or the refusal."""
+        """Return where the pod or claim would be placed, or the refusal."""
 
     def refusals(self, question: Question) -> Mapping[str, Tally]:
-        """Return the reasons of the nodes that cannot serve it, by node name."""
+        """Return, by name, the reasons of the nodes that cannot serve the question."""
 
     def not_judged(self, question: Question) -> str:
-        """Return a line about checks of the operator that are left out here; empty if none is."""
+        """Return a line about checks of the operator that are skipped here; empty if none is."""
 
     def demand(self, question: Question) -> Demand:
-        """Return the devices that it asks for."""
+        """Return the requested devices."""
 
     def budget(self, question: Question) -> Budget:
-        """Return the amounts that its namespace's quotas still allow."""
+        """Return the amounts that the quotas of the question's namespace still allow."""
 
     def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the decided devices from now on."""
+        """Hold the chosen devices from now on."""
 
     def utilisation(self) -> dict[str, float]:
-        """Return the used part of all slots, cores and memory, in percent."""
+        """Return the percentages of all slots, cores and memory that are in use."""
 
 
 def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> Question | None:
-    """Read the question from a pod or a claim; returns None if it asks for no GPU.
+    """Convert a pod or claim to a question. Return None if it requests no GPU.
 
     Args:
         document: The object as the API server stores it.
-        cluster: The cluster that has the claims that pods name.
+        cluster: The cluster with the claims that pods name.
         admit: Apply admission to a pod first, as if it were being created.
 
     Raises:
         BadInput: The object is invalid.
-        Denied: Admission refuses it.
+        Denied: Admission refuses the pod.
     """
     raw = dict(document)
     kind = raw.get("kind")
@@ -157,10 +157,10 @@ def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> 
 
 
 def plan_of(allocation: Allocation, elsewhere: Mapping[str, Tally]) -> Plan:
-    """Return an existing allocation as a plan.
+    """Convert an existing allocation to a plan.
 
     Args:
-        allocation: The devices that are held.
+        allocation: The allocated devices.
         elsewhere: The reasons of the other nodes.
     """
     grants = tuple(
@@ -178,7 +178,7 @@ def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
     """Return the devices that a claim already holds for the pod that names it.
 
     Raises:
-        BadInput: The claim serves another pod.
+        BadInput: The claim belongs to another pod.
     """
     reserved = claim.status.reserved_for
     if reserved is not None and reserved.pod_name != pod.metadata.name:
@@ -201,8 +201,8 @@ def _of_claim(raw: dict[str, Any]) -> Question:
 def _defaulted(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a pod with the API server's defaults for resources and host ports.
 
-    Source: Kubernetes, SetDefaults_Pod: a limit without a request is also the request, and on the
-    host's network each port is a host port.
+    Source: Kubernetes, SetDefaults_Pod: a missing request is set to the limit, and on the host
+    network every port is a host port.
     """
     raw = without_nulls(raw)
     spec = raw.get("spec") or {}

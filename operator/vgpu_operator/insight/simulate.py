@@ -1,4 +1,4 @@
-"""Answers of `simulate`: the place of a pod or claim, and the reasons of the other nodes."""
+"""Formats the answers of `simulate`: the chosen node and devices, and other nodes' reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_GPU = "the pod asks for no GPU"
 def answer(
     question: Question | None, cluster: Judge, *, explain: bool = True
 ) -> tuple[Result, Outcome | None]:
-    """Return the result as it is printed, and the outcome. The cluster is not changed."""
+    """Return the result to print, and the outcome. The cluster is not modified."""
     if question is None:
         return refusal(NO_GPU), None
     outcome = cluster.decide(question)
@@ -67,7 +67,7 @@ def refusal(text: str) -> Result:
 
 
 def _mig(grant: Grant) -> Result:
-    """Return the MIG instance of a device, if it is one."""
+    """Return the MIG instance of a device, or None."""
     instance = grant.instance
     if instance is None:
         return {}
@@ -75,7 +75,7 @@ def _mig(grant: Grant) -> Result:
 
 
 def _requested_part(part: PartDemand | None) -> Result:
-    """Return the part that is asked for, if devices are given in parts."""
+    """Return the requested part, if devices are allocated in parts."""
     written = {} if part is None else {"partSize": part.size, "partMemory": part.memory}
     return {key: amount for key, amount in written.items() if amount}
 
@@ -98,13 +98,13 @@ def _request(request: RequestDemand, containers: Mapping[str, str]) -> Result:
 def _node(
     columns: Columns, name: str, demand: Demand, budget: Budget, tally: Tally | None
 ) -> Result:
-    """Return a node's score, its reasons, and its devices in the order of the first request."""
+    """Return a node's score, its reasons, and its devices in the order for the first request."""
     node = columns.node_id(name)
     assert node is not None
     devices = columns.node_devices[node]
     first = demand.requests[0]
     request = on_node(columns, node, first) or first
-    # NUMAFirst tries all nodes with one NUMA node required before it tries any without.
+    # NUMAFirst first tries every node with all devices on one NUMA node, and only then the others.
     together = demand.node_policy == "NUMAFirst" and not isinstance(
         plan_alone_on(columns, node, demand, "Require", budget), Tally
     )

@@ -1,4 +1,4 @@
-"""The state of a device or a node in one word, as tables and the web page show it."""
+"""Summarises the state of a device or node in one word, for tables and the web page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vgpu_api.v1alpha1 import GPUDevice
 
 
 def state_of(device: GPUDevice) -> str:
-    """Return the state of a device; the worst problem wins."""
+    """Return the state of a device. Of several problems, the worst is shown."""
     ready = find(device.status.conditions, conditions.READY)
     healthy = find(device.status.conditions, conditions.HEALTHY)
     if ready is None or ready.status == "Unknown":
@@ -24,7 +24,7 @@ def state_of(device: GPUDevice) -> str:
 
 
 def node_state(node: Mapping[str, Any], devices: Sequence[GPUDevice]) -> str:
-    """Return the state of a node and its devices; the worst problem wins."""
+    """Return the state of a node and its devices. Of several problems, the worst is shown."""
     status, spec = node.get("status") or {}, node.get("spec") or {}
     ready = any(
         each["type"] == "Ready" and each["status"] == "True"
@@ -35,7 +35,7 @@ def node_state(node: Mapping[str, Any], devices: Sequence[GPUDevice]) -> str:
 
 
 def worst_state(devices: Iterable[str], *, ready: bool, cordoned: bool) -> str:
-    """Return the state of a node from its own condition, then from its devices' states."""
+    """Return the state of a node, given the states of its devices."""
     if not ready:
         return "NotReady"
     if cordoned:

@@ -1,7 +1,7 @@
-"""The pods that a cluster's controllers create for workloads.
+"""Derives the pods that a cluster's controllers would create for workloads.
 
-A Deployment, a Job or a list has no place itself; its pods have. A table maps each kind to a
-function that yields its pod templates, each with the number of pods that run at once.
+A Deployment, a Job or a list is not placed itself, but its pods are. A table maps each kind to a
+function that yields its pod templates, each with the number of pods that run at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vgpu_api import names
 from vgpu_api.errors import BadInput
 
 MOST_PODS = 10_000
-"""Pods of one document; more is taken for a mistake."""
+"""The most pods in one document; a larger number is probably a mistake."""
 
 Document = Mapping[str, Any]
 
@@ -25,10 +25,10 @@ class Template:
     """A pod template of a workload.
 
     Attributes:
-        name: The name of its pods, without their number.
-        field: The path of the object that holds it.
-        template: The template.
-        pods: The number of pods that run at once.
+        name: The name of its pods, without the ordinal.
+        field: The field path of the template's parent.
+        template: The pod template itself.
+        pods: The number of pods that run at the same time.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Template:
 
 
 def holds_pods(document: Document) -> bool:
-    """Return True for a pod, a claim, a workload, and a list with one of them."""
+    """Return True for a pod, a claim, a workload, or a list that contains one of these."""
     items = _items(document)
     if items is not None:
         return any(isinstance(item, dict) and holds_pods(item) for item in items)
@@ -47,13 +47,13 @@ def holds_pods(document: Document) -> bool:
 
 
 def pods_of(document: Document, nodes: Sequence[str]) -> Iterator[Document]:
-    """Yield the pods and claims in a document; other objects, such as a Service, are skipped.
+    """Yield the pods and claims in a document; other objects, such as Services, are skipped.
 
-    The pods of a workload have its namespace, and its name followed by their number.
+    The pods of a workload have its namespace, and its name followed by an ordinal.
 
     Args:
-        document: An object as it is applied.
-        nodes: The cluster's nodes; a DaemonSet has a pod for each, bound to it by affinity.
+        document: An object as a user would apply it.
+        nodes: The nodes of the cluster. A DaemonSet has a pod on each, bound to it by affinity.
 
     Raises:
         BadInput: The object is invalid; the message names the field.
@@ -92,7 +92,7 @@ def _plain(document: Document) -> Iterator[Template]:
 
 
 def _job(document: Document) -> Iterator[Template]:
-    """Yield the template of a Job of batch/v1, or of each task of a Job of Volcano."""
+    """Yield the template of a batch/v1 Job, or of each task of a Volcano Job."""
     spec = _object(document.get("spec"), "spec")
     if not str(document.get("apiVersion", "")).startswith("batch.volcano.sh/"):
         yield _template(document, spec, "spec", _at_once(spec, "spec"))
@@ -110,7 +110,7 @@ def _job(document: Document) -> Iterator[Template]:
 
 
 def _of_group(template: Document, job: Document, path: str) -> Document:
-    """Return the template with the scheduler and the PodGroup that Volcano's controller writes."""
+    """Return the template with the scheduler and PodGroup that Volcano's controller would set."""
     spec = _object(template.get("spec"), f"{path}.template.spec")
     metadata = _object(template.get("metadata") or {}, f"{path}.template.metadata")
     written = metadata.get("annotations")
@@ -125,7 +125,7 @@ def _of_group(template: Document, job: Document, path: str) -> Document:
 
 
 def _cron_job(document: Document) -> Iterator[Template]:
-    """Yield the template of one run of a CronJob."""
+    """Yield the template for one run of a CronJob."""
     spec = _object(document.get("spec"), "spec")
     path = "spec.jobTemplate.spec"
     job = _object(_object(spec.get("jobTemplate"), "spec.jobTemplate").get("spec"), path)
@@ -149,7 +149,7 @@ def _template(document: Document, holder: Document, path: str, pods: int) -> Tem
 
 
 def _at_once(job: Document, path: str) -> int:
-    """Return the number of a Job's pods at once: `parallelism`, but at most `completions`."""
+    """Return how many pods of a Job run at once: `parallelism`, but at most `completions`."""
     parallelism = _number(job, "parallelism", f"{path}.parallelism")
     completions = job.get("completions")
     if completions is None:
@@ -171,14 +171,14 @@ def _pod(document: Document, found: Template, suffix: str) -> dict[str, Any]:
 
 
 def _pinned(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """Return the pod with the affinity by which the DaemonSet controller ties it to its node."""
+    """Return the pod with the affinity by which the DaemonSet controller binds it to its node."""
     pod = copy.deepcopy(pod)
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return pod
     affinity = spec.setdefault("affinity", {})
     if not isinstance(affinity, dict):
-        return pod  # refused with its field when the pod is read
+        return pod  # the pod is refused later, with the name of the field
     node_affinity = affinity.setdefault("nodeAffinity", {})
     if isinstance(node_affinity, dict):
         required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
@@ -205,7 +205,7 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 
 
 def _number(holder: Document, key: str, field: str) -> int:
-    """Return a number of pods; 1 if it is not given."""
+    """Return a number of pods; 1 if none is given."""
     number = holder.get(key)
     if number is None:
         return 1

@@ -8,7 +8,7 @@ from vgpu_operator.web import app
 
 
 def main() -> int:
-    """Serve the page; returns the exit code."""
+    """Serve the page and return the exit code."""
     return run_process("vgpu-web", parse_web, app.run)
 
 

@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 async def run(config: WebConfig) -> None:
     """Serve until SIGTERM.
 
-    A new configuration changes the meaning of claims, so the process ends and is started again.
+    A new configuration changes the meaning of claims, so the process then exits and is restarted.
 
     Raises:
-        VgpuError: Logging in failed, or the cluster's data were restored from a backup.
+        VgpuError: Login failed, or the cluster was restored from a backup.
         OSError: The port is in use, or the certificate files are unusable.
     """
     stop = asyncio.Event()
@@ -45,11 +45,13 @@ async def run(config: WebConfig) -> None:
 
         async def note_synced() -> None:
             await asyncio.gather(*(source.synced.wait() for source in sources))
-            mirror.nodes()  # the rows of a large fleet take a second; no visitor should wait
+            # compute the rows now: for a large fleet they take a second, and no visitor should wait
+            mirror.nodes()
             synced.set()
 
         async def note_listed(source: Reflector[Any]) -> None:
-            # `synced` does not wait for this: an account that may not list volumes serves the rest.
+            # `synced` does not wait for volumes, so an account that may not list them serves the
+            # rest.
             await source.synced.wait()
             mirror.note_listed(source.resource)
 

@@ -1,8 +1,8 @@
-"""The cluster as the page knows it: the engine's state, kept up to date by the same informers.
+"""The cluster as shown on the page: the engine's state, kept up to date by the same informers.
 
-A standby of the operator has the same state. It is kept in a process of its own, so that no page
-makes the engine wait, and explanations come from the functions that decide. Rows of nodes and
-claims are made when one of them changes, so that a page of 5,000 nodes costs only a sort.
+A standby of the operator has the same state. The page has its own process, so that visitors never
+slow down the engine, and explanations use the functions that make real decisions. The row of a node
+or claim is computed when the object changes, so serving a page of 5,000 nodes only takes a sort.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vgpu_operator.ledger import ClaimKey, Ledger
 
 @dataclass(frozen=True, slots=True)
 class GivenPart:
-    """An allocated amount, and the amount that can be allocated."""
+    """An allocated amount, and the allocatable amount."""
 
     held: int
     given: int
@@ -54,7 +54,7 @@ class ModelRow:
     Attributes:
         devices: The number of devices.
         unused: The number of ready devices that no claim holds.
-        memory: Their memory in MiB.
+        memory: The memory of these devices in MiB.
     """
 
     devices: int
@@ -72,11 +72,11 @@ NO_MODEL = ModelRow(0, 0, NO_SHARE)
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The sums of a node with devices.
+    """A node with devices, and the sums over its devices.
 
     Attributes:
         state: One word, as `kubectl vgpu get nodes` prints it.
-        device_state: The same from the devices alone, without the node's own condition.
+        device_state: The same, derived only from the devices and not from the node's own condition.
         states: The number of devices in each state.
         memory: The memory of all devices, in MiB.
         cores: The compute of all devices, in percent of one device.
@@ -99,13 +99,13 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """The summary of a claim.
+    """A summary of a claim.
 
     Attributes:
-        state: `Waiting` if it was refused, else the state of its status.
-        reason: The reason of its refusal or of a violation.
-        since: The time of that, RFC 3339.
-        memory_mib: The memory that it holds, in MiB.
+        state: `Waiting` if the claim was refused, else the state in its status.
+        reason: The reason of a refusal or violation.
+        since: The time of the refusal or violation, RFC 3339.
+        memory_mib: The claim's memory in MiB.
     """
 
     key: ClaimKey
@@ -120,14 +120,14 @@ class ClaimRow:
 
 
 class Mirror:
-    """The engine's state, and the rows that are made from it.
+    """The engine's state, and the rows computed from it.
 
     Args:
         config: The cluster's configuration.
         clock: The clock of the state.
 
     Attributes:
-        state: The state for explanations and simulations, which do not change it.
+        state: The state for explanations and simulations, which leave it unchanged.
         claims: The rows of claims, by key.
         version: A number that grows with each observation.
         unread: The parts that the state lacks; in mode Gate volumes, until all are listed.
@@ -146,12 +146,12 @@ class Mirror:
         self._changed = asyncio.Event()
 
     def observe(self, event: Event) -> None:
-        """Apply a change of the cluster."""
+        """Apply an event of a watch."""
         state = self.state
         state.now, state.unix = self._clock.monotonic(), self._clock.unix()
         self._stale.update(self._nodes_of(event))
         apply(event, state)
-        # Drop the work that a leader would do about it.
+        # Discard the effects: a leader would carry them out, but this process never leads.
         state.outbox.clear()
         for due in (state.claims.due, state.pods.due, state.devices, state.registers, state.links):
             due.clear()
@@ -160,7 +160,7 @@ class Mirror:
         self._changed.set()
 
     def note_listed(self, kind: Resource) -> None:
-        """Note that all objects of a kind were observed."""
+        """Record that a kind has been listed in full."""
         if kind.plural in self._unlisted:
             self._unlisted.remove(kind.plural)
             self.unread = self._what_lacks()
@@ -172,7 +172,7 @@ class Mirror:
         return Unread(volumes=f"this page has not listed {kinds}" if kinds else "")
 
     async def changed(self, since: int, *, within_s: float) -> None:
-        """Wait until the version is greater, or for so many seconds."""
+        """Wait until the version exceeds the given one, or until the timeout."""
         try:
             async with asyncio.timeout(within_s):
                 while self.version <= since:
@@ -182,7 +182,7 @@ class Mirror:
             pass
 
     def nodes(self) -> Mapping[str, NodeRow]:
-        """Return the rows of the nodes that have devices, by name."""
+        """Return the rows of nodes with devices, by name."""
         ledger = self.state.ledger
         self._cursor, touched = ledger.changed_since(self._cursor)
         for name in self._stale | touched:
@@ -195,7 +195,7 @@ class Mirror:
         return self._nodes
 
     def shares(self, device: GPUDevice) -> tuple[GivenPart, GivenPart, GivenPart]:
-        """Return a device's slots, compute in percent and MiB; nothing before it is described."""
+        """Return a device's slots, compute in percent, and MiB; zeros before it has a status."""
         if not device.status.uuid:
             return NO_SHARE, NO_SHARE, NO_SHARE
         columns = self.state.ledger.columns
@@ -208,7 +208,7 @@ class Mirror:
         )
 
     def _nodes_of(self, event: Event) -> tuple[str, ...]:
-        """Return the nodes whose rows an event may change, besides those the ledger reports."""
+        """Return the nodes whose rows an event may change, except nodes that the ledger reports."""
         match event:
             case events.NodeObserved():
                 return (event.node.metadata.name,)
@@ -252,7 +252,7 @@ class Mirror:
             slots, cores, memory = slots + of_slots, cores + of_cores, memory + of_memory
             if 0 < of_memory.held < of_memory.given:
                 split += of_memory.given - of_memory.held
-            # A device that does not serve is not spare capacity.
+            # A device that is not Ready is no spare capacity.
             unused = int(not of_slots.held and state_of(device) == "Ready")
             model = device.status.model or "not described yet"
             models[model] = models.get(model, NO_MODEL) + ModelRow(1, unused, of_memory)

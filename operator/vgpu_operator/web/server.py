@@ -3,10 +3,10 @@
     GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
     POST /api/v1/what-if
 
-A GET that accepts `text/event-stream` stays open, and the document is sent again whenever it
-changes, as server-sent events. The page reads them with `fetch`, because an EventSource cannot
-send an Authorization header. Permissions are checked again for each event, so a stream ends when
-they are revoked. No cookies are used, so other sites cannot make requests on a visitor's behalf.
+A GET that accepts `text/event-stream` stays open and receives the document again whenever it
+changes, as server-sent events. The page reads them with `fetch`, because an EventSource cannot send
+an Authorization header. Permissions are reviewed for every event, so a stream ends when they are
+revoked. No cookies are used, so other sites cannot make requests on a visitor's behalf.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ CONNECTIONS = 512
 STREAMS = 256
 STREAMS_OF_A_USER = 16
 QUESTIONS = 2
-"""What-if questions that are read at once."""
+"""The number of what-if questions that are parsed at the same time."""
 LARGEST_TEXT = 64 << 10
-"""The largest text of a what-if question: more than any pod needs, parsed within a second."""
+"""The largest what-if question in bytes: more than any pod needs, and parsed within a second."""
 FIRST_REQUEST_S = 10.0
-"""A connection without a request is closed after so long."""
+"""A connection that sends no request for this long is closed."""
 _KEPT = 128
-"""Documents in the cache."""
+"""The number of cached documents."""
 _KEPT_OF_A_USER = 16
 _SILENCE_S = 15.0
-"""After so long without a change a comment is sent, so that proxies keep the stream open."""
+"""After this long without a change, a comment is sent so that proxies keep the stream open."""
 _SHORTEST_PAUSE_S = 1.0
 _PART_OF_THE_TIME = 0.05
-"""The part of the process's time that the documents of one stream may take."""
+"""The largest share of the process's time that one stream may use."""
 _EVENTS = "text/event-stream"
 _JSON = "application/json"
 _PAGE = {
@@ -77,20 +77,20 @@ _HEADERS = {
 }
 
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...], Sight]
-"""The path and the parameters of a document, and the sight of its visitor."""
+"""The path and parameters of a document, and what its visitor may see."""
 _Document: TypeAlias = Mapping[str, object]
 _View: TypeAlias = Callable[[web.Request, Sight], _Document]
 
 
 class WebServer:
-    """The HTTP server; `async with` starts and closes it.
+    """The HTTP server. `async with` starts and stops it.
 
     Args:
         mirror: The cluster to show.
-        visitors: Reviews tokens and rights.
-        listening: The listening socket, which is closed at the end.
+        visitors: Reviews tokens and permissions.
+        listening: The listening socket; the server closes it.
         tls: The server's certificate; None: plain HTTP.
-        synced: Set once the mirror is complete; before that the response is 503.
+        synced: Set once the mirror is complete; until then the response is 503.
     """
 
     def __init__(
@@ -110,12 +110,13 @@ class WebServer:
         self._kept: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
         self._streams: dict[str, list[asyncio.Task[object]]] = {}  # by visitor, oldest first
         self._questions = asyncio.Semaphore(QUESTIONS)
-        self._silent: set[asyncio.BaseProtocol] = set()  # connections without a request so far
+        # connections that have not sent a request yet
+        self._silent: set[asyncio.BaseProtocol] = set()
         self._server: asyncio.Server | None = None
         app = web.Application(client_max_size=LARGEST_TEXT, middlewares=[self._answered])
         folder = resources.files("vgpu_operator.web") / "page"
         for path, (name, type_) in _PAGE.items():
-            # Read at the start, so that no path of a request ever reaches the file system.
+            # Load all files at start, so that a request path never reaches the file system.
             body = (folder / name).read_bytes()
             app.router.add_get(path, _static(body, type_))
         app.router.add_get("/livez", _static(b"ok", "text/plain"))
@@ -157,7 +158,7 @@ class WebServer:
         self._listening.close()
 
     def _connected(self) -> asyncio.BaseProtocol:
-        """Return aiohttp's protocol for a new connection, unless there are too many."""
+        """Return the protocol for a new connection; beyond the limit, one that closes it."""
         server = self._runner.server
         assert server is not None
         if len(server.connections) >= CONNECTIONS:
@@ -210,7 +211,8 @@ class WebServer:
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             user = await self._visitor(request)
-            views.Query.read(request.query, orders)  # refuse bad parameters before caching
+            # reject bad parameters before they get into the cache
+            views.Query.read(request.query, orders)
             sight = await self._sight(user, request)
             version, body = self._mirror.version, self._rendered(view, request, sight)
             if _EVENTS in request.headers.get("Accept", ""):
@@ -231,7 +233,7 @@ class WebServer:
         return await self._visitors.sight(user, known | set(filter(None, named)))
 
     def _rendered(self, view: _View, request: web.Request, sight: Sight) -> bytes:
-        """Return the document; from the cache if nothing has changed since."""
+        """Return the document, from the cache if nothing has changed."""
         key = request.path, tuple(sorted(request.query.items())), sight
         version = self._mirror.version
         kept = self._kept.get(key)
@@ -240,7 +242,7 @@ class WebServer:
         body = orjson.dumps(view(request, sight), option=orjson.OPT_NON_STR_KEYS)
         self._kept[key] = version, body
         self._kept.move_to_end(key)
-        # Evict from the user with the most documents, so that no user can crowd out the others.
+        # Evict a document of the user who has most, so that no user can crowd out the others.
         of_users = Counter(sight.user for _, _, sight in self._kept)
         most, documents = of_users.most_common(1)[0]
         if documents > _KEPT_OF_A_USER or len(self._kept) > _KEPT:
@@ -277,10 +279,10 @@ class WebServer:
             self._end_stream(visitor, task)
 
     def _has_room(self, own: int) -> bool:
-        """Return True if a visitor with so many streams may have another one.
+        """Return True if a visitor with this many streams may open another one.
 
-        If there are too many, the visitor with the most loses the oldest one to a visitor with
-        fewer; otherwise a few accounts could shut everyone out.
+        At the limit, the visitor with the most streams loses the oldest one to a visitor with
+        fewer. Otherwise, a few accounts could lock out everyone else.
         """
         if sum(map(len, self._streams.values())) < STREAMS:
             return True
@@ -302,12 +304,12 @@ class WebServer:
     async def _events(
         self, view: _View, request: web.Request, version: int, body: bytes
     ) -> AsyncIterator[bytes]:
-        """Yield the document, and again after each change; ends with the error if it is refused.
+        """Yield the document now and after each change. Ends with an error once access is refused.
 
         Args:
-            view: Makes the document.
-            request: The request, which is reviewed again each time.
-            version: The version of the mirror that the document was made from.
+            view: Computes the document.
+            request: The request; its token and permissions are reviewed each time.
+            version: The version of the mirror from which the first document was computed.
             body: The first document.
         """
         mirror = self._mirror
@@ -316,7 +318,7 @@ class WebServer:
             await mirror.changed(version, within_s=_SILENCE_S)
             version, began = mirror.version, time.perf_counter()
             try:
-                # Reviewed again: the token or a right may have been taken away meanwhile.
+                # Review again, because the token or a permission may have been revoked meanwhile.
                 user = await self._visitor(request)
                 sight = await self._sight(user, request)
                 began = time.perf_counter()
@@ -332,7 +334,7 @@ class WebServer:
                 yield b"data: " + body + b"\n\n"
             else:
                 yield b":\n\n"
-            # A document that takes long is made less often.
+            # Recompute expensive documents less often.
             await asyncio.sleep(max(_SHORTEST_PAUSE_S, took / _PART_OF_THE_TIME))
 
     # Views.
@@ -367,7 +369,7 @@ class WebServer:
         if self._questions.locked():
             raise VisitorRefused(429, "too many questions at once; try again")
         async with self._questions:
-            # In a thread: YAML of this size may take most of a second.
+            # Parse in a thread, because YAML of this size may take most of a second.
             found = await asyncio.to_thread(what_if.documents, text)
             namespaces = what_if.namespaces(found)
             sight = await self._visitors.sight(user, namespaces)
@@ -378,18 +380,18 @@ class WebServer:
 
 
 def _visitor_of(user: str) -> str:
-    """Return the name that streams are counted by; a namespace's ServiceAccounts share one.
+    """Return the name under which streams are counted: one for all ServiceAccounts of a namespace.
 
-    Whoever may create one ServiceAccount may create any number of them.
+    Otherwise, anyone who may create ServiceAccounts could open any number of streams.
     """
     return user.rpartition(":")[0] if user.startswith("system:serviceaccount:") else user
 
 
 class _Closing(asyncio.Protocol):
-    """Closes a connection beyond the limit."""
+    """A protocol that closes connections beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
+        """Close the connection."""
         transport.close()
 
 

@@ -1,7 +1,7 @@
-"""Visitors: their tokens and rights, reviewed by the API server.
+"""Visitors: their tokens and permissions, reviewed by the API server.
 
-The process reads the whole cluster, but a visitor sees only what they could read themselves. Each
-right takes one SubjectAccessReview, whose answer is kept for some seconds.
+The process can read the whole cluster, but a visitor sees only objects that they could read
+themselves. Each permission takes one SubjectAccessReview, whose answer is cached for some seconds.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, Limits, User, bearer, fingerprint, may, user_of
 
 KNOWN_S = 15.0
-"""Seconds after which a token or a right is reviewed again."""
+"""Seconds for which an accepted token or permission is cached."""
 REFUSED_S = 30.0
-"""Seconds for refusals; a tenant is refused most namespaces of a large cluster again and again."""
+"""Seconds for which refusals are cached; a tenant may read few namespaces, so most answers are."""
 _AT_ONCE = 8
 _TOKENS = Limits(kept=1_000, of_owner=16, at_once=4, waiting=32)
 _PERMISSIONS = Limits(kept=100_000, of_owner=10_000, at_once=_AT_ONCE, waiting=1_000)
 
 _Right: TypeAlias = tuple[User, str, str]
-"""The user, the plural of the kind to list, and the namespace; empty: all namespaces."""
+"""The user, the resource to list, and the namespace; empty: all namespaces."""
 
 
 class VisitorRefused(VgpuError):
-    """A visitor's request is refused.
+    """A visitor's request was refused.
 
     Attributes:
         status: The HTTP status.
@@ -58,8 +58,8 @@ class Sight:
         devices: True if devices and their allocated amounts may be seen.
         nodes: True if the conditions of nodes may be seen.
         everywhere: True if the claims of all namespaces may be seen.
-        namespaces: Otherwise, the namespaces with claims that may be seen.
-        volumes: The namespaces of a question whose PersistentVolumeClaims may be seen.
+        namespaces: Otherwise, the namespaces whose claims may be seen.
+        volumes: The namespaces in a question whose PersistentVolumeClaims may be seen.
     """
 
     user: str
@@ -75,11 +75,11 @@ class Sight:
 
 
 class Visitors:
-    """Reviews the tokens and the rights of visitors.
+    """Reviews the tokens and permissions of visitors.
 
     Args:
-        api: A client whose account may create TokenReviews and SubjectAccessReviews.
-        clock: The time.
+        api: A client that may create TokenReviews and SubjectAccessReviews.
+        clock: Returns the current time.
     """
 
     def __init__(self, api: Api, *, clock: Clock | None = None) -> None:
@@ -101,8 +101,8 @@ class Visitors:
         """Return the user of an `Authorization` header.
 
         Raises:
-            VisitorRefused: 401: the API server does not accept the token. 503: it cannot be
-                reviewed now.
+            VisitorRefused: 401: the API server rejects the token. 503: the token cannot be reviewed
+                now.
         """
         token = bearer(authorization)
         if not token:
@@ -116,14 +116,14 @@ class Visitors:
         return user
 
     async def sight(self, user: User, namespaces: Collection[str]) -> Sight:
-        """Return what a user may see.
+        """Return the objects that a user may see.
 
         Args:
             user: The user.
             namespaces: The namespaces that have claims, and those that the request names.
 
         Raises:
-            VisitorRefused: 503: the rights cannot be reviewed now.
+            VisitorRefused: 503: permissions cannot be reviewed now.
         """
         devices, nodes, everywhere = await asyncio.gather(
             *(self.lists(user, resource) for resource in (GPU_DEVICES, NODES, VGPU_CLAIMS))
@@ -137,7 +137,7 @@ class Visitors:
         """Return the sight with the namespaces whose volumes the user may see.
 
         Raises:
-            VisitorRefused: 503: the rights cannot be reviewed now.
+            VisitorRefused: 503: permissions cannot be reviewed now.
         """
         listed = await self._listed_in(namespaces, user, PERSISTENT_VOLUME_CLAIMS)
         return replace(sight, volumes=listed)
@@ -146,7 +146,8 @@ class Visitors:
         self, namespaces: Collection[str], user: User, resource: Resource
     ) -> frozenset[str]:
         listed: list[str] = []
-        # In batches: a review too many that waits is refused, and there may be thousands.
+        # Review in batches: there may be thousands, and reviews beyond the queue's limit are
+        # refused.
         for some in _in_batches(namespaces):
             allowed = await asyncio.gather(*(self.lists(user, resource, name) for name in some))
             listed += compress(some, allowed)
@@ -156,7 +157,7 @@ class Visitors:
         """Return True if the user may list a kind in a namespace; empty: in all namespaces.
 
         Raises:
-            VisitorRefused: 503: the right cannot be reviewed now.
+            VisitorRefused: 503: the permission cannot be reviewed now.
         """
         attributes: Mapping[str, object] = {
             "resourceAttributes": {

@@ -1,7 +1,7 @@
-"""The documents of the page, computed from the mirror and the visitor's sight.
+"""Computes the documents of the page from the mirror and the visitor's permissions. No I/O.
 
-There is no I/O here. Claims that a visitor may not read by name are only counted. Each function
-takes the sight and filters itself, so that no caller can forget to.
+Claims that a visitor may not read are counted but not named. Each function takes the sight and
+filters by it, so that no caller can forget to.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ LARGEST_PAGE = 200
 _PAGE = 50
 _LARGEST_FILTER = 253
 _NAMESPACES = 100
-"""Rows in the table of namespaces, the largest first; the others are summed up."""
+"""The number of rows in the table of namespaces, largest first; the rest are summed up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The rows of a table to show, and their order.
+    """The rows of a table to show and their order.
 
     Attributes:
         page: The number of the page, from 1.
         size: The number of rows on a page.
         sort: A key of the table's orders; a leading `-` reverses it.
-        text: Show rows with this text in their name; empty: all.
+        text: Show rows whose name contains this text; empty: all.
         state: Show rows in this state; empty: all.
-        namespace: Show claims of this namespace; empty: all that may be read.
+        namespace: Show claims in this namespace; empty: all readable ones.
     """
 
     page: int = 1
@@ -64,7 +64,8 @@ class Query:
 
         Args:
             given: The parameters.
-            orders: The keys to sort the table by; None: the document takes no parameters.
+            orders: The keys by which the table can be sorted; None: the document takes no
+                parameters.
 
         Raises:
             BadInput: A parameter is unknown or invalid.
@@ -105,10 +106,10 @@ def _number(given: Mapping[str, str], name: str, otherwise: int, most: int) -> i
 
 
 def fleet(mirror: Mirror, sight: Sight) -> Document:
-    """Return the sums of the fleet, with one sum for all namespaces that may not be read."""
+    """Return the totals of the fleet; namespaces that may not be read share one row."""
     rows = list(mirror.nodes().values()) if sight.devices else []
     claims = [claim for claim in mirror.claims.values() if sight.reads(claim.key.namespace)]
-    # Who may list devices sees in them how many claims there are, so all are counted.
+    # A visitor who may list devices can count claims there anyway, so count all of them.
     shown = claims if not sight.devices else list(mirror.claims.values())
     waiting = [claim for claim in shown if claim.state == "Waiting"]
     return {
@@ -178,7 +179,7 @@ def _sum_of(claims: Iterable[ClaimRow]) -> Document:
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
-    """Count words; the most frequent first, equally frequent ones by name."""
+    """Count words, the most frequent first, then by name."""
     return dict(sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
@@ -196,7 +197,7 @@ NODE_ORDERS: Mapping[str, Callable[[NodeRow], Any]] = {
 
 
 def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
-    """Return a page of the nodes that have devices.
+    """Return one page of the nodes that have devices.
 
     Raises:
         VisitorRefused: The visitor may not list devices.
@@ -216,10 +217,10 @@ def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
 
 
 def node(mirror: Mirror, sight: Sight, name: str) -> Document:
-    """Return a node and its devices, each with the claims that hold it.
+    """Return a node and its devices, each with its claims.
 
     Raises:
-        VisitorRefused: The visitor may not list devices, or there is no such node.
+        VisitorRefused: The visitor may not list devices, or the node does not exist.
     """
     _must_see_devices(sight)
     row = mirror.nodes().get(name)
@@ -313,7 +314,7 @@ CLAIM_ORDERS: Mapping[str, Callable[[ClaimRow], Any]] = {
 
 
 def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
-    """Return a page of the claims that may be read, and the number of the others.
+    """Return one page of the readable claims, and the number of the others.
 
     Raises:
         VisitorRefused: The visitor may not list the claims of the named namespace.
@@ -342,7 +343,8 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
     """Return a claim with its explanation.
 
     Raises:
-        VisitorRefused: The visitor may not list the namespace's claims, or there is no such claim.
+        VisitorRefused: The visitor may not list the namespace's claims, or the claim does not
+            exist.
     """
     _must_read(sight, key.namespace)
     row, found = mirror.claims.get(key), mirror.state.cache.claim(key)
@@ -352,7 +354,7 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
         return {**_claim_row(row), "why": None, "conditions": []}
     said = explained(mirror.state, found, now=now, reads=sight.reads, unread=mirror.unread)
     why = asdict(said)
-    del why["since"]  # the page counts the time itself
+    del why["since"]  # the browser computes the duration itself
     if not sight.devices:
         why["nodes"], why["nodes_hidden"] = [], 0
         why["not_shown"] = f'nodes: user "{sight.user}" cannot list gpudevices.vgpu.dev'
@@ -403,7 +405,7 @@ def _in_order(
     otherwise: str,
     identity: Callable[[T], Any],
 ) -> list[T]:
-    # Sorted twice, and stable: rows with equal keys keep the order of their names.
+    # Sorting is stable, so rows with equal keys stay in the order of their names.
     rows.sort(key=identity)
     order = query.sort or otherwise
     rows.sort(key=orders[order.removeprefix("-")], reverse=order.startswith("-"))
@@ -411,7 +413,7 @@ def _in_order(
 
 
 def _paged(rows: Sequence[T], query: Query, shown: Callable[[T], Document]) -> Document:
-    """Return a page of the rows; the last one if the query asks for a later one."""
+    """Return one page of the rows; the last page if the query is beyond it."""
     pages = max(-(-len(rows) // query.size), 1)
     page = min(query.page, pages)
     first = (page - 1) * query.size

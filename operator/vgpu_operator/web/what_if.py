@@ -1,7 +1,7 @@
 """Answers where pasted pods would go, with the code of `kubectl vgpu simulate`.
 
-Pods go through admission, as if they were being created, and then through placement one by one,
-each with the devices of those before it taken. All of this is undone before the answer is returned.
+Pods pass through admission as if they were being created, and are then placed one by one; each sees
+the devices of earlier ones as taken. All of this is undone before the answer is returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOURCE = "the text"
 _NEW = ClaimKey("", "")
 """The key of a claim that does not exist."""
 _ANY_NODE = ("node",)
-"""Stands for the cluster's nodes if only the namespace of a DaemonSet's pods matters."""
+"""Stands for the cluster's nodes when only the namespaces of a DaemonSet's pods matter."""
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -50,13 +50,13 @@ def namespaces(found: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the place of each pod, and the verdicts of nodes on the first that is refused.
+    """Return where each pod would go, and the verdicts on all nodes for the first refused pod.
 
-    If none is refused, the verdicts are about the first pod.
+    If no pod is refused, the verdicts are for the first pod.
 
     Raises:
         BadInput: A workload is invalid, or there are too many pods.
-        VisitorRefused: The visitor may not list devices, or the claims of a pod's namespace.
+        VisitorRefused: The visitor may not list devices, or claims in the namespace of a pod.
     """
     state = mirror.state
     if not sight.devices:
@@ -75,7 +75,7 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
             answers.append(answer)
             if answer.question is None or answer.outcome is None:
                 continue
-            # Before the devices are held, so that nodes are shown as the decision saw them.
+            # Compute the verdicts before the devices are held, so that they match the decision.
             if first is None or (answer.outcome.refused and not first.document["refused"]):
                 first, kind = answer, cluster.kind(answer.question)
                 nodes = verdicts(state, _NEW, kind, reads=sight.reads)
@@ -91,7 +91,7 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer about one pod, with the decision if nodes were checked."""
+    """The answer for one pod, with the decision if nodes were checked."""
 
     document: dict[str, Any]
     question: Question | None = None
@@ -99,7 +99,7 @@ class _Answer:
 
 
 def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
-    """Return the parts of a pod's namespace that are not known, or not to this visitor."""
+    """Return the parts of a namespace that the mirror lacks or the visitor may not see."""
     unread = mirror.unread
     if unread.volumes or namespace in sight.volumes:
         return unread
@@ -108,7 +108,7 @@ def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
 
 
 def _answered(cluster: LiveCluster, pod: Mapping[str, Any]) -> _Answer:
-    """Answer about one pod; no devices are held."""
+    """Answer for one pod without holding its devices."""
     document: dict[str, Any] = {
         "name": _name(pod),
         "node": "",
