@@ -1,10 +1,10 @@
-"""Assemble the operator and run it. This is the only module that knows all others.
+"""Assembles and runs the operator. This is the only module that knows all others.
 
-Kopf is the frame: settings, login, liveness and an orderly shutdown. The parts that Kopf is not
-made for run beside it, in tasks that start and end with it: reflectors, the serial engine, the
-extender, the Lease. (At the end Kopf cancels everything in its loop, so these tasks belong to its
-own startup and cleanup handlers.) If any of these tasks ends, the process ends: half an operator
-would decide wrongly or not at all.
+Kopf is the frame: settings, login, liveness and an orderly shutdown. Work that Kopf is not made for
+runs in tasks beside it: reflectors, the engine, the extender, the Lease. Kopf's startup and cleanup
+handlers start and stop these tasks, because at shutdown Kopf cancels everything else in its event
+loop. If one of the tasks ends, the process ends, because half an operator would decide wrongly or
+not at all.
 
 The admission webhooks run in a process of their own (`vgpu_operator.admission`), so that scheduling
 load cannot delay them.
@@ -78,7 +78,7 @@ class Operator:
                 write_s=config.lease_duration_s / 3,
             ),
         )
-        # The leader's writes land while this replica leads, or never.
+        # Bound each write by the Lease: it lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
         self._clock = clock = Clock(api)
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
@@ -121,19 +121,19 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def close_fence(self) -> int:
-        """Make late writes of the predecessor fail; return the number of claims written."""
+        """Make late writes of the previous leader fail, and return the number of claims written."""
         return await self._fence.close()
 
     def begin(self) -> None:
-        """Start to decide."""
+        """Start making decisions."""
         self.engine.lead()
 
     def leads(self) -> bool:
-        """Return True if this replica decides: it holds the Lease and has seen everything since."""
+        """Return True if this replica decides: it holds the Lease and its view is complete."""
         return self._leadership.leads()
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Start every task; `failed` is called with the error of each task that fails."""
+        """Start all tasks. If a task fails, call `failed` with its error."""
         keep_passes_short()
         REGISTRY.register(self._claim_metrics)
         identity = self._certificates.extender
@@ -153,16 +153,17 @@ class Operator:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Shut down: stop deciding, finish writes and calls, and hand the Lease over.
+        """Shut down: stop deciding, finish writes and calls, and release the Lease.
 
-        The extender's socket closes last. Until the successor has taken over the Service,
-        kube-scheduler still calls this leader. A refused call costs it nothing, but a call to an
-        address that is gone blocks its loop until `httpTimeout`.
+        The extender's socket closes last, because kube-scheduler calls this replica until the
+        successor has taken over the Service. A refused call costs nothing, but a call to an address
+        that is gone blocks kube-scheduler until `httpTimeout`.
         """
         led = self.leads()
         REGISTRY.unregister(self._claim_metrics)
         self._leadership.resign()
-        await self._binder.drain()  # the engine's loop reports the outcomes of its writes
+        # stop the engine only now, because it handles the outcomes of these writes
+        await self._binder.drain()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -173,10 +174,10 @@ class Operator:
         await self._extender.__aexit__(None, None, None)
 
     async def _inform(self, informer: Reflector[Any]) -> None:
-        """Follow a kind; start pods and claims only after their nodes and devices are known.
+        """Watch a kind. Pods and claims come after their nodes and devices.
 
-        A first list is delivered while its pages arrive. A pod on a node whose devices are unknown
-        would not be counted as using them.
+        The pages of a first list are delivered as they arrive, and a pod on a node with unknown
+        devices would not be counted as using them.
         """
         if informer.resource in _LAST:
             before = (each for each in self._informers if each.resource not in _LAST)
@@ -184,10 +185,10 @@ class Operator:
         await informer.run()
 
     async def _answer(self) -> None:
-        """Listen once this replica could lead: it has seen everything and has a certificate.
+        """Listen once this replica could lead: its view is complete and it has a certificate.
 
-        So the extender's port shows the readiness of a standby. A rollout that waits for it never
-        ends a leader whose successor would still have to list the cluster.
+        The extender's port is the readiness probe, also of a standby. So a rollout never stops a
+        leader before its successor has listed the cluster.
         """
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
         if self._certificates.extender is not None:
@@ -196,7 +197,7 @@ class Operator:
         self._answers.set()
 
     async def publish(self) -> None:
-        """Keep up to date what others read from the leader: certificates and its address."""
+        """Publish for other components what only the leader knows: certificates and its address."""
         async with asyncio.TaskGroup() as tasks:
             if self._certificates.keeper is not None:
                 tasks.create_task(self._certificates.keeper.run())
@@ -209,7 +210,7 @@ class Operator:
 
 
 def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
-    """Return the part that directs kube-scheduler to the leader; None if something else does."""
+    """Return the task that directs kube-scheduler to the leader; None if that is done elsewhere."""
     if config.service is None or config.advertise is None:
         return None
     advertised = Advertised(
@@ -228,7 +229,7 @@ async def run(config: OperatorConfig) -> None:
     """Run the operator until it is stopped or fails.
 
     Raises:
-        LeadershipLost: Another replica may decide now.
+        LeadershipLost: Another replica may be deciding now.
         VgpuError: The login or a part of the operator failed.
     """
     failure: list[BaseException] = []
@@ -240,12 +241,12 @@ async def run(config: OperatorConfig) -> None:
         stop.set()
 
     async def end_with(source: ConfigFile) -> None:
-        """End this process once there is a new configuration, so that it restarts with it.
+        """Exit once there is a new configuration, so that the process restarts with it.
 
         A new configuration changes the meaning of pods and claims, so all of them must be read
-        again. The process ends as at SIGTERM. Standbys end at once. A leader continues with the
-        former configuration until they have read the cluster again: if all ended together, nobody
-        could take over. The kubelets mount a change within a minute and a half of each other.
+        again. The process exits as at SIGTERM. Standbys exit at once; the leader continues with the
+        old configuration until they have read the cluster again, because otherwise nobody could
+        take over. All kubelets mount a change within a minute and a half.
         """
         await changed(source, config.log_level)
         if operator.leads():
@@ -272,9 +273,9 @@ async def run(config: OperatorConfig) -> None:
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
             await operator.stop()
-            for task in tasks:  # Kopf would wait 5 s for each task that is left
+            for task in tasks:  # Kopf would wait 5 s for each remaining task
                 task.cancel()
-            stop.set()  # Kopf would wait 5 s for its own task that waits for this flag
+            stop.set()  # Kopf waits 5 s for its own task, which ends when this flag is set
 
         @kopf.on.probe(id="leading", registry=registry)
         async def leading(**_: Any) -> bool:

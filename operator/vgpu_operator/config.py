@@ -1,6 +1,6 @@
-"""The arguments of the operator's processes, which may also be given in the environment.
+"""The arguments of the operator's processes, which can also be set as environment variables.
 
-Settings of the cluster's administrator, such as resource names and policies, are in the cluster
+Settings for cluster administrators, such as resource names and policies, are in the cluster
 configuration (`vgpu_api.config`), which the agent reads as well.
 """
 
@@ -26,14 +26,14 @@ from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a listening server; an empty host is every address, IPv6 and IPv4."""
+    """The address of a listening server. An empty host means all addresses, IPv6 and IPv4."""
 
     host: str
     port: int
 
     @property
     def url_host(self) -> str:
-        """The host as it is written in a URL."""
+        """The host in URL syntax."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @classmethod
@@ -49,7 +49,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A server's certificate and key, and the CA of the clients it accepts (None: any client)."""
+    """A server's certificate and key, and the CA of permitted clients (None: any client)."""
 
     certificate: Path
     key: Path
@@ -58,12 +58,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Issuing:
-    """The settings of certificates that the operator issues itself.
+    """The settings for certificates that the operator issues itself.
 
     Attributes:
-        webhook_service: The Service through which the API server finds the webhooks.
-        extender_service: The Service through which kube-scheduler finds the extender.
-        pair_life: The lifetime of a certificate, which is renewed after two thirds of it.
+        webhook_service: The Service through which the API server reaches the webhooks.
+        extender_service: The Service through which kube-scheduler reaches the extender.
+        pair_life: The lifetime of a certificate; it is renewed after two thirds of that.
         authority_life: The lifetime of the CA.
     """
 
@@ -78,16 +78,16 @@ class OperatorConfig:
     """The configuration of the operator's process.
 
     Attributes:
-        cluster: The cluster's configuration, with its mounted file.
-        identity: The name in the Lease, which no other process ever has, not even after a restart.
-        service: The Service through which kube-scheduler finds the extender; None: it has none.
+        cluster: The cluster's configuration, and its mounted file.
+        identity: The name in the Lease; unique to this process, so it changes at a restart.
+        service: The Service through which kube-scheduler reaches the extender; None: there is none.
         advertise: The address of this replica for that Service.
         issuing: The settings of issued certificates; None: they come from files, or there are none.
-        evicts: True if pods are evicted whose claims violate their limits.
-        agent_gone_s: Seconds after which the claims of ended pods are released without their agent.
-        linger_s: Seconds for which a leader refuses calls after it gave up the Lease, until its
-            successor has taken over the Service.
-        standbys_first_s: Seconds by which a leader restarts later than standbys for a new
+        evicts: True if pods whose claims violate their limits are evicted.
+        agent_gone_s: Seconds after which claims of ended pods are released without their agent.
+        linger_s: Seconds for which a former leader keeps refusing calls after it released the
+            Lease, until its successor has taken over the Service.
+        standbys_first_s: Seconds by which the leader restarts later than standbys for a new
             configuration.
     """
 
@@ -116,15 +116,15 @@ class OperatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebhookConfig:
-    """The configuration of the process of the admission webhooks.
+    """The configuration of the webhook process.
 
     Attributes:
-        cluster: The cluster's configuration, with its mounted file.
+        cluster: The cluster's configuration, and its mounted file.
         identity: Kopf's name for this process; nothing depends on it.
         namespace: The namespace of the Secret with the certificate.
-        listen: The address of the webhooks.
-        tls: The certificate in files; None: it is read from the Secret that the operator fills.
-        drain_s: Seconds for which the webhooks keep serving after SIGTERM.
+        listen: The address to listen on.
+        tls: The certificate files; None: the certificate is in the Secret that the operator writes.
+        drain_s: Seconds for which reviews are served after SIGTERM.
     """
 
     cluster: ConfigFile
@@ -144,13 +144,13 @@ class WebhookConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The configuration of the process of the web page.
+    """The configuration of the web page's process.
 
     Attributes:
-        cluster: The cluster's configuration, with its mounted file.
+        cluster: The cluster's configuration, and its mounted file.
         identity: The name in the self-signed certificate.
-        listen: The address of the page.
-        tls: The certificate in files; None: the process signs one itself.
+        listen: The address to listen on.
+        tls: The certificate files; None: the process signs a certificate itself.
     """
 
     cluster: ConfigFile
@@ -186,24 +186,24 @@ def _cluster(path: Path | None) -> ConfigFile:
 
 
 def _seconds(text: str) -> float:
-    """Parse a duration as seconds; unlike other durations it may be `0s`."""
+    """Parse a duration in seconds. Unlike other durations, it may be `0s`."""
     return 0.0 if text == "0s" else _duration(text).total_seconds()
 
 
 class _Options:
-    """Arguments `--some-name` that may be given as `VGPU_SOME_NAME` in the environment instead."""
+    """Arguments `--some-name`, which may also be set as `VGPU_SOME_NAME` in the environment."""
 
     def __init__(self, program: str, description: str, environ: Mapping[str, str]) -> None:
         self.parser = argparse.ArgumentParser(prog=program, description=description)
         self._environ = environ
 
     def option(self, name: str, *, default: str | None = None, **rest: object) -> None:
-        """Add an argument; `rest` is passed to argparse."""
+        """Add an argument; `rest` is passed on to argparse."""
         variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
         self.parser.add_argument(name, default=self._environ.get(variable, default), **rest)  # type: ignore[arg-type]
 
     def basic(self) -> None:
-        """Add the arguments of all processes."""
+        """Add the arguments that all processes have."""
         option = self.option
         option("--kubeconfig", help="path of a kubeconfig; default: in-cluster, or kubectl's own")
         option("--context", help="kubeconfig context to use")
@@ -227,7 +227,7 @@ class _Options:
         )
 
     def common(self) -> None:
-        """Add the arguments of the operator and the webhooks."""
+        """Add the arguments that the operator and the webhooks share."""
         self.basic()
         option = self.option
         option("--namespace", default="vgpu-system", help="namespace of the Lease and the Secrets")
@@ -411,7 +411,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         kubeconfig=given.kubeconfig,
         context=given.context,
         namespace=given.namespace,
-        # A restarted container keeps its pod's name, and its process id is 1 again.
+        # The pod's name and the process id stay the same when a container restarts.
         identity=f"{given.identity}_{secrets.token_hex(4)}",
         lease_name=given.lease_name,
         lease_duration_s=given.lease_duration,

@@ -1,8 +1,8 @@
-"""The requests of a claim with all defaults filled in, as the input of a decision.
+"""The requests of a claim with all defaults filled in: the input of a scheduling decision.
 
 Claims, HAMi's resources and all other dialects are converted to a `Demand`, so that placement deals
-with one form and equal requests are equal values. A `Demand` is hashable, since it is the key of a
-request class.
+with one form only and equal requests are equal values. A `Demand` is hashable, because it is the
+key of a request class.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vgpu_api.vendors.model import ChoiceRule, NodeRule
 from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, marks_of
 
 ALL_CORES = 100
-"""The percentage of compute that requests exclusive use of a device."""
+"""The percentage of compute that means exclusive use of a device."""
 WHOLE_MEMORY = 100
-"""The percentage of memory that requests whole devices."""
+"""The percentage of memory that means whole devices."""
 LEAST_MEMORY_MIB = 1
-"""The memory in a request for a MIG profile or a part, which has an amount of its own."""
+"""The memory in a request for a MIG profile or a part, which has a fixed amount of its own."""
 
 
 class PartDemand(NamedTuple):
     """The requested part of a device, for nodes that register the parts of their devices.
 
     Attributes:
-        size: The size of the part; 0 for the smallest that meets the rest of the request.
-        memory: Its least memory, in GiB or, if that would be far too much, in MiB
+        size: The size of the part; 0 for the smallest part that meets the rest of the request.
+        memory: The least memory, in GiB or, if that would be far too much, in MiB
             (`vendors.parts.mib_of`); 0 for the memory of the request.
-        name: The part that was found on a node; empty before that.
+        name: The part that was found on a node; empty until then.
     """
 
     size: int = 0
@@ -46,8 +46,8 @@ class RequestDemand:
     """One container's request, for each of `count` distinct devices.
 
     Attributes:
-        memory_mib: The MiB per device, or None if `memory_percent` is set. 0 means that the
-            request takes a slot and no memory, as the vendor's table says.
+        memory_mib: The MiB per device, or None if `memory_percent` is set. 0 means that the request
+            takes a slot but no memory; a vendor's table can define that.
         memory_percent: 1 to 100 percent of each device's memory, or None if `memory_mib` is set.
         cores: The percent of a device's compute. 0 reserves nothing, 100 requests exclusive use.
         models: Lower-case substrings of model names; likewise `exclude_models`.
@@ -58,15 +58,17 @@ class RequestDemand:
         one_device: All containers of a pod that request this vendor's devices get the same one.
         one_size: Exclude devices with parts of another size.
         numbered_cores: The number of cores per device, if cores are allocated by number.
-        mig_profile: The only MIG profile that serves, or `any`. The amounts of the request are
-            then the least possible, and those of the instance count.
-        neighbours: Its marks for others on its device (`vendors.neighbours`); 0 if none matters.
-        links_first: Choose the node where the fewest links are cut.
-        part: The requested part. On a node the amounts become those of the part
+        mig_profile: The only MIG profile that serves, or `any`. The amounts of the request are then
+            the least possible, and those of the instance count.
+        neighbours: Its marks, which limit who may share the device (`vendors.neighbours`); 0 for
+            none.
+        links_first: Prefer the node where the fewest links between devices are cut.
+        part: The requested part. On each node, it determines the amounts
             (`placement.part_requests`).
-        is_marked: True if it has numbered cores, neighbours or a part.
-        least_cores: The compute that a device must have free: 1 if the request reserves none, so
-            that it gets some; 0 for an Online pod, which the plugin runs before all others.
+        is_marked: True if the request has numbered cores, neighbours or a part.
+        least_cores: The compute that a device must have free. It is 1 even if the request reserves
+            none, so that the container gets some; 0 for an Online pod, which the plugin runs before
+            all others.
     """
 
     name: str
@@ -109,14 +111,14 @@ class RequestDemand:
 
     @property
     def least_mib(self) -> int:
-        """The least memory of the request on a device; a percentage that rounds to 0 is refused."""
+        """The least MiB that the request needs on a device; a percentage that rounds to 0 is refused."""
         return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:
-        """Return the MiB that the request takes of a device with `total_mib` of memory.
+        """Return the MiB to charge on a device with `total_mib` of memory.
 
         In mode Exclusive there are no limits on the device, so all of its memory is charged, and
-        the requested memory is the least that the device must have.
+        the requested memory is only the least that the device must have.
         """
         if self.mode == "Exclusive":
             return max(total_mib, self.memory_mib or 0)
@@ -127,16 +129,16 @@ class RequestDemand:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All requests of a claim, which are decided together, with the policies that apply.
+    """All requests of a claim, which are decided together, and the policies that apply.
 
     Attributes:
-        node_policy: The claim's policy, or (`node_may_choose`) the configuration's, which a node's
-            own policy overrides.
+        node_policy: The claim's policy or, if `node_may_choose`, the configuration's, which a
+            node's own policy overrides.
         device_policies: The claim's policies; if empty, the node's own policy applies, else the
             configuration's.
         by_labels: Use the policies in a node's labels instead of those in its annotations.
         weights: The weights of slots, cores and memory in a device's score.
-        node_rule: The vendor's rule that ranks nodes before their use does
+        node_rule: The vendor's rule that ranks nodes, before usage is compared
             (`vendors.node_ranking`).
     """
 
@@ -173,9 +175,9 @@ class Demand:
             spec: The claim's spec.
             config: The defaults.
             cpu_milli: The milli-CPU that its pod requests, if there is a pod. It is kept only where
-                it makes a difference, so that demands that are decided alike are equal.
-            by_labels: Its pod uses ACK's names (`dialects.follows_labels`): the preferred devices
-                are named in the labels of each node.
+                it affects the decision, so that equivalent demands are equal.
+            by_labels: The pod uses ACK's names (`dialects.follows_labels`), so each node's labels
+                name the preferred devices.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None
@@ -202,7 +204,7 @@ _COMPARED_OF_DEMAND = tuple(part.name for part in fields(Demand) if part.compare
 
 
 def _hash_of(value: RequestDemand | Demand, compared: tuple[str, ...]) -> int:
-    """Return the hash, which the caller stores, because many caches use demands as keys."""
+    """Compute the hash. The caller stores it, because many caches use demands as keys."""
     return hash(tuple([getattr(value, name) for name in compared]))
 
 
@@ -246,7 +248,7 @@ def _part(request: VGPURequest) -> PartDemand:
 
 
 def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None:
-    """Return the vendor's rule; with neighbours, only if the request takes all compute."""
+    """Return the vendor's rule; if it has neighbours, only for requests for all compute."""
     if not neighbours:
         return kind.choice
     if neighbours & ONLINE:
@@ -255,7 +257,7 @@ def _choice(kind: Kind, cores: int | None, neighbours: int) -> ChoiceRule | None
 
 
 def _node_rule(requests: tuple[RequestDemand, ...]) -> NodeRule | None:
-    """Return the rule that ranks nodes before their use does. Source: HAMi v2.10.0, MetaX sGPU."""
+    """Return the rule that ranks nodes before usage does. Source: HAMi v2.10.0, MetaX sGPU."""
     marked = [request for request in requests if request.neighbours]
     if any(request.neighbours & ONLINE for request in marked):
         return "fewestOnline"
@@ -269,7 +271,7 @@ def _numbered_cores(kind: Kind, percent: int) -> int:
 
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
-    """Return (MiB, percent), one of them None: the size, the percentage, or the default."""
+    """Return (MiB, percent), one of which is None: the size, the percentage, or the default."""
     if _names_no_amount(request):
         return LEAST_MEMORY_MIB, None
     memory_mib = request.memory_mib
@@ -294,7 +296,7 @@ def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
 
 
 def _names_no_amount(request: VGPURequest) -> bool:
-    """Return True if the request needs no memory, since its instance or part has a fixed amount."""
+    """Return True if the request needs no memory: its instance or part has a fixed amount."""
     return request.mig_profile is not None or bool(request.part_size or request.part_memory)
 
 

@@ -1,4 +1,4 @@
-"""Errors of the operator, beyond those of its libraries."""
+"""The operator's errors, in addition to those of its libraries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class OperatorError(VgpuError):
 
 
 class NotLeading(OperatorError):
-    """This replica does not decide; the caller must ask the one that does."""
+    """This replica does not decide; the caller must ask the leader."""
 
 
 class LeadershipLost(OperatorError):
-    """The Lease is lost: the process must end, because another replica may decide now."""
+    """The Lease is lost. The process must end, because another replica may be deciding now."""
 
 
 class NotServed(OperatorError):
@@ -22,4 +22,4 @@ class NotServed(OperatorError):
 
 
 class CertificateUnreadable(OperatorError):
-    """A stored certificate or key is unusable; its owner issues a new one."""
+    """A stored certificate or key is unusable, so a new one must be issued."""

@@ -1,7 +1,7 @@
-"""Serve the metrics of operator and webhooks on an event loop of their own.
+"""Serves the metrics of the operator and the webhooks on an event loop of their own.
 
-On the main loop, TLS handshakes and reviews for every client that reaches the port would compete
-with the engine or with admission: a flood of forged tokens would delay kube-scheduler's calls.
+On the main loop, TLS handshakes and token reviews would compete with the engine or with admission.
+Anyone who can reach the port could then delay kube-scheduler's calls with forged tokens.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ async def serve_metrics(
     """Serve this process's metrics for as long as it runs.
 
     Args:
-        config: The address, and the clients that may read.
+        config: The address, and the clients that may scrape.
         identity: The certificate that the process uses elsewhere; None: a self-signed one.
 
     Raises:
-        OSError: The port is taken.
-        LoginError: There are no credentials for reviewing scrapers.
+        OSError: The port is in use.
+        LoginError: There are no credentials for reviewing the scrapers' tokens.
     """
     address, is_open = config.metrics, config.metrics_access is MetricsAccess.OPEN
     if address is not None:
@@ -51,7 +51,7 @@ async def serve_metrics(
 async def _in_a_thread(
     config: OperatorConfig | WebhookConfig, address: Address, tls: ssl.SSLContext | None
 ) -> None:
-    """Serve on another thread's loop until cancelled; raise the error that ends it."""
+    """Serve on the event loop of another thread until cancelled, and raise its error."""
     here, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
     there = asyncio.new_event_loop()
     serving = there.create_task(_serve(config, address, tls))

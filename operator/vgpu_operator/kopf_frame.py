@@ -1,7 +1,6 @@
-"""Kopf as the frame of the operator and of the webhooks: settings, login and a run to the end.
+"""Kopf as the frame of the operator and the webhooks: settings, login, and running until stopped.
 
-Both `app` modules use it. docs/design/admission-and-kopf.md says what Kopf is used for here, and
-what it is not.
+Both `app` modules use it. docs/design/admission-and-kopf.md explains what Kopf is used for.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _Backoffs:
     """An endless series of delays, in seconds, between Kopf's attempts at one request.
 
     By default Kopf gives up after about 80 s without an API server and ends the process. After a
-    few such ends the kubelet would wait up to five minutes before each restart.
+    few such exits, the kubelet would back off for up to five minutes before each restart.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -30,7 +29,7 @@ class _Backoffs:
 
 
 def set_up(settings: kopf.OperatorSettings) -> None:
-    """Configure Kopf to watch and post nothing. Manifests own the webhook configurations."""
+    """Configure Kopf to watch and post nothing. The manifests own the webhook configurations."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
@@ -55,14 +54,15 @@ async def run(
 
     liveness = config.liveness
     if liveness is not None and not liveness.host:
-        liveness = Address("0.0.0.0", liveness.port)  # Kopf would listen on localhost only
+        # by default, Kopf would listen on localhost only
+        liveness = Address("0.0.0.0", liveness.port)
     await kopf.operator(
         registry=registry,
         settings=kopf.OperatorSettings(),
         clusterwide=True,
         standalone=True,
-        # Kopf's default includes the user's name, and the user in a container may have none.
-        # (The type is an alias of str that Kopf does not export.)
+        # Kopf's default includes the user's name, which may not exist in a container. (The type is
+        # an alias of str that Kopf does not export.)
         identity=cast(Any, config.identity),
         stop_flag=stop,
         liveness_endpoint=(
@@ -72,11 +72,7 @@ async def run(
 
 
 async def _session(kubeconfig: str | None, context: str | None) -> kopf.AiohttpSession:
-    """Return a session for Kopf, which asks for another after a 401.
-
-    Raises:
-        LoginError: No usable credentials.
-    """
+    """Return a session for Kopf, which requests a new one after a 401."""
     connection = await login(kubeconfig, context)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(

@@ -1,4 +1,4 @@
-"""The operator's and the webhooks' own measurements, as Prometheus metrics."""
+"""The Prometheus metrics of the operator and the webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The common part of the entry points: read arguments, set up logging, run, return a status."""
+"""The common part of the entry points: parse arguments, set up logging, run, return a status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vgpu_client.logs import LogFormat, configure
 
 
 class Logged(Protocol):
-    """A configuration with the format and level of the log."""
+    """A configuration with the log's format and level."""
 
     @property
     def log_level(self) -> str:
@@ -35,7 +35,7 @@ def run_process(
     """Run one of our programs.
 
     Returns:
-        0 if it was asked to end, 1 if something failed, 2 if its configuration is wrong.
+        0 after a requested shutdown, 1 after a failure, 2 if the configuration is invalid.
     """
     try:
         config = parse(sys.argv[1:])

@@ -1,14 +1,13 @@
-"""The admission webhooks: everything that answers a review, in a process of its own.
+"""The admission webhooks, in a process of their own.
 
-    app             puts the process together; `__main__` starts it
-    server          the HTTPS server, with a path for each webhook
-    reviews         reviews of pods, Jobs and claims, which programs create in numbers
-    kopf_handlers   reviews of what people write by hand, as Kopf handlers
-    quotas          refuses a pod beyond its namespace's quota, where the configuration says so
+    app             assembles the process; `__main__` starts it
+    server          the HTTPS server, with one path per webhook
+    reviews         reviews of pods, Jobs and claims, which controllers create in large numbers
+    kopf_handlers   reviews of objects that people write by hand, as Kopf handlers
+    quotas          refuses a pod beyond its namespace's quota, if the configuration asks for it
     outcomes        counts and logs each review
-    rules           mutate, validate and warn, as functions of values
+    rules           mutates, validates and warns, as pure functions
 
-The process is stateless and runs in any number of replicas. It loads no engine: no scheduling load
-delays a review, and neither process waits for the other. The operator issues the certificate that
-it serves with.
+The process is stateless, so any number of replicas can run. It does not load the engine, so
+scheduling load never delays a review. The operator issues its serving certificate.
 """

@@ -8,7 +8,7 @@ from vgpu_operator.process import run_process
 
 
 def main() -> int:
-    """Run the webhooks; returns the exit code."""
+    """Run the webhooks and return the exit code."""
     return run_process("vgpu-webhook", parse_webhook, app.run)
 
 

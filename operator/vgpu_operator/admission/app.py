@@ -1,4 +1,4 @@
-"""Assembles the process of the webhooks: Kopf, our HTTPS server, and the handlers behind both."""
+"""Assembles the webhook process: Kopf, our HTTPS server, and the handlers behind both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 async def follow(source: ConfigFile, level: str) -> None:
-    """Use each new configuration as soon as it is mounted."""
+    """Use each new configuration as soon as the kubelet has mounted it."""
     while True:
         await changed(source, level)
         logger.info("using the new configuration")
@@ -36,7 +36,7 @@ async def run(config: WebhookConfig) -> None:
 
     Raises:
         VgpuError: No usable credentials for the API server.
-        OSError: The certificate files cannot be read or used.
+        OSError: The certificate files are unusable.
     """
     failure: list[BaseException] = []
     stop = asyncio.Event()
@@ -70,13 +70,14 @@ async def run(config: WebhookConfig) -> None:
                 follow(config.cluster, config.log_level),
             ):
                 tasks.append(asyncio.create_task(keep(work)))
-            set_aside()  # a collection of everything that was imported would delay all reviews
+            # otherwise, garbage collection would scan all imported modules and delay reviews
+            set_aside()
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
-            for task in tasks:  # Kopf would wait 5 s for each that is still running
+            for task in tasks:  # Kopf would wait 5 s for each task that is still running
                 task.cancel()
-            stop.set()  # Kopf would wait 5 s for its own task, which waits for this flag
+            stop.set()  # Kopf waits 5 s for its own task, which ends when this flag is set
 
         await kopf_frame.run(registry, config, stop=stop)
     if failure:

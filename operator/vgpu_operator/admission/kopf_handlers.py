@@ -1,7 +1,7 @@
-"""Reviews of objects that people write by hand, as Kopf handlers around the rules.
+"""Reviews objects that people write by hand, by calling the rules from Kopf handlers.
 
-The id of a handler is the path that the webhook configurations send its reviews to. Objects that
-programs create in numbers are reviewed in `reviews`, without Kopf.
+The id of a handler is the path to which the webhook configurations send its reviews. Objects that
+controllers create in large numbers are reviewed in `reviews`, without Kopf.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def register(registry: kopf.OperatorRegistry) -> None:
 
 
 def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
-    """Make Kopf answer with these operations."""
+    """Make Kopf respond with these JSON patch operations."""
 
     def apply(mutated: Any) -> None:
         jsonpatch.apply_patch(mutated, operations, in_place=True)
@@ -66,9 +66,9 @@ def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
 
 
 def _is_no_refusal(_: logging.LogRecord) -> bool:
-    """Return False for Kopf's record of a refusal, which `answering` has logged already.
+    """Return False for Kopf's log record of a refusal, which `answering` has already logged.
 
-    Kopf logs every refusal as an error of its handler. It does so while it handles the exception,
-    and the record has nothing else that tells a refusal from a fault.
+    Kopf logs every refusal as a handler error. It does so while it handles the exception, and
+    nothing else in the record distinguishes a refusal from a fault.
     """
     return not isinstance(sys.exception(), kopf.AdmissionError)

@@ -1,4 +1,4 @@
-"""Counts and logs each review, and turns an error into a refusal that the user understands."""
+"""Counts and logs each review, and converts an error to a refusal that users understand."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNAVAILABLE = 503
 
 
 class answering:  # noqa: N801 - reads as a statement
-    """A context for a review: errors of the rules leave it as Kopf's refusals.
+    """A context in which a review runs; errors of the rules become Kopf's refusals.
 
-    Each review is counted by its code. Refusals are logged at INFO, because a user's mistake needs
-    no attention of the administrator.
+    Each review is counted by its response code. Refusals are logged at INFO, because a user's
+    mistake does not need the administrator's attention.
 
     Args:
         kind: The kind of the object, for the log: `pod`, `job`, `claim` or `configuration`.
-        body: The object. One that a controller creates has no name yet.
+        body: The object. If a controller creates it, it has no name yet.
         namespace: The namespace of the request.
     """
 
@@ -43,7 +43,7 @@ class answering:  # noqa: N801 - reads as a statement
                         extra={self._kind: self._name, "code": error.code})  # fmt: skip
             raise kopf.AdmissionError(error.message, code=error.code) from error
         if isinstance(error, ClientError):
-            # Fail closed, and tell the user that the object itself is not at fault.
+            # Fail closed, and tell the user that the object itself is not to blame.
             WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
             text = f"cannot read required objects, try again: {error}"
             logger.warning("%s %s refused: %s", self._kind, self._name, text)

@@ -1,8 +1,8 @@
 """Refuses a pod beyond its namespace's quota at creation, as HAMi does (`quotaAt: Admission`).
 
-The check is advisory. Two pods that are created at once may both pass; the operator decides them
-one after the other, and the second waits. A percentage of a device's memory has no size before the
-device is chosen, so it passes too.
+The check is advisory. Two pods that are created at the same time may both pass; the operator then
+decides them one after the other, and the second one waits. A percentage of a device's memory also
+passes, because its size is unknown until a device is chosen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_operator.ledger.shares import NOTHING, shares_of
 
 
 class OverQuota(Denied):
-    """The pod would exceed its namespace's quota. Kubernetes uses the code 403 for this."""
+    """The pod would exceed its namespace's quota; code 403, as Kubernetes uses for quotas."""
 
     code = 403
 
@@ -34,10 +34,11 @@ class OverQuota(Denied):
 async def refuse_over_quota(
     raw_pod: dict[str, Any], namespace: str, *, api: Api, config: ClusterConfig
 ) -> None:
-    """Refuse a pod that asks for more than is left of its namespace's quota.
+    """Refuse a pod that requests more than its namespace's quota has left.
 
     Raises:
-        OverQuota: The message is HAMi's, then each limit with its numbers as Kubernetes words it.
+        OverQuota: The message starts with HAMi's text; then come all exceeded limits in the format
+            of Kubernetes.
         ClientError: The quotas or claims cannot be read.
     """
     with denying():
@@ -59,7 +60,7 @@ async def refuse_over_quota(
         try:
             claim = VGPUClaim.read(item)
         except ValidationError:
-            continue  # the operator counts it in full
+            continue  # the operator counts an unreadable claim in full
         claims[claim.metadata.name] = claim
         shares = shares_of(claim.spec, claim.status.allocation)
         reserved = claim.status.reserved_for
@@ -86,7 +87,7 @@ async def _scopes_by_uid(api: Api, namespace: str) -> dict[str, PodScopes]:
 
 
 def _desired(demand: PodDemand, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:
-    """Return what the pod would add to its namespace; None if its claim holds that already."""
+    """Return the amounts that the pod would add to its namespace; None if its claim holds them."""
     if demand.native is None:
         return demand.spec
     claim = claims.get(demand.native.name)

@@ -1,9 +1,9 @@
-"""Reviews of objects that programs create, pods, Jobs and claims, without Kopf's part.
+"""Reviews pods, Jobs and claims, without going through Kopf.
 
-They come as fast as a rollout creates pods, and each object waits for two reviews. Kopf would copy
-and compare the object and start a handler with a logger and state of its own, which costs more CPU
-than the rules (docs/design/admission-and-kopf.md). It also reviews only kinds that existed at its
-start, and Volcano's may come later. Objects that people write by hand are reviewed in
+A rollout creates pods in rapid succession, and each of them waits for two reviews. Kopf would copy
+and compare the object and start a handler with its own logger and state, which costs more CPU than
+the rules (docs/design/admission-and-kopf.md). It also reviews only kinds that existed when it
+started, and Volcano may be installed later. Objects that people write by hand are reviewed in
 `kopf_handlers`.
 """
 
@@ -56,16 +56,16 @@ PATHS = (
 """The paths to which the webhook configurations send these reviews."""
 
 Verdict = tuple[list[Operation], list[str]]
-"""The operations that change an admitted object, and the warnings for its author."""
+"""The operations that change an admitted object, and warnings for its author."""
 
 
 class ReviewRequest(NamedTuple):
-    """The parts of a review other than its object.
+    """The parts of a review besides the object itself.
 
     Attributes:
         namespace: The namespace of the object.
-        old: The stored object. None if the object is being created.
-        user: The account that writes the object.
+        old: The stored object; None if the object is being created.
+        user: The account that sent the request.
     """
 
     namespace: str
@@ -74,14 +74,14 @@ class ReviewRequest(NamedTuple):
 
 
 Rule = Callable[[RawPod, ReviewRequest], Awaitable[Verdict]]
-"""Returns the verdict on an object. A Job or a claim is passed as JSON, too."""
+"""Returns the verdict on an object. Jobs and claims are passed as JSON."""
 
 
 class Reviews:
-    """Answers reviews, each by the configuration that is in force when it comes.
+    """Answers reviews, each with the configuration that is current at that time.
 
     Attributes:
-        answers: By path of the webhook, the function that answers its reviews.
+        answers: The function that answers reviews, by webhook path.
     """
 
     def __init__(self, api: Api, source: ConfigFile) -> None:
@@ -137,9 +137,9 @@ class Reviews:
         return [], claim_without_effect(claim, request.old)
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
-        """Return True if the namespace allows it.
+        """Return True if the namespace allows its pods to disable limits.
 
-        The namespace is read only for a pod that disables control.
+        The namespace is read only for a pod that asks for this.
         """
         if not disables_control(pod):
             return False
@@ -151,7 +151,7 @@ class Reviews:
         return bool(labels.get(LABEL_DISABLE_CONTROL) == DISABLE_CONTROL_ALLOWED)
 
     async def _read_claim(self, namespace: str, name: str) -> VGPUClaim | None:
-        """Read the claim, since a cache could be behind the user's last command."""
+        """Read the claim from the API server, because a cache could lag behind the last command."""
         try:
             return VGPUClaim.read(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
         except NotFound:
@@ -165,7 +165,7 @@ def _refuse_many_containers(pod: RawPod) -> None:
 
 
 def _answering_by(rule: Rule, kind: str) -> Callable[[Any], Awaitable[Any]]:
-    """Return a function that answers reviews in the API server's form by a rule.
+    """Return a function that answers AdmissionReviews by applying a rule.
 
     Args:
         rule: Decides about the object.

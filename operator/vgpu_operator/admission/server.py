@@ -1,9 +1,9 @@
-"""The HTTPS server of the admission webhooks, with and without Kopf's handlers behind it.
+"""The HTTPS server of the admission webhooks. It serves Kopf's handlers and our own.
 
-Kopf's own server ends with Kopf's tasks at SIGTERM, runs no handler for an unknown path and so
-admits, and reads at most 1 MiB, while an update carries two objects of up to 1.5 MiB. This server
-drains, knows its paths and has room for both objects. A changed certificate is loaded into the same
-TLS context (`certificates.identity`), so the server keeps listening.
+Kopf's server stops at SIGTERM without draining, admits reviews at unknown paths because no handler
+runs, and reads at most 1 MiB, although an update carries two objects of up to 1.5 MiB. This server
+drains, rejects unknown paths, and accepts both objects. A renewed certificate is loaded into the
+same TLS context (`certificates.identity`), so the server keeps listening.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_operator.metrics import WEBHOOK_DURATION, WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
 
-# Two objects of 1.5 MiB, which is etcd's limit, in JSON with escapes.
+# Two objects of up to 1.5 MiB (etcd's limit), with JSON escapes.
 LARGEST_REVIEW = 8 << 20
 _TOO_LARGE = 413
 
@@ -38,19 +38,20 @@ LARGEST_REVIEWS: Mapping[str, int] = {
     "mutate-ephemeral-containers": 3 * _POD,  # the pod before and after, each with its status
     "check-volcano-jobs": 1 << 20,
 }
-"""The largest review in bytes, by path. For other paths it is `LARGEST_REVIEW`.
+"""The largest review in bytes, by path; `LARGEST_REVIEW` for all other paths.
 
-The rules behind those measure what they read. Real pods have some kilobytes; those of Argo
-Workflows, which carry their template in a variable, reach 128 KiB. A pod of 2.6 MiB cost 2.5 s of
-CPU to mutate, and `kubectl create --dry-run=server` stores nothing, so one tenant could keep every
-GPU pod from being admitted. CEL cannot measure bytes, so no match condition can refuse such a pod.
+Rules at those other paths check the size of objects themselves. Real pods have some kilobytes;
+those of Argo Workflows, which carry their template in a variable, reach 128 KiB. Mutating a pod of
+2.6 MiB took 2.5 s of CPU, and `kubectl create --dry-run=server` stores nothing, so without a limit
+a single tenant could block the admission of all GPU pods. A match condition cannot refuse such a
+pod, because CEL cannot measure bytes.
 """
 ADMITTED_UNREAD = frozenset({"warn-pods", "check-volcano-jobs"})
-"""Paths that admit an object that is too large: they only warn, and a Job's pods are reviewed too.
+"""Paths that admit objects beyond the limit: they only warn, or the Job's pods are reviewed anyway.
 """
 _UID = re.compile(rb'"request"\s*:\s*{\s*"uid"\s*:\s*"([^"\\]{1,64})"')
 _UID_WITHIN = 1024
-"""The UID is within so many bytes, because the API server writes it first."""
+"""The API server writes the UID first, so it is within this many bytes."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 """Answers a review."""
@@ -59,9 +60,9 @@ Answer = Callable[[Any], Awaitable[Any]]
 class Webhooks:
     """Serves reviews and `/readyz` once there is a certificate.
 
-    `/readyz` tells the Service whether the pod takes reviews: 200 normally, 503 after SIGTERM.
-    Reviews are still served for `drain_s` seconds after SIGTERM. Each of these responses closes its
-    connection, because the API server would otherwise use it until the server exits.
+    `/readyz` is the readiness probe: 200 normally, 503 after SIGTERM. Reviews are still served for
+    `drain_s` seconds after SIGTERM. Each of these responses closes its connection, because the API
+    server would otherwise reuse it until the server exits.
 
     Args:
         address: Where to listen.
@@ -91,21 +92,21 @@ class Webhooks:
         self._draining = False
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
-        """Serve reviews with `fn`, by Kopf's protocol for webhook servers. Drain when cancelled."""
+        """Serve reviews with `fn`, in Kopf's protocol for webhook servers. Drain when cancelled."""
         await self._identity.ready.wait()
         app = web.Application(client_max_size=LARGEST_REVIEW)
         app.router.add_get("/readyz", self._readyz)
         by_kopf = {path: partial(fn, webhook=path) for path in self._paths}
         for path, answer in (by_kopf | dict(self._answers)).items():
             app.router.add_post(f"/{path}", self._reviewed(path, answer))
-        # Signals are Kopf's: it cancels this server, which then drains.
+        # Kopf handles signals: it cancels this server, which then drains.
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         try:
             socket = listen(self._address.host, self._address.port)
             await web.SockSite(runner, socket, ssl_context=self._identity.context).start()
             logger.info("listening on %s", socket.getsockname())
-            # Only Kopf's manager of webhook configurations reads this, and it manages none of ours.
+            # Only Kopf's manager of webhook configurations reads this, and we do not use it.
             yield {"url": f"https://{self._address.url_host}:{self._address.port}"}
             await asyncio.Event().wait()
         finally:
@@ -141,7 +142,7 @@ class Webhooks:
 
 
 def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
-    """Answer a review without parsing it. The response needs the UID of the review."""
+    """Answer a review without parsing it; only its UID is extracted, for the response."""
     text = f"object: Too long: a review of {len(sent)} bytes, may not be more than {largest} bytes"
     uid = _UID.search(sent, 0, _UID_WITHIN)
     if uid is None:
@@ -158,21 +159,21 @@ def _too_large(path: str, sent: bytes, largest: int) -> web.Response:
 
 
 def _last(answer: web.Response) -> web.Response:
-    """Return the response, after which the connection is closed."""
+    """Return the response, and close the connection afterwards."""
     answer.force_close()
     return answer
 
 
 def _reduced(review: Any) -> Any:
-    """Return the review without parts of its objects that no rule reads: UIDs and managed fields.
+    """Return the review without UIDs and managed fields of objects, which no rule reads.
 
-    Kopf keeps a memo for the UID of each updated object. No handler uses it, and a process that
-    watches nothing never forgets it. Without UIDs all objects share one memo. Managed fields are
-    half of the keys of an object, and Kopf copies an object three times and compares it to answer a
-    review, a quarter of its CPU (docs/design/loop-and-cost.md).
+    Kopf keeps a memo per UID of an updated object, and forgets it only through a watch, which this
+    process does not have. Without UIDs all objects share one memo. Managed fields make up half of
+    an object's keys; Kopf copies each object three times and compares it, which took a quarter of
+    the CPU of a review (docs/design/loop-and-cost.md).
 
     Raises:
-        ValueError: It does not have the shape of a review.
+        ValueError: The document is not a review.
     """
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict):

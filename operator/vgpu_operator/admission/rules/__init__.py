@@ -1,8 +1,8 @@
-"""The rules of admission, as functions of values.
+"""The rules of admission, as pure functions.
 
-Pods are changed, refused or warned about. Claims and configurations are refused.
+Pods are mutated, refused or warned about. Claims and configurations are validated.
 
-Pure: the caller passes in what must be looked up, such as the claim that a pod names.
+The caller passes in whatever has to be looked up, such as the claim that a pod names.
 """
 
 from vgpu_operator.admission.rules.claims import claim_without_effect, mutate_claim, validate_claim

@@ -1,7 +1,7 @@
-"""Validates claims: the rules of the schema, and those that the schema cannot express.
+"""Validates claims: the rules of the schema, and those that a schema cannot express.
 
-The CRD has the same rules where CEL can express them. Here they also hold where CEL is not
-evaluated, and messages name the value.
+The CRD has the same rules where CEL can express them. They are repeated here for clusters that do
+not evaluate CEL, and so that messages show the invalid value.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from vgpu_operator.admission.rules.raw_pod import without_nulls
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _RESIZABLE = frozenset({"memory", "memory_percent", "cores"})
-"""Fields of a request that may change while it holds devices (resize in place)."""
+"""Fields of a request that may change while it holds devices (in-place resize)."""
 _OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
-"""Fields of the spec that may change while the claim has an allocation."""
+"""Fields of the spec that may change while the claim is allocated."""
 
 
 def validate_claim(
@@ -38,19 +38,18 @@ def validate_claim(
     max_priority: int | None = None,
     user: str = "",
 ) -> None:
-    """Refuse a claim that makes no sense, or an update that its allocation forbids.
+    """Refuse an invalid claim, or an update that is forbidden while the claim is allocated.
 
     Args:
-        raw_claim: The claim as it is to be stored.
-        old: The stored object, on an update. An update that does not change the spec is admitted,
-            so that finalizers and labels of an older claim can always be written.
+        raw_claim: The claim as it would be stored.
+        old: The stored object, on an update. An update that leaves the spec unchanged is always
+            admitted, so that finalizers and labels of older claims can be written.
         max_priority: The configuration's `scheduling.maxClaimPriority`. None admits any priority.
-        user: The account that writes the claim. Only the operator creates claims for other
-            vendors' devices, for pods that ask for them. Owner references would prove nothing,
-            because anyone may write them.
+        user: The account that writes the claim. Only the operator may create claims for other
+            vendors' devices. Owner references prove nothing, because anyone can write them.
 
     Raises:
-        Denied: With code 422. The message names each field, its value and what would be right.
+        Denied: With code 422. The message names each field, its value, and the valid values.
     """
     with denying():
         _refuse_large(raw_claim, old)
@@ -71,10 +70,10 @@ def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None =
 
     Args:
         raw_claim: A claim that `validate_claim` admits.
-        old: The stored object, on an update. There are no warnings if the spec does not change.
+        old: The stored object, on an update. If the spec does not change, there are no warnings.
 
     Raises:
-        Denied: The claim cannot be read.
+        Denied: The claim is invalid.
     """
     raw_spec = _spec_of(raw_claim)
     if old is not None and _spec_of(old) == raw_spec:
@@ -95,7 +94,7 @@ def claim_without_effect(raw_claim: dict[str, Any], old: dict[str, Any] | None =
 
 
 def _idle_fields(request: VGPURequest) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a request that have no meaning in its mode."""
+    """Yield the fields of a request that have no effect in its mode."""
     if request.mode == "MIG":
         if request.core_policy != "Default":
             yield "corePolicy", _OF_INSTANCES
@@ -116,13 +115,13 @@ def _idle_fields(request: VGPURequest) -> Iterator[tuple[str, str]]:
 
 
 def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:
-    """Add the operator's finalizer to a claim that gets devices immediately.
+    """Add the operator's finalizer to a claim with binding mode Immediate.
 
-    So the operator only writes its status. Other claims get the finalizer with their allocation,
-    because before that their deletion need not wait for the operator.
+    The operator then only has to write the status. Other claims get the finalizer when they are
+    allocated; before that, their deletion does not have to wait for the operator.
 
     Args:
-        raw_claim: The claim as it is to be created.
+        raw_claim: The claim as it would be created.
     """
     patch = JsonPatch(raw_claim)
     kept = patch.get("metadata", "finalizers") or []
@@ -146,7 +145,7 @@ def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
 
 
 def _refuse_large(raw: Any, raw_old: Any) -> None:
-    """Refuse a large claim, unless it is stored already and does not grow."""
+    """Refuse a large claim, unless a stored one does not grow."""
     size = _size_of(raw)
     if size > MAX_CLAIM_BYTES and size > _size_of(raw_old):
         raise BadInput(
@@ -158,7 +157,7 @@ def _refuse_large(raw: Any, raw_old: Any) -> None:
 
 
 def _size_of(raw: Any) -> int:
-    """Return the bytes of metadata and spec as compact JSON, 0 if there is no object."""
+    """Return the size of metadata and spec as compact JSON in bytes; 0 if there is no object."""
     if not isinstance(raw, dict):
         return 0
     metadata = raw.get("metadata")
@@ -186,7 +185,7 @@ def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
 
 
 def _vendors_of(raw_spec: Any) -> frozenset[str]:
-    """Return the vendors in the requests of a stored spec, which may stay there."""
+    """Return the vendors in the requests of a stored spec, which remain allowed."""
     requests = raw_spec.get("requests") if isinstance(raw_spec, dict) else None
     found = requests if isinstance(requests, list) else []
     return frozenset(
@@ -195,7 +194,7 @@ def _vendors_of(raw_spec: Any) -> frozenset[str]:
 
 
 def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
-    """Refuse other vendors' devices, since containers of a named claim get slots of our plugin."""
+    """Refuse other vendors' devices: containers of a named claim get slots of our device plugin."""
     for index, request in enumerate(spec.requests):
         vendor = request.vendor.lower()
         kind = None if vendor in stored else kind_of(vendor)
@@ -210,7 +209,7 @@ def _refuse_other_vendors(spec: VGPUClaimSpec, stored: frozenset[str]) -> None:
 
 
 def _refuse_priority_above(most: int | None, spec: VGPUClaimSpec, raw_old: Any) -> None:
-    """Refuse a priority above the bound, unless it was stored before the bound was lowered."""
+    """Refuse a priority above the limit, unless it was stored before the limit was lowered."""
     priority = spec.scheduling_priority
     before = raw_old.get("schedulingPriority") if isinstance(raw_old, dict) else None
     if most is not None and priority > most and priority != before:
@@ -227,7 +226,7 @@ def _is_allocated(raw: Any) -> bool:
 
 
 def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
-    """Refuse all changes of an allocated claim but to its ttl and the amounts of its requests."""
+    """Refuse changes of an allocated claim, except to its ttl and the amounts of its requests."""
     try:
         old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
     except ValidationError as error:
@@ -272,7 +271,7 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
 
 
 def _has_totals(raw_claim: dict[str, Any], request: str) -> bool:
-    """Return True if the request's devices record their memory, the base of percentages."""
+    """Return True if the status records the memory of each device, the base of percentages."""
     allocation = raw_claim["status"]["allocation"]
     devices = allocation.get("devices") if isinstance(allocation, dict) else None
     mine = [

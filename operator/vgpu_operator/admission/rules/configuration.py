@@ -1,4 +1,4 @@
-"""Validates a ConfigMap with our configuration, so that no wrong one is rolled out."""
+"""Validates a ConfigMap with our configuration, so that no invalid one is rolled out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vgpu_operator.admission.rules.denial import denying
 
 
 def validate_configuration(raw: dict[str, Any]) -> list[str]:
-    """Return warnings about keys without effect, and names that other files must list too.
+    """Return warnings about keys without effect, and about names that other files must list, too.
 
     Args:
         raw: The ConfigMap.
 
     Raises:
-        Denied: A document in it is not YAML, has an unknown key or a wrong value.
+        Denied: A document in it is not valid YAML, or has an unknown key or an invalid value.
     """
     found: list[Notice] = []
     with denying():
@@ -27,7 +27,7 @@ def validate_configuration(raw: dict[str, Any]) -> list[str]:
 
 
 def unlisted(names: Iterable[str]) -> str:
-    """Return a warning about resource names that are not in the manifests as shipped."""
+    """Return a warning about resource names that the shipped manifests do not list."""
     return (
         f"{', '.join(names)}: not in the manifests as shipped: pods that ask by these names alone "
         "are seen once manifests/base/webhook/expressions.yaml and managedResources of the "

@@ -1,4 +1,4 @@
-"""The refusal of an object, as the API server reports it to the user."""
+"""The refusal of an object, in the form in which the API server shows it to users."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vgpu_api.errors import BadInput, VgpuError
 
 
 class Denied(VgpuError):
-    """An object is refused. `message` names the field, its value and what would be right."""
+    """The object is refused. `message` names the field, its value, and the valid values."""
 
     code = 422
 

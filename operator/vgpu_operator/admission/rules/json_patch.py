@@ -1,6 +1,6 @@
-"""Builds a JSON patch (RFC 6902) edit by edit. Only differences become operations.
+"""Builds a JSON patch (RFC 6902) from edits. Only differences become operations.
 
-An edit that changes nothing adds no operation, so a second run over the patched document yields an
+An edit that changes nothing adds no operation, so mutating an already mutated document yields an
 empty patch.
 """
 
@@ -55,12 +55,12 @@ class JsonPatch:
 
 
 def _escaped(step: Step) -> str:
-    """Return a step of a path, escaped for a JSON pointer (RFC 6901)."""
+    """Escape one step of a path for a JSON pointer (RFC 6901)."""
     return str(step).replace("~", "~0").replace("/", "~1")
 
 
 def applied(document: dict[str, Any], operations: list[Operation]) -> dict[str, Any]:
-    """Return a copy of the document with the operations of a `JsonPatch`: add and replace."""
+    """Return a copy of the document after applying the operations of a `JsonPatch`."""
     result = copy.deepcopy(document)
     for operation in operations:
         steps = [

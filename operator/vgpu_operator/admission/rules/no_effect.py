@@ -1,10 +1,10 @@
-"""Warnings about parts of a pod that have no effect here.
+"""Warns about parts of a pod that have no effect in this project.
 
-HAMi's library reads these variables, and ACK and Volcano these annotations and labels. Nothing here
-does. Silence would look like consent, so admission returns a warning, which kubectl prints. The
-same holds for words in the wrong place: another vendor's, a label that should be an annotation, an
-amount without the count. kube-scheduler ignores our resources, so nothing else would report them.
-Source: the getenv calls of HAMi-core.
+HAMi's library reads these variables, and ACK and Volcano read these annotations and labels, but
+nothing here does. Users would take silence for consent, so admission returns a warning, which
+kubectl prints. Warnings also cover values in the wrong place: names of another vendor, a label that
+should be an annotation, an amount without a count. kube-scheduler ignores our resources, so nothing
+else would report them. Source: the getenv calls of HAMi-core.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "CUDA_MEM_LIMIT": "ask with the resource nvidia.com/gpumem",
     "CUDA_CORE_LIMIT": "ask with the resource nvidia.com/gpucores",
 }
-"""By variable, what to use instead."""
+"""The recommended replacement, by variable."""
 
 NPU_TEMPLATE = "huawei.com/npu-template"
-"""In a guide to HAMi, but no version of HAMi reads it."""
+"""Mentioned in a guide to HAMi, but no version of HAMi reads it."""
 
 GROUP_LABELS = ("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group")
-"""Labels of the scheduler plugin Coscheduling."""
+"""Labels that the Coscheduling scheduler plugin reads."""
 GROUP_FIELDS = ("schedulingGroup", "workloadRef")
 """Fields of Kubernetes' own pod spec."""
 _SET_BY_LIMIT_RANGE = re.compile(
@@ -57,10 +57,10 @@ _SET_BY_LIMIT_RANGE = re.compile(
 )
 """Source: mergeContainerResources in Kubernetes' plugin/pkg/admission/limitranger."""
 _LARGEST_MIB = 256 << 10
-"""More memory than any device has. A larger amount was meant in another unit."""
+"""More memory than any device has; a larger amount was meant in another unit."""
 
 CHOOSING = (*names.HAMI_CHOICES, names.ACK_NUMA_SPEC)
-"""Annotations that choose devices for pods that ask by resources."""
+"""Annotations that select devices for pods that request resources."""
 
 AS_ANNOTATIONS = (
     *CHOOSING,
@@ -70,18 +70,18 @@ AS_ANNOTATIONS = (
     names.VOLCANO_PODGROUP_POLICY,
     names.HAMI_VULKAN,
 )
-"""Names that act only as annotations of a pod."""
+"""Names that have an effect only as annotations of a pod."""
 OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
-"""Names that act only on a Node."""
+"""Names that have an effect only on a Node."""
 OF_LABELS = (names.HAMI_WEBHOOK_LABEL, names.ACK_GPU_COUNT_LABEL)
-"""Names that act only as labels of a pod."""
+"""Names that have an effect only as labels of a pod."""
 _NVIDIAS = "nvidia"
 _FULL = 100
 _OF_INSTANCES = "a MIG instance has its own compute, which nothing else uses"
 
 
 def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return warnings for a pod that asks for a GPU, and none for one that cannot be read."""
+    """Return warnings for a pod that requests a GPU; none if the pod is invalid."""
     try:
         pod = read_pod(raw_pod)
         demand = None if is_left_alone(pod) else read(pod, config)
@@ -94,16 +94,16 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         found += [*_of_numa(pod), *_of_templates(pod), *_in_other_units(pod, demand)]
         return [*found, *_amounts(pod, config), *_variables(pod), *_switches(pod, demand)]
     except VgpuError:
-        return []  # validation refuses it with a better message
+        return []  # validation refuses the pod with a better message
 
 
 def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return warnings about other vendors' resources in a pod that asks for nothing here.
+    """Return warnings about other vendors' resources in a pod that requests no device.
 
-    For a pod that asks, `without_effect` has the same warnings.
+    For a pod that does, `without_effect` returns the same warnings.
 
     Raises:
-        Denied: The pod cannot be read, or asks in a way that cannot be understood.
+        Denied: The pod or its request is invalid.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -113,7 +113,7 @@ def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 
 
 def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Yield annotations and labels that act only under other schedulers or in other dialects."""
+    """Yield annotations and labels that only other schedulers or dialects use."""
     annotations, containers = pod.metadata.annotations, list(each_container(pod))
     if names.ACK_CPUSET in annotations:
         yield (
@@ -159,7 +159,7 @@ def _variables(pod: Pod) -> Iterator[str]:
 
 
 def _switches(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Yield variables and priorities about compute in containers that ask for no share of it."""
+    """Yield compute variables and priorities in containers that request no share of compute."""
     requests = {each.name: each for each in (() if demand.spec is None else demand.spec.requests)}
     for place in each_container(pod):
         control = place.container.env_value(names.ENV_DISABLE_CONTROL) or ""
@@ -177,7 +177,7 @@ def _switches(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _why_no_policy(request: VGPURequest | None, policy: str, demand: PodDemand) -> str | None:
-    """Return why a container's policy of compute does nothing, or None if it acts."""
+    """Return why a container's core policy has no effect, or None if it has."""
     if request is None:
         by_claim = "the claim's request has the corePolicy"
         return "the container asks for no GPU" if demand.native is None else by_claim
@@ -191,7 +191,7 @@ def _why_no_policy(request: VGPURequest | None, policy: str, demand: PodDemand) 
 
 
 def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Yield resources of ours that a LimitRange, and not the author, gave to the pod.
+    """Yield resources that the pod got from a LimitRange and not from its author.
 
     A LimitRange with a `max` and no `default` gives every container the maximum.
     """
@@ -215,7 +215,7 @@ def _of_limit_ranges(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _of_numa(pod: Pod) -> Iterator[str]:
-    """Yield keys of Alibaba's annotation that nothing reads."""
+    """Yield keys of Alibaba's annotation that have no effect."""
     spec = numa_spec(pod)
     for key in () if spec is None else spec.unknown:
         yield f"{annotation_field(names.ACK_NUMA_SPEC)}: key {key[:63]!r} has no effect: {EXPECTED}"
@@ -230,7 +230,7 @@ def _of_templates(pod: Pod) -> Iterator[str]:
 
 
 def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Yield amounts of memory in a vendor's units that no device has: they were meant in MiB."""
+    """Yield amounts that no device has in the vendor's unit, because they were meant in MiB."""
     places = {place.name: place for place in each_container(pod)}
     for request in () if demand.spec is None else demand.spec.requests:
         kind = kind_of(request.vendor)
@@ -248,7 +248,7 @@ def _in_other_units(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _out_of_place(pod: Pod) -> Iterator[str]:
-    """Yield annotations among the labels, labels among the annotations, and names for Nodes."""
+    """Yield annotations given as labels, labels given as annotations, and names meant for Nodes."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
     for key in AS_ANNOTATIONS:
         if key in labels:
@@ -268,15 +268,15 @@ def _out_of_place(pod: Pod) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the kinds that read each choosing annotation, and the counts that ask for them.
+    """Return, for each selecting annotation, the kinds that read it and their count resources.
 
-    NVIDIA's count is left out, because it depends on the configuration.
+    NVIDIA's count is omitted, because it depends on the configuration.
     """
     of_nvidia = set(names.HAMI_CHOICES) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
     of_nvidia -= {
         names.HAMI_DEVICE_WEIGHTS,
         names.NVIDIA_NUMA_BIND,
-    }  # these act on all vendors' devices
+    }  # these annotations apply to the devices of all vendors
     found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for kind in kinds():
         for key in _choices_of(kind):
@@ -296,7 +296,7 @@ def _choices_of(kind: Kind) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the count that goes with each amount of other vendors' devices."""
+    """Return the count resource that belongs to each amount of another vendor."""
     return {
         name: kind.count
         for kind in kinds()
@@ -307,7 +307,7 @@ def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iterator[str]:
-    """Yield annotations that choose among devices of a kind that no container asks for."""
+    """Yield annotations that select devices of a kind that no container requests."""
     requested = (
         {_NVIDIAS} if demand.spec is None else {each.vendor for each in demand.spec.requests}
     )
@@ -323,7 +323,7 @@ def _choosing_others(pod: Pod, demand: PodDemand, config: ClusterConfig) -> Iter
 
 
 def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
-    """Yield policies, compute and links of requests for which they have no meaning."""
+    """Yield policies, compute and links in requests for which they have no meaning."""
     for request in () if demand.spec is None else demand.spec.requests:
         kind = kind_of(request.vendor)
         if kind is None or kind.neighbours is None or kind.cores is None:
@@ -345,7 +345,7 @@ def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
-    """Yield groups of pods that should start together, if this pod is started by itself."""
+    """Yield pod groups that should start together, if the scheduler starts pods one by one."""
     scheduler = pod.spec.scheduler_name
     is_gated = config.scheduling.mode == "Gate"
     if not is_gated and scheduler not in {
@@ -372,7 +372,7 @@ def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Itera
 
 
 def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Yield amounts that no count goes with, or that another amount replaces."""
+    """Yield amounts without a count, and amounts that another amount overrides."""
     yield from _others_amounts(pod, config)
     yield from _not_served(pod, config)
     for place in each_container(pod):
@@ -394,7 +394,7 @@ def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Yield amounts of other vendors' devices without the count that asks for them."""
+    """Yield amounts of other vendors' devices without the count that requests them."""
     counts = _count_of_amount(config.vendors.leave_alone)
     for place in each_container(pod):
         for name in _named(place):
@@ -407,7 +407,7 @@ def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
-    """Yield devices from HAMi's documents that are not served here, under any scheduler."""
+    """Yield devices from HAMi's documents that this project serves under no scheduler."""
     scheduler = pod.spec.scheduler_name
     is_ours = scheduler in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
     by, instead = (
@@ -424,13 +424,13 @@ def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _named(place: PodContainer) -> Iterator[str]:
-    """Yield the resources of a container, each once."""
+    """Yield the resources of a container without duplicates."""
     resources = place.container.resources
     yield from dict.fromkeys((*resources.limits, *resources.requests))
 
 
 def _percentage_beside(place: PodContainer, amount: str, percentage: str) -> Iterator[str]:
-    """Yield a percentage of memory beside an amount. 100 still asks for the device alone."""
+    """Yield a memory percentage next to an amount. 100 % still requests exclusive use."""
     if place.container.requested(percentage) is None or not is_given(place.container, amount):
         return
     if place.number(percentage, "a whole percentage, 0 to 100") != _FULL:

@@ -1,16 +1,16 @@
-"""The changes that admission makes in pods that ask for a GPU, and in no others.
+"""Mutates pods that request a GPU, and no others.
 
-They are: the count where only memory or cores are given; a slot for each container of a named claim
-and for each that asks in Alibaba's or Volcano's dialect, recorded in an annotation; sizes as plain
-numbers; our scheduler's name or our scheduling gate (docs/design/scheduler-modes.md); the runtime
-class, if one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container. Only the node's
-CDI spec overrides that value. So a node without our plugin hands out nothing (fail closed, rule 4
-of the architecture), and other containers of the pod get no device by `envFrom` or their image,
-which the pod's own variables override.
+Admission adds: the count, if only memory or cores are given; a slot for each container of a named
+claim and for each container in Alibaba's or Volcano's dialect, recorded in an annotation; sizes as
+plain numbers; our scheduler's name or our scheduling gate (docs/design/scheduler-modes.md); the
+runtime class, if one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container. Only the
+node's CDI spec overrides that value. So a node without our device plugin exposes no devices (fail
+closed, rule 4 of the architecture), and other containers of the pod cannot get devices through
+`envFrom` or their image, because the pod's own variables take precedence.
 
-Amounts beside a count of 0 are removed, so that the container runs without a device.
+Amounts next to a count of 0 are removed, so that the container runs without a device.
 
-In a pod with HAMi's label `hami.io/webhook: ignore` only the value `void` is set.
+A pod with HAMi's label `hami.io/webhook: ignore` only gets the value `void`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
-    """Return the claim or template that `mutate_pod` needs, for the caller to fetch.
+    """Return the claim or template that the caller must fetch for `mutate_pod`.
 
     Raises:
-        Denied: The pod cannot be read, or names a claim outside its namespace.
+        Denied: The pod is invalid, or names a claim in another namespace.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -72,16 +72,16 @@ def mutate_pod(
 ) -> list[Operation]:
     """Return the JSON patch for a pod that is being created. It may be empty.
 
-    The patch for a patched pod is empty, because the API server may call again.
+    The patch for an already mutated pod is empty, because the API server may call again.
 
     Args:
         raw_pod: The pod as the API server sent it.
-        config: The resources and switches in force.
-        claim: The object that `claim_named_by` names, if it exists.
-        may_disable_control: The pod's namespace has the label that allows it.
+        config: The current resource names and settings.
+        claim: The object that `claim_named_by` returned, if it exists.
+        may_disable_control: The pod's namespace has the label that allows it to disable limits.
 
     Raises:
-        Denied: The pod asks in a way that cannot be understood or is not allowed.
+        Denied: The pod's request is invalid or not allowed.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -91,7 +91,7 @@ def mutate_pod(
         demand = None if is_left_alone(pod) else read(pod, config)
         given = () if demand is None else _requesting_containers(pod, demand, claim)
         if demand is not None:
-            # Before anything is written: messages must show what the author wrote.
+            # Validate before anything is changed, so that messages show what the author wrote.
             refuse_what_is_wrong(pod, given, config, may_disable_control=may_disable_control)
             slotless = given if demand.native is not None else _slotless(demand, given)
             if slotless:
@@ -123,10 +123,10 @@ def mutate_pod(
 
 
 def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return a warning for each container whose amounts `mutate_pod` leaves out.
+    """Return a warning for each container whose amounts `mutate_pod` removes.
 
     Raises:
-        Denied: The pod cannot be read.
+        Denied: The pod is invalid.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -140,7 +140,7 @@ def switched_off(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 def _without_devices(
     pod: Pod, config: ClusterConfig
 ) -> Iterator[tuple[PodContainer, str, tuple[str, ...]]]:
-    """Yield containers that ask for no device, the count that is 0 and the amounts beside it."""
+    """Yield containers with a count of 0, that count, and the amounts next to it."""
     if is_left_alone(pod):
         return
     for place in each_container(pod):
@@ -150,7 +150,7 @@ def _without_devices(
 
 
 def _leave_out_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Remove amounts beside a count of 0, because no node counts them."""
+    """Remove amounts next to a count of 0, because no node lists these resources."""
     for place, _, words in _without_devices(pod, config):
         for kind in ("limits", "requests"):
             steps = ("spec", place.section, place.index, "resources", kind)
@@ -161,16 +161,16 @@ def _leave_out_amounts(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> Non
 
 
 def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any]) -> list[Operation]:
-    """Return the JSON patch for ephemeral containers that are added to a pod that asks for a GPU.
+    """Return the JSON patch for ephemeral containers that are added to a pod with a GPU.
 
-    They get `NVIDIA_VISIBLE_DEVICES=void` like the others. Existing ones cannot be changed.
+    Like all others, they get `NVIDIA_VISIBLE_DEVICES=void`. Existing ones cannot be changed.
 
     Args:
         raw_pod: The pod with the new containers, as the API server sent it.
         former: The pod without them.
 
     Raises:
-        Denied: A new container chooses its GPUs, or is privileged.
+        Denied: A new container selects GPUs itself, or is privileged.
     """
     patch = JsonPatch(raw_pod)
     with denying():
@@ -187,13 +187,13 @@ def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any])
 def _requesting_containers(
     pod: Pod, demand: PodDemand, claim: VGPUClaim | None
 ) -> tuple[PodContainer, ...]:
-    """Return the containers that get devices. Those of a named claim are found in the claim."""
+    """Return the containers that get devices. For a named claim, the claim lists them."""
     desired = demand.containers if demand.native is None else _of_claim(pod, demand.native, claim)
     return tuple(place for place in each_container(pod) if place.name in desired)
 
 
 def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
-    """Return the kind of device of each container whose devices another vendor's plugin counts."""
+    """Return, for each container with another vendor's devices, the kind of device."""
     requests = () if demand.spec is None else demand.spec.requests
     return {
         request.name: kind for request in requests if (kind := kind_of(request.vendor)) is not None
@@ -201,7 +201,7 @@ def _of_other_vendors(demand: PodDemand) -> dict[str, Kind]:
 
 
 def _complete_others(pod: Pod, place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
-    """Add what the vendor's plugin expects beside the amounts."""
+    """Add the resources and annotations that the vendor's device plugin expects."""
     for name, amount in vendors.written(kind, place).items():
         if (
             place.container.requested(name) is None
@@ -222,7 +222,7 @@ def _complete_others(pod: Pod, place: PodContainer, kind: Kind, patch: JsonPatch
 
 
 def _slotless(demand: PodDemand, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
-    """Return the asking containers whose resources the kubelet does not count."""
+    """Return the requesting containers for whose resources the kubelet counts no slots."""
     return tuple(place for place in given if place.name in demand.slotless)
 
 
@@ -248,12 +248,12 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
 
 
 def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
-    """Return the containers of a pod whose claim does not exist yet, which are all of them.
+    """Return all containers of a pod whose claim does not exist yet.
 
     Helm creates pods before custom resources, so the pod waits for its claim. Slots cannot be added
-    later, so each container gets one; those for which the claim has no request start with it and
-    see no device. A controller retries a refused pod. So its pods of several containers are
-    refused, and take no unneeded slot.
+    later, so each container gets one; a container without a request in the claim starts with the
+    slot and sees no device. Controllers retry refused pods, so a controller's pod with several
+    containers is refused instead, to avoid wasting slots.
     """
     recorded = native.slots_added(pod)
     places = list(each_container(pod))
@@ -283,7 +283,7 @@ def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: Jso
 def _complete_amounts(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
-    """Add a missing count, write sizes as plain numbers, and make limits and requests equal."""
+    """Add a missing count, convert sizes to plain numbers, and equalise limits and requests."""
     count_name = config.nvidia.resource_count_name
     for place in places:
         if place.container.requested(count_name) is None:
@@ -300,7 +300,7 @@ def _complete_amounts(
 def _repeat_in_requests(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
-    """Repeat limits in requests for resources that the kubelet does not count."""
+    """Copy limits to requests for resources that the kubelet does not count."""
     words = [n for d in dialects() if not d.in_slots for n in d.resource_names(config)]
     for place in places:
         for name in words:
@@ -314,10 +314,10 @@ def _is_memory(name: str, config: ClusterConfig) -> bool:
 
 
 def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
-    """Return a size such as `16Gi` as the plain number of units that quotas count.
+    """Convert a size such as `16Gi` to the plain number of units that quotas count.
 
-    A size that is not a whole number of units (memoryFactor > 1) stays as written. It is read
-    exactly anyway.
+    A size that is not a whole number of units (memoryFactor > 1) is kept, and is read exactly later
+    on.
     """
     if not quantity.has_binary_suffix(given):
         return given
@@ -326,7 +326,7 @@ def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
 
 
 def _agree(place: PodContainer, name: str) -> bool:
-    """Return True if limits and requests are equal, as Kubernetes demands of extended resources.
+    """Return True if limits and requests are equal, as Kubernetes requires of extended resources.
 
     A limit alone is enough, because the API server copies it into the requests.
     """
@@ -347,10 +347,10 @@ def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None
 
 
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Choose our scheduler if the pod names none, or one whose pods we serve.
+    """Choose our scheduler if the pod names none or one of our aliases.
 
-    hami-scheduler stays, because it is a profile of ours. So does the scheduler of a Volcano
-    PodGroup. See docs/design/scheduler-modes.md.
+    hami-scheduler stays, because our kube-scheduler has a profile of that name. The scheduler of a
+    Volcano PodGroup stays, too (docs/design/scheduler-modes.md).
     """
     scheduling = config.scheduling
     chosen = pod.spec.scheduler_name
@@ -363,13 +363,13 @@ def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None
 
 
 def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Add our gate, choose a scheduler that runs, and move amounts that no node counts."""
+    """Add our scheduling gate, choose a running scheduler, and move amounts that no node lists."""
     gates = pod.spec.scheduling_gates
     if not any(gate.get("name") == names.SCHEDULING_GATE for gate in gates):
         patch.set("spec", "schedulingGates", value=[*gates, {"name": names.SCHEDULING_GATE}])
     scheduling = config.scheduling
     ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES} - {""}
-    if pod.spec.scheduler_name in ours:  # none of them runs in this mode
+    if pod.spec.scheduler_name in ours:  # our schedulers do not run in this mode
         patch.set("spec", "schedulerName", value=DEFAULT_SCHEDULER)
     amounts, words = moved(pod, config), movable(config)
     for place in each_container(pod):
@@ -381,7 +381,7 @@ def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
                 rest = {name: amount for name, amount in given.items() if name not in words}
                 patch.set(*steps, value=rest)
                 into = amounts.setdefault(place.name, {})
-                # Of a limit and a request that differ, the limit counts, as in every dialect.
+                # If a limit and a request differ, the limit counts, as in every dialect.
                 amounts[place.name] = into | taken if kind == "limits" else taken | into
     if amounts:
         text = json.dumps(amounts, sort_keys=True, separators=(",", ":"))
@@ -389,18 +389,18 @@ def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
 
 
 def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Set the configured runtime class if the pod names none."""
+    """Set the configured runtime class, unless the pod names one."""
     runtime = config.nvidia.runtime_class_name
     if runtime and not patch.get("spec", "runtimeClassName"):
         patch.set("spec", "runtimeClassName", value=runtime)
 
 
 def _hide_devices(container: tuple[Step, ...], patch: JsonPatch) -> None:
-    """Set `NVIDIA_VISIBLE_DEVICES=void` in place of all other values of the variable."""
+    """Replace all values of `NVIDIA_VISIBLE_DEVICES` by `void`."""
     steps = (*container, "env")
     hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}
     env = list(patch.get(*steps) or [])
-    # All of them: the policy vgpu-admitted asks it of each that is written.
+    # Replace every occurrence, because the policy vgpu-admitted checks each of them.
     written = [i for i, variable in enumerate(env) if variable.get("name") == hidden["name"]]
     for index in written:
         env[index] = hidden

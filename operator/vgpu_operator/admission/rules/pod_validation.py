@@ -1,7 +1,7 @@
-"""Validates pods that ask for a GPU, by a table of rules. Each names the field and the value.
+"""Validates pods that request a GPU with a table of rules. Errors name the field and the value.
 
-HAMi ignores a request that it cannot read. Here the pod is refused, so that its author learns of
-it. The rules are for pods that are being created: later the scheduler sets `spec.nodeName` itself.
+HAMi ignores a request that it cannot parse. Here the pod is refused, so that its author learns of
+the mistake. The rules apply at creation only: later, the scheduler itself sets `spec.nodeName`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
-"""Raises `BadInput` for a pod. The given containers are those that ask for devices."""
+"""Raises `BadInput` for an invalid pod, given the pod and its containers that request devices."""
 
 ADMITTED_FIELD = f"metadata.labels[{names.LABEL_ADMITTED}]"
 HIDDEN = "void"
-"""The value of NVIDIA_VISIBLE_DEVICES for which a runtime shows no device."""
+"""The value of NVIDIA_VISIBLE_DEVICES with which a runtime exposes no device."""
 HARMLESS = frozenset({"", "none", HIDDEN})
 RESERVED_PREFIXES = ("CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
-"""HAMi's limit variables. Users may set CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS)."""
+"""HAMi's limit variables. CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS) remain allowed."""
 RESERVED_NAMES = frozenset({names.ENV_LIMIT_PAGE, names.ENV_USAGE_REGION})
 
 COVERED_PATHS = (names.CONTAINER_FOLDER, names.CONTAINER_PRELOAD)
-"""Paths in a container that no mount may cover, or lie in."""
+"""Container paths that no mount may cover or lie below."""
 HOST_FOLDERS = (
     "/var/lib/kubelet/device-plugins",
     "/etc/cdi",
@@ -46,7 +46,7 @@ HOST_FOLDERS = (
     "/usr/local/vgpu",
     "/usr/lib/vgpu",
 )
-"""Folders of the node. Write access there would allow taking devices or changing limits."""
+"""Host paths; write access to them would allow taking devices or changing limits."""
 
 
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
@@ -60,16 +60,14 @@ UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
         "pods of a group may share a GPU; leave it out, and ask for whole GPUs where they must not",
     ),
 }
-"""By annotation, the values that promise something, and what to write instead."""
+"""Values that promise something we cannot do, with the replacement, by annotation."""
 
 
 def disables_control(raw_pod: dict[str, Any]) -> bool:
-    """Return True if the pod asks to run without the library.
-
-    Its namespace decides whether it may.
+    """Return True if the pod asks to run without `libvgpu.so`. Its namespace must allow that.
 
     Raises:
-        Denied: The pod cannot be read.
+        Denied: The pod is invalid.
     """
     with denying():
         return any(_control_is_off(place) for place in each_container(read_pod(raw_pod)))
@@ -78,15 +76,15 @@ def disables_control(raw_pod: dict[str, Any]) -> bool:
 def validate_pod(
     raw_pod: dict[str, Any], config: ClusterConfig, *, may_disable_control: bool = False
 ) -> None:
-    """Refuse a pod that asks for a GPU and breaks a rule. It has passed all mutation.
+    """Refuse a mutated pod that requests a GPU and breaks a rule.
 
     Args:
         raw_pod: The pod.
         config: Names and defaults.
-        may_disable_control: The pod's namespace has the label that allows it.
+        may_disable_control: The pod's namespace has the label that allows it to disable limits.
 
     Raises:
-        Denied: With code 422. The message names the field, the value and what would be right.
+        Denied: With code 422. The message names the field, its value, and the valid values.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -120,10 +118,10 @@ def refuse_what_is_wrong(
     *,
     may_disable_control: bool = False,
 ) -> None:
-    """Apply the rules in their order to what the author of the pod wrote.
+    """Apply the rules in order to the pod as its author wrote it.
 
     Raises:
-        BadInput: For the first rule that is broken.
+        BadInput: The first rule is broken.
     """
     for rule in RULES:
         rule(pod, requesting, config)
@@ -132,7 +130,7 @@ def refuse_what_is_wrong(
 
 
 def _promises_are_kept(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """Refuse annotations whose promises cannot be kept here, so that they are not ignored."""
+    """Refuse annotations that promise something we cannot do, rather than ignore them."""
     annotations = pod.metadata.annotations
     for key, (promise, instead) in UNKEPT.items():
         written = annotations.get(key, "").strip()
@@ -165,7 +163,7 @@ def _amounts_are_in_range(
 ) -> None:
     """Refuse amounts out of range.
 
-    The parser clamps and ignores them as HAMi does, but a person who wrote one meant it.
+    The parser clamps or ignores them as HAMi does, but an author who writes one expects an effect.
     """
     nvidia, volcanos = config.nvidia, config.volcano
     recorded = native.slots_added(pod)
@@ -195,7 +193,7 @@ def _percentage(given: str | int) -> int | None:
 
 
 def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """Refuse amounts in a container of a named claim: it gets the devices of the claim alone."""
+    """Refuse amounts in a container of a named claim, because the claim decides its devices."""
     if native.named_claim(pod) is None:
         return
     count, *amounts = hami.resource_names(config)
@@ -217,7 +215,7 @@ def _slots_stand_alone(pod: Pod, requesting: Sequence[PodContainer], config: Clu
 def _words_of_one_dialect(
     pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
-    """Refuse two dialects in a container. A slot beside another dialect is the count 1."""
+    """Refuse two dialects in one container. A slot next to another dialect means the count 1."""
     for place in requesting:
         container = place.container
         spoken = next((d for d in dialects() if d.applies(container, config)), None)
@@ -236,7 +234,7 @@ def _words_of_one_dialect(
 
 
 def _unprivileged(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """Refuse privileged containers in the whole pod, as HAMi does: they could exceed any grant."""
+    """Refuse privileged containers anywhere in the pod, because they could exceed any grant."""
     for place in each_container(pod):
         refuse_privileged(place.path, place.container)
 
@@ -258,13 +256,13 @@ def refuse_privileged(path: str, container: Container) -> None:
 def _environment_is_free(
     pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig
 ) -> None:
-    """Refuse variables that the operator sets, in any container of the pod."""
+    """Refuse variables that the operator sets itself, in any container of the pod."""
     for place in each_container(pod):
         refuse_reserved_variables(place.path, place.container)
 
 
 def refuse_reserved_variables(path: str, container: Container) -> None:
-    """Refuse a container that sets a variable about which claim and node decide.
+    """Refuse a container that sets a variable whose value the claim and the node decide.
 
     Raises:
         BadInput: Names the first such variable.
@@ -286,7 +284,7 @@ def _why_reserved(name: str, value: str) -> str | None:
 
 
 def _control_stays_on(pod: Pod) -> None:
-    """Refuse to switch limits off, unless an administrator has labelled the namespace."""
+    """Refuse to disable limits, unless an administrator has labelled the namespace."""
     for place in each_container(pod):
         if _control_is_off(place):
             raise BadInput.forbidden(
@@ -328,7 +326,7 @@ def _node_folders_are_closed(
 
 
 def _touches(path: str, guarded: str) -> bool:
-    """Return True if a mount at `path` covers the guarded path or lies in it."""
+    """Return True if a mount at `path` covers the guarded path or lies below it."""
     path = _normal(path)
     guarded = _normal(guarded)
     return (
@@ -337,13 +335,13 @@ def _touches(path: str, guarded: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    """Return an absolute path without dots and repeated slashes. /var/run is /run on every node."""
+    """Normalise an absolute path: no dots, no repeated slashes, and /run in place of /var/run."""
     plain = posixpath.normpath(f"/{path.lstrip('/')}")
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
 def _refuse_visible_devices(place: PodContainer) -> None:
-    """Refuse any value but `void` after mutation: only the node's CDI spec shows devices."""
+    """Refuse any value but `void` after mutation, because only a CDI spec may expose devices."""
     values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
     if not values or any(value != HIDDEN for value in values):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Reads the pod of a review, which is JSON of any shape, or refuses it."""
+"""Reads the pod of a review, or refuses it. The JSON may have any shape."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_CONTAINERS = 250
 
 
 class RawPod(dict[str, Any]):
-    """The JSON of a pod that several rules of a review read. It is parsed only once.
+    """The JSON of a pod, parsed only once for all rules of a review.
 
-    No rule changes it. A deep copy is plain JSON, which may be changed.
+    Rules must not modify it. A deep copy is plain JSON and may be modified.
     """
 
     @cached_property
@@ -27,7 +27,7 @@ class RawPod(dict[str, Any]):
         """Return the pod.
 
         Raises:
-            Denied: It is not a valid pod; the message names the field.
+            Denied: The pod is invalid; the message names the field.
         """
         return _read(self)
 
@@ -36,10 +36,10 @@ class RawPod(dict[str, Any]):
 
 
 def read_pod(raw: Any) -> Pod:
-    """Return the pod in `raw`. As everywhere in Kubernetes, null counts as absent.
+    """Parse a pod. As everywhere in Kubernetes, null counts as absent.
 
     Raises:
-        Denied: It is not a valid pod; the message names the field.
+        Denied: The pod is invalid; the message names the field.
     """
     return raw.pod if isinstance(raw, RawPod) else _read(raw)
 
@@ -54,8 +54,8 @@ def _read(raw: Any) -> Pod:
 def too_many_containers(raw: dict[str, Any]) -> str | None:
     """Return an error if a pod has more containers than any real one, or None.
 
-    The cost of reading a pod grows with its containers, however few bytes each has: a pod of 72 KiB
-    with 2,400 containers took 0.8 s of CPU.
+    The cost of parsing a pod grows with the number of its containers, however small they are: a pod
+    of 72 KiB with 2,400 containers took 0.8 s of CPU.
     """
     spec = raw.get("spec")
     for section in ("containers", "initContainers", "ephemeralContainers"):
@@ -68,7 +68,7 @@ def too_many_containers(raw: dict[str, Any]) -> str | None:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the JSON without the keys whose value is null."""
+    """Return the JSON without keys whose value is null."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

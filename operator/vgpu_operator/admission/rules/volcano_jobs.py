@@ -1,7 +1,7 @@
-"""Checks the pods of Volcano Jobs when the Job is created.
+"""Checks the pods of a Volcano Job when the Job is created.
 
-Volcano's job controller creates the pods later. Admission then answers the controller and not the
-author: a refusal shows only as a Job without pods, and a warning nowhere.
+Volcano's job controller creates the pods later. Responses to pod reviews reach only the controller
+and not the author: a refusal would show as a Job without pods, and a warning would be lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vgpu_operator.admission.rules.raw_pod import RawPod
 from vgpu_operator.admission.rules.warnings import misspelt, unasked
 
 _VOLCANO = "volcano"
-"""The scheduler of a Job that names none."""
+"""The scheduler of a Job that does not name one."""
 
 
 def check_volcano_job(raw_job: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return the warnings about the pods of a Volcano Job, each with the path of its task.
+    """Return warnings about the pods of a Volcano Job, each with the path of its task.
 
-    The namespace's permission to switch limits off is checked when the pods are created.
+    If the namespace may disable limits is checked only when the pods are created.
 
     Raises:
         Denied: A pod would be refused. The path in the message starts at the Job.
@@ -51,9 +51,9 @@ def _checked(path: str, pod: RawPod, config: ClusterConfig) -> list[str]:
 
 
 def _pods_of(raw_job: dict[str, Any]) -> Iterator[tuple[str, RawPod]]:
-    """Yield a pod of each task as the job controller creates it, in the Job's group.
+    """Yield one pod per task as the job controller would create it, in the Job's group.
 
-    Anything that does not have the shape of a Job is left to the schema of Jobs.
+    Tasks with an invalid shape are skipped; the schema of Jobs rejects them.
     """
     spec = _object(raw_job.get("spec"))
     tasks = spec.get("tasks")

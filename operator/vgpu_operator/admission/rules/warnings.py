@@ -1,7 +1,7 @@
-"""Warnings about misspelt names, schedulers that do not ask us, and claims that do not exist.
+"""Warns about misspelt names, schedulers that do not call us, and claims that do not exist.
 
-Such a pod is admitted. Its author gets a warning, as kubectl prints it, because otherwise nobody
-would notice: the pod waits for ever, or runs without a GPU.
+Such a pod is admitted with a warning, which kubectl prints. Otherwise nobody would notice why the
+pod stays pending, or runs without a GPU.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _LONGEST = 96
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """A right name that resembles a wrong one."""
+    """A valid name that resembles an invalid one."""
 
     name: str
     kind: str
 
 
 def misspelt(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return a warning for each name of a pod that is nearly one of ours, eight at most.
+    """Return a warning for each name in a pod that resembles one of ours, at most eight.
 
-    All names that begin with `vgpu.dev/` are ours, so each unknown one is warned about. Other
-    prefixes have other users, such as NVIDIA's own `nvidia.com/mig-1g.5gb`. There only names that
-    resemble one of ours are.
+    The prefix `vgpu.dev/` is ours, so every unknown name with it gets a warning. Other prefixes
+    have other users, such as NVIDIA's own `nvidia.com/mig-1g.5gb`, so only names that resemble ours
+    get one.
 
     Raises:
-        Denied: The pod cannot be read.
+        Denied: The pod is invalid.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -62,18 +62,18 @@ def misspelt(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
 
 
 def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """Return a warning for a pod that asks for a GPU but names a scheduler that may not ask us.
+    """Return a warning for a pod that requests a GPU but names a scheduler that may not call us.
 
     Raises:
-        Denied: The pod cannot be read, or asks in a way that cannot be understood.
+        Denied: The pod or its request is invalid.
     """
     with denying():
         pod = read_pod(raw_pod)
         if config.scheduling.mode == "Gate":
-            return []  # any scheduler leaves gated pods alone
+            return []  # with a gate, the scheduler's name does not matter
         ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
         if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
-            return []  # first, since nearly every pod that asks names ours
+            return []  # checked first, because nearly every such pod names our scheduler
         demand = None if is_left_alone(pod) else read(pod, config)
     if demand is None:
         return []
@@ -94,10 +94,10 @@ def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:
     """Return a warning for a pod whose claim does not exist yet.
 
     Args:
-        raw_pod: The pod as it was mutated, with the record of its slots.
+        raw_pod: The pod after mutation, with the record of its slots.
 
     Raises:
-        Denied: The pod cannot be read.
+        Denied: The pod is invalid.
     """
     with denying():
         pod = read_pod(raw_pod)
@@ -137,7 +137,7 @@ def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _warning(name: str, kind: str, config: ClusterConfig) -> str:
-    """Return what is wrong with an unknown name, or an empty text if it is likely not for us."""
+    """Describe the mistake in an unknown name; empty if the name is probably not meant for us."""
     near = _nearest(name, kind, config)
     if near is not None:
         what = near.name if near.kind == kind else f"the {near.kind} {near.name}"
@@ -149,12 +149,12 @@ def _warning(name: str, kind: str, config: ClusterConfig) -> str:
 
 
 def _nearest(name: str, kind: str, config: ClusterConfig) -> _Near | None:
-    """Return the most similar right name, preferably with the same prefix."""
+    """Return the most similar valid name, preferably with the same prefix."""
     known = {"resource": tuple(config.managed_resources()), "annotation": names.POD_ANNOTATIONS}
     of_kinds = sorted(known, key=lambda of_kind: of_kind != kind)
     every = [_Near(right, of_kind) for of_kind in of_kinds for right in known[of_kind]]
     if exact := next((near for near in every if near.name == name), None):
-        return exact  # the right name in the wrong place
+        return exact  # the valid name, used in the wrong place
     prefix = name.partition("/")[0]
     of_its_prefix = [near for near in every if near.name.startswith(f"{prefix}/")]
     return _best(name, of_its_prefix) or _best(name, every)
@@ -166,11 +166,11 @@ def _best(name: str, candidates: Sequence[_Near]) -> _Near | None:
 
 
 def _likeness(wrong: str, right: str) -> float:
-    """Return the likeness of two names after their slashes, 0 to 1."""
+    """Return the similarity, from 0 to 1, of the parts after the slash."""
     mine, its = (text[:_LONGEST].partition("/")[2] for text in (wrong, right))
     return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
 
 
 def _shortened(text: str) -> str:
-    """Shorten a name, because Kubernetes cuts long warnings at their end."""
+    """Shorten a name, because Kubernetes truncates long warnings."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
