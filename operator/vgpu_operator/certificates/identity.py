@@ -1,7 +1,7 @@
 """The TLS identity of a server, which can change while the server is running.
 
-When an `ssl.SSLContext` loads another pair, it uses that for every later handshake. So a renewed
-certificate needs no restart and drops no connection.
+When an `ssl.SSLContext` loads another pair, it uses that pair for every later handshake, so a
+renewed certificate needs no restart and drops no connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """A certificate, its key, and the authorities whose clients are trusted, encoded as PEM."""
+    """A certificate, its key, and the authorities that may sign client certificates, as PEM."""
 
     certificate: bytes
     key: bytes
@@ -41,13 +41,13 @@ class Material:
 
 
 class PairSource(Protocol):
-    """A place where a certificate and its key are kept."""
+    """A source of a certificate and its key."""
 
     async def read(self) -> Material | None:
         """Return the current pair, or None if there is none yet.
 
         Raises:
-            ClientError, OSError: It cannot be read.
+            ClientError, OSError: The pair cannot be read.
         """
 
 
@@ -60,7 +60,7 @@ class InSecret:
         self._name = name
 
     async def read(self) -> Material | None:
-        """Return the pair in the Secret, or None if it is not complete."""
+        """Return the pair in the Secret, or None if it is incomplete."""
         secret = await self._api.get(SECRETS, self._name, namespace=self._namespace)
         data = secret.get("data") or {}
         keys = (names.CERTIFICATE, names.KEY, names.TRUST)
@@ -86,14 +86,14 @@ class Identity:
     """A server's TLS context, kept up to date.
 
     Args:
-        name: The name in metrics and messages.
-        source: Where the pair is kept.
-        verifies_clients: True if clients need a certificate of a trusted authority.
+        name: The name of the server in metrics and messages.
+        source: The source of the pair.
+        verifies_clients: True if clients must present a certificate of a trusted authority.
         sleep: Waits between two reads.
 
     Attributes:
-        context: The context of the server, which has no pair before `ready`.
-        anonymous: The same pair, for a server whose clients need no certificate.
+        context: The context of the server; it has no pair until `ready` is set.
+        anonymous: A context with the same pair that requires no client certificates.
         ready: Set once a pair is loaded.
     """
 
@@ -115,13 +115,13 @@ class Identity:
         self._current: Material | None = None
 
     async def run(self) -> NoReturn:
-        """Load each new pair, for ever.
+        """Load each new pair; never returns.
 
-        The first pair is read twice before it counts as unusable: certificate and key are two
-        files, and may be read in the middle of a renewal.
+        The first pair is read twice before it counts as unusable, because certificate and key are
+        two files and may be read in the middle of a renewal.
 
         Raises:
-            OSError: The first pair cannot be used. A later one that cannot is logged and skipped.
+            OSError: The first pair is unusable. Unusable later pairs are logged and skipped.
         """
         refused: Material | None = None
         while True:
@@ -132,7 +132,7 @@ class Identity:
                     self._take(material)
             except ClientError as error:
                 logger.warning("cannot read the certificate of the %s: %s", self._name, error)
-            except OSError as error:  # ssl.SSLError included
+            except OSError as error:  # also catches ssl.SSLError
                 if not self.ready.is_set():
                     if material is None or material == refused:
                         raise
@@ -143,12 +143,14 @@ class Identity:
     def _take(self, material: Material) -> None:
         with tempfile.TemporaryDirectory(prefix="vgpu-tls-") as folder:
             certificate, key = _write(material, Path(folder))
-            # A pair that does not match would be loaded by half: try it in another context first.
+            # A pair that does not match would be loaded halfway, so try it in another context
+            # first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             for context in (self.context, self.anonymous):
                 context.load_cert_chain(certificate, key)
         if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
-            # A context can only add authorities. Expired ones are harmless: they admit no caller.
+            # Authorities can be added to a context but not removed. Expired ones admit no caller,
+            # so they do no harm.
             self.context.load_verify_locations(cadata=material.trust.decode())
         self._current = material
         self.ready.set()
@@ -160,8 +162,8 @@ class Identity:
 def _context() -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No client of ours resumes sessions: Go clients need a cache for it, and Kubernetes sets none.
-    # Two tickets with the client's certificate in them are a third of a handshake
+    # None of our clients resumes sessions: Go clients need a cache for that, and Kubernetes sets
+    # none. Two tickets with the client's certificate in them are a third of the cost of a handshake
     # (docs/design/loop-and-cost.md).
     context.num_tickets = 0
     return context

@@ -1,6 +1,6 @@
-"""Certificates as values: an authority, and the pairs that it signs.
+"""Issues certificates: authorities, and the pairs that they sign.
 
-Apart from random keys and serial numbers all functions are pure; the time is an argument. All keys
+All functions are pure except for random keys and serial numbers; the time is an argument. All keys
 are EC P-256. A pair never outlives its authority, so an expired authority can be forgotten.
 """
 
@@ -19,7 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vgpu_operator.errors import CertificateUnreadable
 
 BACKDATE = timedelta(hours=1)
-"""Certificates are valid from this long ago, because clocks of other machines may be behind."""
+"""Certificates become valid this long before they are issued, because other clocks may be behind.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key, both PEM."""
+    """A certificate and its private key, both as PEM."""
 
     certificate: bytes
     key: bytes
@@ -51,7 +52,7 @@ def read_pair(certificate: bytes, key: bytes) -> Pair:
     """Read a stored pair.
 
     Raises:
-        CertificateUnreadable: One is not PEM, or the key is not the certificate's.
+        CertificateUnreadable: Certificate or key is not valid PEM, or they do not belong together.
     """
     try:
         public = x509.load_pem_x509_certificate(certificate).public_key()
@@ -64,10 +65,10 @@ def read_pair(certificate: bytes, key: bytes) -> Pair:
 
 
 def read_bundle(bundle: bytes) -> tuple[x509.Certificate, ...]:
-    """Return every certificate in a PEM text.
+    """Return all certificates in a PEM text.
 
     Raises:
-        CertificateUnreadable: A certificate in it cannot be read.
+        CertificateUnreadable: A certificate is invalid.
     """
     if b"-----BEGIN CERTIFICATE-----" not in bundle:
         return ()
@@ -85,8 +86,8 @@ def write_bundle(certificates: Sequence[x509.Certificate]) -> bytes:
 def new_authority(*, now: datetime, life: timedelta) -> Pair:
     """Create a certificate authority that can sign only leaf certificates."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # Each authority has a name of its own: verifiers look up issuers by name, and for a while
-    # two authorities are trusted.
+    # Give each authority its own name: verifiers look up issuers by name, and two authorities are
+    # trusted at the same time for a while.
     serial = x509.random_serial_number()
     name = _name(f"vgpu authority {serial:x}"[:64])
     usage = x509.KeyUsage(
@@ -103,7 +104,7 @@ def new_authority(*, now: datetime, life: timedelta) -> Pair:
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
         _builder(name, name, key.public_key(), serial, now, now + life)
-        # Length 0: a pair that it signed cannot sign another.
+        # Path length 0: a pair that it signed cannot sign another.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)
@@ -144,7 +145,7 @@ def issue(authority: Pair, subject: Subject, *, now: datetime, life: timedelta) 
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return True if the authority's key signed the certificate."""
+    """Return True if the certificate was signed with the authority's key."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -153,7 +154,7 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def is_for(certificate: x509.Certificate, subject: Subject) -> bool:
-    """Return True if a certificate has the subject's present names."""
+    """Return True if a certificate has the current names of the subject."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -164,7 +165,7 @@ def is_for(certificate: x509.Certificate, subject: Subject) -> bool:
 
 
 def is_worn(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return True if two thirds of the certificate's life are over."""
+    """Return True if two thirds of the certificate's lifetime are over."""
     begins, ends = certificate.not_valid_before_utc + BACKDATE, certificate.not_valid_after_utc
     return now >= begins + (ends - begins) * 2 / 3
 

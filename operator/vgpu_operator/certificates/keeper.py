@@ -1,7 +1,7 @@
-"""The leader's part of certificates: read what is stored, ask `rotation`, write.
+"""Keeps certificates up to date while leading: reads what is stored, asks `rotation`, and writes.
 
-A round writes the Secrets first and the trust bundles after them. An authority signs only after it
-was found in all bundles. So whatever step a leader dies after, its successor can go on.
+Each round writes the Secrets first and the trust bundles after them. An authority signs only once
+it has been seen in all bundles. So a leader may stop after any step, and its successor can go on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Keeper:
     """Issues, renews and publishes certificates while this replica leads.
 
     Args:
-        api: Its writes land while this replica leads, or never.
+        api: The client; its writes land while this replica leads, or never.
         namespace: The namespace of the Secrets.
         subjects: By Secret name, the subject whose pair the Secret holds.
         lives: The lifetimes of pairs and authorities.
-        now: The time of day.
+        now: Returns the current time.
         sleep: Waits between rounds.
     """
 
@@ -63,7 +63,7 @@ class Keeper:
         self._sleep = sleep
 
     async def run(self) -> NoReturn:
-        """Do what is due, for ever."""
+        """Take all steps that are due, again and again; never returns."""
         while True:
             try:
                 while await self.step():
@@ -75,10 +75,10 @@ class Keeper:
                 await self._sleep(AGAIN_S)
 
     async def step(self) -> bool:
-        """Do what is due, and return True if anything was: more may be due now.
+        """Take the steps that are due. Return True if there were any, since others may be due now.
 
         Raises:
-            ClientError: Something could not be read or written. Earlier writes remain valid.
+            ClientError: A read or a write failed. Earlier writes remain valid.
         """
         now = self._now()
         shelf = Shelf(
@@ -117,7 +117,7 @@ class Keeper:
         return await self._api.get(SECRETS, name, namespace=self._namespace)
 
     async def _webhooks(self) -> list[tuple[Resource, Object]]:
-        """Return the webhook configurations, which are absent where admission is not installed."""
+        """Return the webhook configurations; there are none if admission is not installed."""
         found = []
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             try:
@@ -132,11 +132,11 @@ def _bundle(webhook: Object) -> tuple[x509.Certificate, ...]:
     try:
         return read_bundle(base64.b64decode(webhook["clientConfig"].get("caBundle", "")))
     except (CertificateUnreadable, binascii.Error):
-        return ()  # the bundle is written again below
+        return ()  # without a valid bundle in it, the bundle is written again below
 
 
 def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> list[Object]:
-    """Return the JSON patch that makes each webhook of a configuration trust the bundle."""
+    """Return the JSON patch that makes all webhooks of a configuration trust the bundle."""
     desired = base64.b64encode(write_bundle(bundle)).decode()
     operations: list[Object] = []
     for index, webhook in enumerate(configuration["webhooks"]):
@@ -144,7 +144,7 @@ def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> li
             continue
         place = f"/webhooks/{index}"
         operations += [
-            # The list may have been reordered since it was read.
+            # Test the name, because the list may have been reordered since it was read.
             {"op": "test", "path": f"{place}/name", "value": webhook["name"]},
             {"op": "add", "path": f"{place}/clientConfig/caBundle", "value": desired},
         ]

@@ -1,4 +1,4 @@
-"""The certificates that a process needs for its configuration."""
+"""Assembles the certificates that a process needs, given its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Certificates:
 
     Attributes:
         extender: The identity of the extender. None for plain HTTP.
-        keeper: Issues certificates while this replica leads. None if they come from files.
+        keeper: Issues certificates while this replica leads. None if certificates come from files.
     """
 
     extender: Identity | None
@@ -35,8 +35,8 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
     """Return the operator's certificates. Nothing is read yet.
 
     Args:
-        api: Its writes land while this replica leads, or never.
-        config: Says whether certificates are issued, or names their files.
+        api: The client; its writes land while this replica leads, or never.
+        config: Defines the settings of issued certificates, or the names of files.
     """
     issuing = config.issuing
     if issuing is not None:
@@ -51,7 +51,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
                 namespace=config.namespace,
                 subjects=_subjects(issuing, config.namespace),
                 lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
-                # The API server and kube-scheduler check validity by their clocks, not by ours.
+                # The API server and kube-scheduler check validity against their own clocks.
                 now=lambda: datetime.fromtimestamp(api.unix(), UTC),
             ),
         )

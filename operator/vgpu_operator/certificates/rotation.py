@@ -1,13 +1,13 @@
 """Plans the rotation: no certificate is served before its authority is trusted everywhere.
 
-A new authority is announced long before it signs. It is in every trust bundle first, and its
-predecessor stays in all of them until it expires. A client that reads a bundle only once, as
-kube-scheduler does at its start, has the length of the announcement to read it again.
+A new authority is announced long before it signs: it is added to every trust bundle, and its
+predecessor stays in all of them until it expires. A client that reads a bundle only at its start,
+as kube-scheduler does, has the length of the announcement to be restarted.
 
     nothing ──► announced ──► signing ──► retired (its key is gone) ──► expired
 
-The functions are pure: they go from what is stored and published to what should be, one step at a
-time. It is safe to stop after any step, and repeating a step changes nothing.
+The functions are pure. Given what is stored and published, they return what should be stored next,
+one step at a time. It is safe to stop after any step, and repeating a step changes nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Lives:
     """The lifetimes of certificates.
 
     Attributes:
-        pair: The life of a pair, which is renewed after two thirds of it.
-        authority: The life of an authority. Its successor is announced after two thirds.
+        pair: The lifetime of a pair; it is renewed after two thirds of that.
+        authority: The lifetime of an authority. Its successor is announced after two thirds.
     """
 
     pair: timedelta
@@ -43,7 +43,7 @@ class Lives:
 
     @property
     def announcement(self) -> timedelta:
-        """Return a sixth of an authority's life, which is half of what its predecessor has left."""
+        """A sixth of an authority's lifetime: half of what its predecessor has left by then."""
         return self.authority / 6
 
 
@@ -54,8 +54,8 @@ class Stored:
     Attributes:
         signing: The authority that signs pairs.
         announced: The authority that will sign next.
-        announced_since: When that was first found in every trust bundle.
-        trusted: All authorities found in the bundles, which may lack the other two.
+        announced_since: The time at which it was first seen in all trust bundles.
+        trusted: All authorities found in the bundles; may lack the other two.
         pairs: The pairs, by the name of their subject.
     """
 
@@ -66,7 +66,7 @@ class Stored:
     pairs: Mapping[str, Pair] = field(default_factory=dict)
 
     def bundle(self, now: datetime) -> tuple[x509.Certificate, ...]:
-        """Return the trust bundle: all that may sign, or have signed and are not expired."""
+        """Return the trust bundle: all authorities that sign or have signed, unless expired."""
         own = [pair.parsed() for pair in (self.signing, self.announced) if pair is not None]
         known = dict.fromkeys((*self.trusted, *own))
         return tuple(found for found in known if found.not_valid_after_utc > now)
@@ -80,15 +80,15 @@ def next_step(
     now: datetime,
     lives: Lives,
 ) -> Stored:
-    """Return what to store next, which equals `stored` if there is nothing to do.
+    """Return what to store next; equal to `stored` if there is nothing to do.
 
     The caller stores it, publishes its bundle, and asks again.
 
     Args:
         stored: What is stored now.
         subjects: The subjects that need a pair.
-        published: The authorities that are in every published trust bundle.
-        now: The time.
+        published: The authorities that are in all published trust bundles.
+        now: The current time.
         lives: The lifetimes of pairs and authorities.
     """
     stored = _forget_expired(stored, now)

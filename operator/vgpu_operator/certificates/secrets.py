@@ -1,4 +1,4 @@
-"""Reads certificates from Secrets, and writes those that differ."""
+"""Reads certificates from Secrets, and writes the Secrets that have to change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shelf:
     pairs: Mapping[Subject, Object]
 
     def stored(self) -> Stored:
-        """Return the contents. Unreadable parts are logged and count as missing."""
+        """Return the parsed contents. Unreadable parts are logged and count as missing."""
         trust = [_content(self.authority, names.TRUST)]
         trust += [_content(secret, names.TRUST) for secret in self.pairs.values()]
         trusted = dict.fromkeys(found for bundle in trust for found in _bundle(bundle))
@@ -56,13 +56,13 @@ class Shelf:
         )
 
     def bundles(self) -> list[tuple[x509.Certificate, ...]]:
-        """Return the trust bundle in each Secret of a pair."""
+        """Return the trust bundle in the Secret of each pair."""
         return [_bundle(_content(secret, names.TRUST)) for secret in self.pairs.values()]
 
     def changes(self, desired: Stored, now: datetime) -> Iterable[Object]:
-        """Return the Secrets to write for `desired` to be stored, the authority's first.
+        """Return the Secrets to write so that `desired` is stored, the authority's first.
 
-        In this order a crash between two writes leaves unused keys, never a pair without its
+        In this order, a crash between two writes leaves unused keys, never a pair without its
         authority.
         """
         bundle = write_bundle(desired.bundle(now))
@@ -110,7 +110,7 @@ def _pair(secret: Object, certificate: str, key: str) -> Pair | None:
 def _time(text: bytes) -> datetime | None:
     try:
         return datetime.fromisoformat(text.decode())
-    except ValueError:  # missing or damaged: the announcement starts again
+    except ValueError:  # if missing or damaged, the announcement starts again
         return None
 
 

@@ -1,4 +1,4 @@
-"""Reads what a pod asks for, in any dialect, as one value. Pure: values in, values out.
+"""Reads pods' GPU requests in any dialect and converts them to one form. Pure: no I/O.
 
 Each dialect is a module, and `reading` has a table of them. A new dialect is a module and a row.
 """

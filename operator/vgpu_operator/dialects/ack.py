@@ -1,7 +1,7 @@
 """Alibaba ACK's dialect: memory in GiB, compute in percent, or a number of devices.
 
-The names come from Alibaba's container service. A label of a node tells which kinds of requests it
-takes. Memory and compute are totals of the container, so several devices share them evenly.
+The names come from Alibaba's container service. A node label defines which kinds of requests the
+node accepts. Memory and compute are totals of the container, so several devices share them evenly.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WHOLE = frozenset({"default", "topology"})
 KINDS = SHARED | ISOLATED | WHOLE
 """The values of `ack.node.gpu.schedule`.
 
-A node labelled `mig` gives MIG instances where its devices are divided into them. `mps` needs no
-MPS daemon, because the library keeps both limits (docs/design/memory-accounting.md).
+A node labelled `mig` allocates MIG instances on devices in MIG mode. `mps` needs no MPS daemon,
+because the library enforces both limits (docs/design/memory-accounting.md).
 """
 
 _COUNT = re.compile(r"[0-9]{1,3}")
@@ -48,7 +48,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Return True if the container uses this dialect. An amount of 0 asks for nothing."""
+    """Return True if the container uses this dialect. An amount of 0 requests nothing."""
     return any(is_given(container, name) for name in resource_names(config))
 
 
@@ -59,7 +59,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     documents.
 
     Raises:
-        BadInput: An amount cannot be read, or amounts contradict each other.
+        BadInput: An amount is invalid, or amounts contradict each other.
     """
     memory_name, core_name, count_name = resource_names(config)
     if place.container.requested(count_name) is not None and not is_given(
@@ -107,7 +107,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def placement(pod: Pod) -> Placement | None:
-    """Return the placement: devices are filled one by one, as in ACK, unless the pod has a policy.
+    """Return the placement. As in ACK, devices are filled one by one unless the pod has a policy.
 
     Raises:
         BadInput: A policy is unknown.
@@ -124,17 +124,17 @@ def placement(pod: Pod) -> Placement | None:
 def bind_records(
     pod: Pod, allocation: Allocation, config: ClusterConfig, *, device_mib: int, unix_time: int
 ) -> dict[str, str]:
-    """Return ACK's records of a pod that asks for memory of one device, and none for other pods.
+    """Return ACK's records for a pod that requests memory of one device; none for other pods.
 
-    Source: AliyunContainerService/gpushare-scheduler-extender, which has no form for several
+    Source: AliyunContainerService/gpushare-scheduler-extender, which has no format for several
     devices.
 
     Args:
         pod: The pod that is being bound.
         allocation: Its devices.
-        config: Has the names of resources.
+        config: The names of resources.
         device_mib: The memory of the first device, in MiB.
-        unix_time: The second at which the devices were given.
+        unix_time: The time of the allocation in seconds since 1970.
     """
     memory_name = config.aliyun.resource_memory_name
     requested = [
@@ -158,7 +158,7 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
     """Return the values of the node label `ack.node.gpu.schedule` that fit this pod.
 
     None means that the pod does not use this dialect, so the label does not matter. A node without
-    the label takes every pod.
+    the label accepts every pod.
     """
     memory_name, core_name, count_name = resource_names(config)
     kinds: frozenset[str] | None = None
@@ -195,7 +195,7 @@ def _labelled_count(pod: Pod) -> int | None:
 def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | None:
     """Return a whole number up to `most`, or None if it is absent or 0.
 
-    The API server rewrites large memory amounts with a binary suffix. Such an amount is in bytes.
+    The API server may rewrite a memory amount with a binary suffix. Such an amount is in bytes.
     """
     given, number = place.container.requested(name), place.number(name, expected)
     if given is None or number is None:

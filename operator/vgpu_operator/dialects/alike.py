@@ -1,6 +1,6 @@
-"""A cache of demands: pods of one template ask alike, so their request is read once.
+"""A cache of demands: pods of one template have equal requests, which are parsed once.
 
-Reading the request of a pod takes longer than placing it, and workloads create many equal pods.
+Parsing a pod's request takes longer than placing it, and workloads create many equal pods.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _KUBERNETES = "kubernetes.io/"
 
 
 def question_of(pod: Pod) -> Question:
-    """Return everything that the demand of a pod depends on. Equal pods have equal demands.
+    """Return everything that the demand of a pod depends on. Equal results mean equal demands.
 
-    Left out is what no dialect reads and what differs from pod to pod: Kubernetes' own annotations
-    (`batch.kubernetes.io/job-completion-index`) and the records of an allocation.
+    Fields that no dialect reads and that differ from pod to pod are omitted: Kubernetes' own
+    annotations (`batch.kubernetes.io/job-completion-index`) and the records of an allocation.
     """
     metadata, spec = pod.metadata, pod.spec
     return (
@@ -50,10 +50,10 @@ def _container(container: Container) -> Question:
 
 
 class Alike:
-    """The demands that were read last, for one configuration.
+    """The most recent demands, for one configuration.
 
     Args:
-        kept: The most demands that are remembered.
+        kept: The largest number of demands to remember.
     """
 
     def __init__(self, *, kept: int = _KEPT) -> None:
@@ -62,14 +62,15 @@ class Alike:
         self._known: dict[Question, PodDemand] = {}
 
     def known(self, question: Question, config: ClusterConfig) -> PodDemand | None:
-        """Return the demand of pods with this question, or None if it is not known."""
+        """Return the demand of pods with this key, or None if it is not cached."""
         if config is not self._config:
             self._known.clear()
             self._config = config
         return self._known.get(question)
 
     def remember(self, question: Question, demand: PodDemand) -> None:
-        """Remember a demand that was read with the configuration of the last `known`."""
+        """Cache a demand that was computed with the configuration of the last `known`."""
         if len(self._known) >= self._kept:
-            self._known.clear()  # keeping an order of use would cost every look-up
+            # clear everything, because tracking the order of use would slow down every look-up
+            self._known.clear()
         self._known[question] = demand

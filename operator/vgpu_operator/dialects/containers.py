@@ -1,7 +1,7 @@
-"""The containers of a pod that can hold devices, each with its place in the pod.
+"""The containers of a pod that can have devices, with their positions in the pod.
 
-Errors name the place. The phase is that of the claim's request: an ordinary init container runs
-before the others (Init), and a restartable one runs beside them (App).
+Errors contain the position. The phase is that of the claim's request: ordinary init containers run
+before the others (Init), restartable ones run beside them (App).
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class PodContainer:
 
     @property
     def path(self) -> str:
-        """Return its path as errors show it, such as `spec.containers[0]`."""
+        """Return the container's path for errors, such as `spec.containers[0]`."""
         return f"spec.{self.section}[{self.index}]"
 
     def resource_path(self, resource: str) -> str:
-        """Return the field with a resource: the limit, or the request if there is no limit."""
+        """Return the field path of a resource: the limit, or the request if there is no limit."""
         resources = self.container.resources
         in_requests = resource not in resources.limits and resource in resources.requests
         return f"{self.path}.resources.{'requests' if in_requests else 'limits'}[{resource}]"
 
     def env_path(self, variable: str) -> str:
-        """Return the field of an environment variable."""
+        """Return the field path of an environment variable."""
         return f"{self.path}.env[{variable}]"
 
     def number(self, resource: str, expected: str) -> Fraction | None:
-        """Return the exact number for a resource, or None if it is not given.
+        """Return the exact amount of a resource, or None if it is not given.
 
         Raises:
-            BadInput: The amount cannot be read.
+            BadInput: The amount is invalid.
         """
         given = self.container.requested(resource)
         if given is None:
@@ -65,10 +65,11 @@ class PodContainer:
             raise self.bad(resource, expected) from error
 
     def whole(self, resource: str, number: Fraction, low: int, high: int, expected: str) -> int:
-        """Return the number as an integer.
+        """Return the amount of a resource as an integer.
 
         Raises:
-            BadInput: It is not whole or out of range. `expected` is the rule in the message.
+            BadInput: The amount is not whole or out of range. `expected` is the rule in the
+                message.
         """
         if number.denominator != 1 or not low <= number <= high:
             raise self.bad(resource, expected)
@@ -84,7 +85,7 @@ class PodContainer:
 
 
 def is_given(container: Container, resource: str) -> bool:
-    """Return True if a resource is given and not 0. An unreadable amount counts, to be refused."""
+    """Return True if a resource is given and not 0. Invalid amounts count, so they get refused."""
     number = container.requested(resource)
     if number is None:
         return False
@@ -105,13 +106,13 @@ def each_container(pod: Pod) -> Iterator[PodContainer]:
 
 @dataclass(frozen=True, slots=True)
 class ResourceDialect:
-    """A dialect in which containers ask by extended resources.
+    """A dialect in which containers request devices as extended resources.
 
-    `applies` is True if a container uses this dialect. `request` reads its request and `placement`
-    the wishes of the pod about where to go; both raise `BadInput`. `resource_names` lists the
-    resources. `in_slots` is True if the kubelet counts slots by the count of this dialect;
-    containers of other dialects get a slot at admission. `vendor` names the vendor of the devices.
-    Device plugins of vendors other than NVIDIA count and hand out their devices themselves.
+    `applies` returns True if a container uses this dialect. `request` parses its request, and
+    `placement` parses the placement preferences of the pod; both raise `BadInput`. `resource_names`
+    lists the resources. `in_slots` is True if the kubelet counts slots by the count resource of
+    this dialect; containers of other dialects get a slot at admission. `vendor` is the vendor of
+    the devices. Device plugins of vendors other than NVIDIA count and allocate devices themselves.
     """
 
     applies: Callable[[Container, ClusterConfig], bool]

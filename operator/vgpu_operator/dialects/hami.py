@@ -1,8 +1,8 @@
-"""HAMi's dialect: a container asks by extended resources and two environment variables.
+"""HAMi's dialect: containers use extended resources and two environment variables.
 
-It behaves as HAMi v2.10, but what HAMi ignores because it cannot read it is refused here. Memory is
-a plain number of MiB. The API server rewrites numbers (`4000` becomes `4k`, `16384Mi` becomes
-`16Gi`), so an amount with a binary suffix is in bytes and any other is in MiB.
+It behaves like HAMi v2.10, except that invalid input, which HAMi ignores, is refused. Memory is a
+plain number of MiB. The API server rewrites numbers (`4000` becomes `4k`, `16384Mi` becomes
+`16Gi`), so an amount with a binary suffix is in bytes and any other amount is in MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_
 MAX_COUNT = 64
 MAX_PRIORITY = 10
 MAX_MEMORY_MIB = 1 << 30
-"""1 PiB for one device. A larger number was meant in another unit."""
+"""1 PiB for one device; a larger number was meant in another unit."""
 
 CORE_POLICIES: dict[str, CorePolicy] = {
     "default": "Default",
@@ -47,10 +47,10 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Return True if the container asks for a device by a count, or by memory or cores alone.
+    """Return True if the container requests a device, by a count or by memory or cores alone.
 
-    A count of 0 asks for nothing, whatever else is given. An unreadable count does ask, so that it
-    is refused and not overlooked.
+    A count of 0 requests nothing, whatever else is given. An invalid count does apply, so that it
+    is refused rather than overlooked.
     """
     count, memory, percentage, cores, _ = resource_names(config)
     if container.requested(count) is None:
@@ -62,7 +62,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     """Return the request of one container.
 
     Raises:
-        BadInput: An amount, a variable or a selecting annotation cannot be read.
+        BadInput: An amount, a variable or a selecting annotation is invalid.
     """
     nvidia = config.nvidia
     if _requests_any_instance(pod, place, config):
@@ -96,9 +96,9 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def _requests_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
-    """Return True if a bare count asks for MIG instances of any size (`migStrategy: single`).
+    """Return True if a bare count requests MIG instances of any size (`migStrategy: single`).
 
-    A pod asks for an undivided GPU by 100 % of its memory.
+    To get an undivided GPU, a pod requests 100 % of its memory.
     """
     count, memory, percentage, cores, _ = resource_names(config)
     return (
@@ -110,12 +110,12 @@ def _requests_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig)
 
 
 def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
-    """Return True if a container that names no share of compute gets its devices alone.
+    """Return True if a container that requests no share of compute gets its devices exclusively.
 
-    It does if it asks for 100 % of the memory, or for no memory at all. An amount of 0 means all of
-    the memory, but shared. `defaultMem` does not count as asking: the container then gets the
-    device alone with that much memory. Source: HAMi v2.10, whose admission adds the cores before it
-    fills in defaults.
+    That is so if it requests 100 % of the memory or no memory at all. An amount of 0 means all of
+    the memory, but shared. `defaultMem` does not count as a request: the container then gets the
+    device exclusively, with that much memory. Source: HAMi v2.10, whose admission adds the cores
+    before it fills in defaults.
     """
     nvidia = config.nvidia
     if place.container.requested(nvidia.resource_memory_percentage_name) is not None:
@@ -124,7 +124,7 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
 
 
 def count(place: PodContainer, config: ClusterConfig) -> int:
-    """Return the number of devices, by default that of the configuration."""
+    """Return the number of devices; the default comes from the configuration."""
     name = config.nvidia.resource_count_name
     given = place.number(name, f"a number of GPUs, 1 to {MAX_COUNT}")
     if given is None:
@@ -175,7 +175,7 @@ def priority(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
-    """Return when the share of compute is enforced, by the container or the configuration."""
+    """Return when the share of compute is enforced, as set in the container or configuration."""
     written = place.container.env_value(names.ENV_CORE_POLICY) or ""
     if not written.strip():
         return config.nvidia.core_policy

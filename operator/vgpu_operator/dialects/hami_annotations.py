@@ -1,7 +1,7 @@
-"""HAMi's pod annotations: which devices may serve the pod, and which it prefers.
+"""HAMi's pod annotations: the devices that a pod may use or prefers.
 
-They hold for the whole pod. HAMi ignores an unknown policy. It is refused here, because the pod
-would land where its author did not want it.
+They apply to the whole pod. HAMi ignores an unknown policy. Here it is refused, because the pod
+might land where its author does not want it.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _WEIGHT = re.compile(r"(slot|core|memory)\s*=\s*([0-9]{1,9})")
 
 
 def annotation_field(key: str) -> str:
-    """Return the name of an annotation in an error."""
+    """Return the field path of an annotation."""
     return f"metadata.annotations[{key}]"
 
 
 def is_true(text: str) -> bool:
-    """Return True for Go's words for true, as HAMi does. Any other text is false."""
+    """Return True for Go's spellings of true, as HAMi does. Any other text is false."""
     return text in names.TRUE
 
 
 def mode(pod: Pod) -> RequestMode:
-    """Return the mode that the devices must have, Any by default."""
+    """Return the required mode of devices; the default is Any."""
     return mode_of(pod, names.NVIDIA_MODE) or "Any"
 
 
 def mode_of(pod: Pod, key: str) -> RequestMode | None:
-    """Return the mode in one annotation, or None without the annotation.
+    """Return the mode in one annotation, or None if it is missing.
 
-    As in HAMi, several words allow each of them: `hami-core,mig` takes either. `mps` alone is
+    As in HAMi, a list of modes allows each of them: `hami-core,mig` accepts both. `mps` alone is
     refused.
     """
     written = pod.metadata.annotations.get(key, "")
@@ -85,7 +85,7 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
 
 
 def selector(pod: Pod) -> DeviceSelector | None:
-    """Return which devices may serve, or None if any may."""
+    """Return the selector of devices, or None if any device may serve."""
     chosen = DeviceSelector(
         models=comma_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
         exclude_models=comma_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
@@ -96,10 +96,10 @@ def selector(pod: Pod) -> DeviceSelector | None:
 
 
 def placement(pod: Pod) -> Placement | None:
-    """Return the placement that the pod prefers, or None to leave it to the configuration.
+    """Return the pod's placement preferences, or None to use the configuration's.
 
     Raises:
-        BadInput: A policy is unknown, or the weights cannot be read.
+        BadInput: A policy is unknown, or the weights are invalid.
     """
     annotations = pod.metadata.annotations
     desired = Placement(
@@ -116,16 +116,16 @@ def _node_policy(written: str) -> NodePolicy | None:
 
 
 def _device_policies(written: str) -> list[DevicePolicy]:
-    """Return one policy, or several in their order without repetitions."""
+    """Parse one policy, or several in order, without repetitions."""
     words = [word.strip() for word in written.split(",") if word.strip()]
     chain = [_word(names.HAMI_DEVICE_POLICY, word, DEVICE_POLICIES) for word in words]
     return list(dict.fromkeys(chain))
 
 
 def _numa(written: str) -> NumaPolicy | None:
-    """Return the NUMA policy of a switch.
+    """Return the NUMA policy for the value of a switch.
 
-    HAMi reads an unknown word as off, and the pod would get GPUs of several NUMA nodes.
+    HAMi treats an unknown value as off, and the pod would get GPUs on several NUMA nodes.
     """
     if written and not is_true(written) and written not in names.FALSE:
         switches = ("true", "false")
@@ -134,7 +134,7 @@ def _numa(written: str) -> NumaPolicy | None:
 
 
 def _weights(written: str | None) -> Weights | None:
-    """Read `slot=1,core=1,memory=3`: all three, each once, whole numbers that are not all 0."""
+    """Parse `slot=1,core=1,memory=3`: all three, each once, whole numbers, not all 0."""
     if written is None:
         return None
     found = [_WEIGHT.fullmatch(part.strip()) for part in written.split(",")]
@@ -161,7 +161,7 @@ def comma_list(pod: Pod, key: str, most: int) -> list[str]:
     """Return the trimmed items of an annotation without empty ones.
 
     Raises:
-        BadInput: There is no item, there are more than `most`, or one is too long.
+        BadInput: There are no items, more than `most`, or one is too long.
     """
     written = pod.metadata.annotations.get(key, "")
     items = [item.strip() for item in written.split(",") if item.strip()]

@@ -1,8 +1,8 @@
-"""HAMi's records of the progress of a binding, for tools that wait for them. We never read them.
+"""HAMi's records of the progress of a binding, for other tools. The operator never reads them.
 
-HAMi's Bind writes `allocating`. Its device plugin writes `success`, and removes from
-`hami.io/vgpu-devices-to-allocate` what it has given. Here a pod is bound after its devices are in
-its claim, so the Binding carries the only phase, and nothing is left to allocate.
+HAMi's Bind writes `allocating`. Its device plugin writes `success`, and removes allocated devices
+from `hami.io/vgpu-devices-to-allocate`. Here a pod is bound only once its devices are in its claim,
+so the Binding carries the final phase, and nothing is left to allocate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vgpu_operator.dialects.native import containers_of_claim
 def bind_records(
     pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, unix_time: int
 ) -> dict[str, str]:
-    """Return the annotations in HAMi's final state of an allocation that succeeded.
+    """Return the annotations in the final state of a successful allocation by HAMi.
 
     `hami.io/vgpu-mig-allocations` lists the MIG instances by the position of the container (init
     containers first) and of the device in it. It lacks the identity of an instance, which the

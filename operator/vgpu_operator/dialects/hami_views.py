@@ -1,7 +1,7 @@
-"""HAMi's records of an allocation, for people and tools that read them. We never read them.
+"""HAMi's records of an allocation, for people and other tools. The operator never reads them.
 
 HAMi v2.10 encodes each container, init containers first, as `UUID,Vendor,MiB,cores:` for each
-device and a final `;`. A container without a device is a bare `;`.
+device and a final `;`. A container without a device is just `;`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vgpu_operator.vendors import given_of, records_of
 def binding_annotations(
     pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, node: Node | None, unix_time: int
 ) -> dict[str, str]:
-    """Return the annotations that the Binding carries onto the pod.
+    """Return the annotations that the Binding adds to the pod.
 
-    `spec` is that of the claim, `node` the node of the allocation if it is known, and `unix_time`
-    the second at which the devices were given.
+    `spec` is the claim's spec, `node` the node of the allocation if it is known, and `unix_time`
+    the time of the allocation in seconds.
 
     Raises:
         BadInput: The claim's requests do not match the pod's containers, or the node's register
-            no longer has what a vendor's plugin must read about a device.
+            lacks values that the vendor's plugin must read back.
     """
     vendor_of = {request.name: request.vendor for request in spec.requests}
     others = [d for d in allocation.devices if kind_of(vendor_of.get(d.request, "")) is not None]
@@ -68,7 +68,7 @@ def _of_other_vendors(
     node: Node | None,
     unix_time: int,
 ) -> dict[str, str]:
-    """Return what other vendors' device plugins read back of their devices."""
+    """Return the annotations that other vendors' device plugins read back."""
     kind_by_request = {
         request.name: kind
         for request in spec.requests

@@ -1,9 +1,9 @@
 """NVIDIA's resources for existing MIG instances, such as `nvidia.com/mig-1g.10gb: 1`.
 
-They are ours if the configuration has `migStrategy: mixed`, and otherwise another plugin's. A
-container names one profile and how many instances of it, on one or several GPUs. `migStrategy:
-single` adds no resource: the plain count asks for instances (`hami.py`). Source: MIG strategies of
-NVIDIA's k8s-device-plugin.
+They are served if the configuration has `migStrategy: mixed`; otherwise they belong to another
+plugin. A container names one profile and the number of instances of it, on one or several GPUs.
+`migStrategy: single` adds no resource: the plain count requests instances (`hami.py`). Source: MIG
+strategies of NVIDIA's k8s-device-plugin.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _EXPECTED = f"a number of instances, 1 to {MAX_COUNT}"
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
-    """Return the resources of this dialect. There are none if they are not ours."""
+    """Return the resources of this dialect; none if they belong to another plugin."""
     return tuple(config.nvidia.mig_resources)
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Return True if the container asks for at least one instance."""
+    """Return True if the container requests at least one instance."""
     return any(is_given(container, name) for name in config.nvidia.mig_resources)
 
 
@@ -33,7 +33,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     """Return the request of one container.
 
     Raises:
-        BadInput: The number cannot be read, or the container names two profiles.
+        BadInput: The number is invalid, or the container names two profiles.
     """
     profiles = config.nvidia.mig_resources
     first, *others = [name for name in profiles if is_given(place.container, name)]

@@ -1,8 +1,8 @@
-"""Amounts that a pod carries in an annotation, because no node counts them.
+"""Amounts that admission has moved from a pod's resources to an annotation.
 
-If an extender is configured, kube-scheduler leaves resources that no node has to it. Where none can
+With an extender, kube-scheduler can leave resources to it that no node lists. Where no extender can
 be configured (`scheduling.mode: Gate`), it would find no node for the pod. So admission moves such
-amounts into `vgpu.dev/resources`, and they are read as if the container still had them.
+amounts to `vgpu.dev/resources`, and they are read as if they were still in the container.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Amounts = Mapping[str, str | int]
 
 
 def movable(config: ClusterConfig) -> frozenset[str]:
-    """Return the resources that no node counts: all of ours that no device plugin hands out."""
+    """Return the resources that no node lists: all of ours that no device plugin allocates."""
     counted = {name for kind in kinds() for name in kind.requested_by}
     ignored = (name for name, is_ignored in config.managed_resources().items() if is_ignored)
     return frozenset(ignored) - counted
@@ -33,7 +33,7 @@ def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
     """Return the amounts in the annotation, by container.
 
     Raises:
-        BadInput: It is not JSON of that form, or names an unknown container or resource.
+        BadInput: The value is not JSON of that form, or names an unknown container or resource.
     """
     text = pod.metadata.annotations.get(names.ANNOTATION_RESOURCES)
     if text is None:
@@ -60,7 +60,7 @@ def restored(pod: Pod, config: ClusterConfig) -> Pod:
     """Return the pod with the moved amounts back in its containers' limits.
 
     Raises:
-        BadInput: See `moved`; or a container has another amount of the same resource.
+        BadInput: As for `moved`, or a container has a different amount of the same resource.
     """
     amounts = moved(pod, config)
     if not amounts:

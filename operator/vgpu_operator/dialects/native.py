@@ -1,7 +1,7 @@
-"""The native dialect: a pod names a claim, or a template that is copied for each pod.
+"""The native dialect: a pod names a claim, or a template from which a claim is made for each pod.
 
-Admission gives each container of the claim a slot (the count resource), so that the kubelet calls
-our plugin, and records these containers. A recorded container is read in no other dialect.
+Admission adds a slot (the count resource) to each container of the claim, so that the kubelet calls
+our device plugin, and records these containers. For recorded containers no other dialect applies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OBJECT_NAME_LENGTH = 253
 
 
 def claim_field(named: NamedClaim) -> str:
-    """Return the name of the annotation that names the claim, as errors show it."""
+    """Return the field path of the annotation that names the claim."""
     key = names.ANNOTATION_CLAIM_TEMPLATE if named.is_template else names.ANNOTATION_CLAIM
     return f"metadata.annotations[{key}]"
 
@@ -32,7 +32,7 @@ def named_claim(pod: Pod) -> NamedClaim | None:
     """Return the claim or template that the pod names, or None.
 
     Raises:
-        BadInput: It names both, or the value is not the name of a claim in its namespace.
+        BadInput: The pod names both, or the value is not the name of a claim in its namespace.
     """
     annotations = pod.metadata.annotations
     claim = annotations.get(names.ANNOTATION_CLAIM)
@@ -65,11 +65,11 @@ def slots_added(pod: Pod) -> tuple[str, ...]:
 
 
 def containers_of_claim(pod: Pod, spec: VGPUClaimSpec) -> tuple[str, ...]:
-    """Return the container of each request of the claim, in the order of the requests.
+    """Return the container for each request of the claim, in the order of the requests.
 
-    A single request without a name means the first recorded container of its phase, or else the
-    first container of its phase. So a sidecar that is injected in front after admission does not
-    get the devices.
+    A single request without a name belongs to the first recorded container of its phase, or else to
+    the first container of its phase. So a sidecar that is injected in front after admission does
+    not get the devices.
 
     Raises:
         BadInput: A request names no container of the pod, or one of another phase.
@@ -108,7 +108,7 @@ def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPUReque
 
 
 def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
-    """Return the container of a single request without a name."""
+    """Return the container for a single request without a name."""
     candidates = [place for place in by_name.values() if place.phase == request.phase]
     names_recorded = slots_added(pod)
     recorded = [place for place in candidates if place.name in names_recorded]

@@ -1,6 +1,6 @@
-"""Alibaba's annotation about NUMA nodes, which acts in every dialect.
+"""Alibaba's annotation about NUMA nodes, which works in every dialect.
 
-`scheduling.alibabacloud.com/numa-topology-spec` is a JSON object. ACK's own example ends with a
+`scheduling.alibabacloud.com/numa-topology-spec` is a JSON object. ACK's own example has a trailing
 comma, so trailing commas are accepted.
 """
 
@@ -22,7 +22,7 @@ NUMA_POLICIES: dict[str, NumaPolicy] = {
     "Restricted": "Prefer",
     "BestEffort": "Prefer",
 }
-"""Restricted asks for the smallest set of NUMA nodes. Where one is enough, Prefer takes one."""
+"""Restricted asks for the smallest set of NUMA nodes; Prefer uses one node where that is enough."""
 EXPECTED = (
     "a JSON object with numaTopologyPolicy: one of "
     f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
@@ -36,7 +36,7 @@ _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 class NumaSpec:
     """The annotation of one pod.
 
-    `exclusive` is True if no other pod may use the NUMA node. `unknown` lists keys without a
+    `exclusive` is True if no other pod may use the NUMA node. `unknown` lists keys that have no
     meaning.
     """
 
@@ -46,10 +46,10 @@ class NumaSpec:
 
 
 def numa_spec(pod: Pod) -> NumaSpec | None:
-    """Return the pod's annotation, or None.
+    """Return the pod's annotation, or None if it is missing.
 
     Raises:
-        BadInput: It is not such an object.
+        BadInput: The value is not such an object.
     """
     written = pod.metadata.annotations.get(names.ACK_NUMA_SPEC, "").strip()
     if not written:

@@ -9,7 +9,7 @@ from vgpu_api.v1alpha1 import VGPUClaimSpec
 
 @dataclass(frozen=True, slots=True)
 class NamedClaim:
-    """A claim, or a template for one, in the pod's own namespace."""
+    """A claim or claim template in the pod's namespace."""
 
     name: str
     is_template: bool
@@ -17,12 +17,12 @@ class NamedClaim:
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """The demand of one pod, with either `native` or `spec`.
+    """The demand of one pod; either `native` or `spec` is set.
 
-    `containers` are those that ask: in the order of `spec.requests`, or for a named claim those
-    that admission recorded (none before admission). `slotless` are those whose resources the
-    kubelet does not count as slots, so admission gives each a slot. `kinds` is the result of
-    `ack.node_kinds`. `by_labels` is True if labels of a node select its preferred devices
+    `containers` are the requesting containers: in the order of `spec.requests` or, for a named
+    claim, those that admission recorded (none before admission). `slotless` are those whose
+    resources the kubelet does not count as slots, so admission adds a slot to each. `kinds` is the
+    result of `ack.node_kinds`. `by_labels` is True if node labels select the preferred devices
     (`follows_labels`).
     """
 

@@ -1,7 +1,7 @@
 """Reads the demand of a pod: the dialect of each container, and one claim for all of them.
 
-A pod has one claim. Either it names one, or its containers ask by resources and a claim is created
-for them. It cannot do both.
+A pod has one claim. Either the pod names it, or its containers request resources and a claim is
+created for them. A pod cannot do both.
 """
 
 from __future__ import annotations
@@ -22,32 +22,30 @@ from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.pod_demand import PodDemand
 
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALECT, hami.DIALECT)
-"""The dialects for NVIDIA's devices. The first that applies to a container reads it."""
+"""The dialects for NVIDIA's devices; the first one that applies to a container is used."""
 
 _ALIKE = Alike()
 _MAX_NAME = 63
 _MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
-"""The most bytes of selectors in a claim. The rest of a request fits into what is left."""
+"""The most bytes of selectors in a claim, which leaves enough room for the rest of the requests."""
 
 
 @lru_cache(maxsize=1)
 def dialects() -> tuple[ResourceDialect, ...]:
-    """Return all dialects: those for NVIDIA's devices, and one for each kind of other vendors."""
+    """Return all dialects: those for NVIDIA's devices, and one for each kind of other vendors'."""
     return (*DIALECTS, *vendors.dialects())
 
 
 def is_left_alone(pod: Pod) -> bool:
-    """Return True if the pod has HAMi's label for opting out. It is left alone and gets no GPU."""
+    """Return True if the pod has HAMi's opt-out label; such a pod is ignored and gets no GPU."""
     return pod.metadata.labels.get(names.HAMI_WEBHOOK_LABEL) == "ignore"
 
 
 def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
-    """Return the demand of a pod, or None if it asks for no GPU.
-
-    There is an answer for every pod.
+    """Return the demand of a pod, or None if it requests no GPU.
 
     Raises:
-        BadInput: It asks in a way that cannot be understood. Names field and value.
+        BadInput: The request is invalid. The message names the field and the value.
     """
     if is_left_alone(pod):
         return None
@@ -84,9 +82,9 @@ def read(pod: Pod, config: ClusterConfig) -> PodDemand | None:
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
-    """Return True if labels of a node select the preferred devices, as for pods in ACK's dialect.
+    """Return True if node labels select the preferred devices, as for pods in ACK's dialect.
 
-    A policy that the pod names takes precedence.
+    A policy in the pod takes precedence.
     """
     if pod.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "").strip(" ,"):
         return False
@@ -99,7 +97,7 @@ def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
 def _made_for(
     pod: Pod, requesting: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
 ) -> PodDemand:
-    """Return the demand of a pod whose containers ask by resources."""
+    """Return the demand of a pod whose containers request resources."""
     _refuse_bad_names([place for place, _ in requesting], pod)
     for place, dialect in requesting:
         _refuse_two_vendors(place, dialect, config)
@@ -118,7 +116,7 @@ def _made_for(
 
 
 def _with_numa(pod: Pod, placement: Placement | None) -> Placement | None:
-    """Add Alibaba's NUMA annotation to the placement. HAMi's `numa-bind` is stricter and wins."""
+    """Apply Alibaba's NUMA annotation to the placement. HAMi's `numa-bind` is stricter and wins."""
     spec = numa_spec(pod)
     if spec is None or (placement is not None and placement.numa == "Require"):
         return placement
@@ -126,7 +124,7 @@ def _with_numa(pod: Pod, placement: Placement | None) -> Placement | None:
 
 
 def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
-    """Refuse selectors that are too long, since each request of the claim repeats them."""
+    """Refuse selectors that are too long, because each request of the claim repeats them."""
     size = 0
     for request in spec.requests:
         if (found := request.selector) is not None:
@@ -144,14 +142,14 @@ def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
 def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect | None:
     resources = place.container.resources
     if not any("/" in name for name in (*resources.limits, *resources.requests)):
-        return None  # most containers: no extended resource at all
+        return None  # most containers request no extended resource at all
     return next((d for d in dialects() if d.applies(place.container, config)), None)
 
 
 def _refuse_two_vendors(
     place: PodContainer, dialect: ResourceDialect, config: ClusterConfig
 ) -> None:
-    """Refuse a container with two kinds of devices, since it has one request of one kind."""
+    """Refuse a container with two kinds of devices, because a request is for one kind."""
     for other in dialects():
         if other.vendor != dialect.vendor and other.applies(place.container, config):
             count = other.resource_names(config)[0]
@@ -163,7 +161,7 @@ def _refuse_two_vendors(
 
 
 def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
-    """Refuse names that two containers share, since requests are told apart by them."""
+    """Refuse duplicate container names, because requests are matched to containers by name."""
     if len(places) > MAX_REQUESTS:
         raise BadInput.too_many(
             "spec.containers", len(places), MAX_REQUESTS, "containers that ask for a GPU"

@@ -1,8 +1,8 @@
-"""Containers that ask for 0 devices but still set other GPU amounts.
+"""Finds containers with a device count of 0 that still have other GPU amounts.
 
-Charts write `nvidia.com/gpu: 0` and leave the other amounts in place. Such a container asks for
-nothing, but kube-scheduler would look for a node that offers its GPU memory and find none. Under
-HAMi it runs without a device, because HAMi's scheduler ignores those amounts.
+Charts write `nvidia.com/gpu: 0` and leave the other amounts in place. Such a container requests
+nothing, but kube-scheduler would look for a node with its GPU memory and find none. Under HAMi it
+runs without a device, because HAMi's scheduler ignores those amounts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vgpu_operator.dialects.containers import is_given
 def amounts_without_devices(
     container: Container, config: ClusterConfig
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return the count that is 0 and the amounts beside it, or None if there is no such count.
+    """Return the count of 0 and the amounts next to it, or None if there is no such count.
 
-    Alibaba's dialect has no such count. There, memory or compute without the other is refused.
+    Alibaba's dialect has no such count; there, memory without compute or the reverse is refused.
     """
     resources = container.resources
     extended = (name for name in (*resources.limits, *resources.requests) if "/" in name)
     if all(is_given(container, name) for name in extended):
-        return None  # nearly every container: no count of 0
+        return None  # nearly all containers have no count of 0
     off = [
         (counts, amounts)
         for counts, amounts in _words(config)
@@ -43,7 +43,7 @@ def amounts_without_devices(
 
 
 def _words(config: ClusterConfig) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield counts, and amounts that mean nothing without one of them."""
+    """Yield count resources, and the amounts that are meaningless without one of them."""
     for names in (hami.resource_names(config), volcano.resource_names(config)):
         yield names[:1], names[1:]
     for kind in kinds():

@@ -1,6 +1,6 @@
 """The dialects of other vendors: a number of devices, with memory and compute of each.
 
-All names and their meaning are in the vendors' tables (`vgpu_api.vendors`). Each kind of device is
+All names and their meanings are in the vendors' tables (`vgpu_api.vendors`). Each kind of device is
 a dialect, and a container uses one of them.
 """
 
@@ -28,7 +28,7 @@ from vgpu_operator.dialects.containers import (
 MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
 _WHOLE = 100
-"""Percent: all compute of a device."""
+"""All compute of a device, in percent."""
 COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
 
 
@@ -52,7 +52,7 @@ def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
 
 
 def _applies(kind: Kind, container: Container, config: ClusterConfig) -> bool:
-    """Return True if the container asks by a count that is not 0. An unreadable count asks, too."""
+    """Return True if the container has a count other than 0. Invalid counts apply, too."""
     is_served = kind.name not in config.vendors.leave_alone
     return is_served and any(is_given(container, name) for name in kind.requested_by)
 
@@ -61,7 +61,7 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
     """Return the request of one container.
 
     Raises:
-        BadInput: An amount or a selecting annotation cannot be read.
+        BadInput: An amount or a selecting annotation is invalid.
     """
     _refuse_unsupported(kind, pod, place)
     _refuse_two_numberings(kind, pod, place)
@@ -89,8 +89,8 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
 def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
     """Return a request for a part of this size, or for the smallest part with the amounts.
 
-    If a size is given, amounts beside it are not read. Memory without a unit is kept as it is,
-    because its meaning depends on the node.
+    If a size is given, other amounts are ignored. Memory without a unit is kept as it is, because
+    its meaning depends on the node.
     """
     size = memory_mib = written = cores = None
     selector = _selector(kind, pod)
@@ -105,7 +105,7 @@ def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
         if place.container.requested(kind.cores.resource) is not None:
             cores = _whole(place, kind.cores.resource, 1, _WHOLE, "a whole percentage, 1 to 100")
         if given is None:
-            written = 1  # every part has at least that
+            written = 1  # every part has at least that much
         elif quantity.has_binary_suffix(given):
             memory_mib = _requested_mib(kind.memory, place, given)
             if not memory_mib:
@@ -126,7 +126,7 @@ def _part_request(kind: Kind, pod: Pod, place: PodContainer) -> VGPURequest:
 
 
 def _app_class(kind: Kind, pod: Pod, place: PodContainer, count: int) -> AppClass | None:
-    """Return the pod's class, with which each container may have only one device."""
+    """Return the pod's class, for kinds that limit each container to one device with a class."""
     of = kind.neighbours
     written = None if of is None else pod.metadata.annotations.get(of.app_class)
     if of is None or written is None:
@@ -162,7 +162,7 @@ def _is_links_first(kind: Kind, pod: Pod) -> bool:
 
 
 def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:
-    """Return the annotation that admission adds to a pod without it, or None."""
+    """Return the annotation that admission adds if the pod lacks it, or None."""
     of = kind.neighbours
     if of is None or of.qos_policy in pod.metadata.annotations:
         return None
@@ -171,10 +171,10 @@ def annotated(kind: Kind, pod: Pod) -> tuple[str, str] | None:
 
 
 def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int | None:
-    """Return the MiB of each device, or None for all of it.
+    """Return the MiB of each device, or None for all of its memory.
 
-    0 means absent, except with named sizes. Several devices are never divided unless the table
-    allows it. A single device that was rounded up to a module of two may be a part.
+    0 means absent, except with named sizes. Several devices are divided only if the table allows
+    that. A single device that was rounded up to a module of two may be a part.
     """
     given = place.container.requested(memory.resource)
     sizes = memory.sizes
@@ -222,10 +222,10 @@ def _requested_mib(memory: Memory, place: PodContainer, given: str | int) -> int
 
 
 def written(kind: Kind, place: PodContainer) -> dict[str, int]:
-    """Return the amounts that admission writes into an asking container, by resource.
+    """Return, by resource, the amounts that admission writes into a requesting container.
 
     Raises:
-        BadInput: Its count cannot be read.
+        BadInput: The count is invalid.
     """
     count, amounts = _count(kind, place), {}
     if kind.whole_modules:
@@ -246,13 +246,13 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
 
 
 def counted(kind: Kind, place: PodContainer) -> tuple[str, int] | None:
-    """Return the annotation with the number of devices that a container asks for, or None."""
+    """Return the annotation with a container's number of devices, or None."""
     count = _count(kind, place)
     return (kind.counted_in, count) if kind.counted_in is not None and count > 1 else None
 
 
 def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
-    """Return True if the request takes whole devices, although the kind can be divided."""
+    """Return True if the request takes whole devices of a kind that can be divided."""
     return (
         count > 1 or kind.memory is None or place.container.requested(kind.memory.resource) is None
     )
@@ -273,7 +273,7 @@ def _count(kind: Kind, place: PodContainer) -> int:
 
 
 def requested_numbering(kind: Kind, place: PodContainer) -> NumberedCores | None:
-    """Return how cores are numbered if the container asks for cores and not for devices."""
+    """Return how cores are numbered, if the container requests cores and not devices."""
     numbered = kind.numbered_cores
     is_requested = numbered is not None and is_given(place.container, numbered.resource)
     return numbered if is_requested else None
@@ -306,7 +306,7 @@ def _refuse_two_numberings(kind: Kind, pod: Pod, place: PodContainer) -> None:
 
 
 def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
-    """Refuse what HAMi honours and this project does not, so that it is not ignored silently."""
+    """Refuse annotations that HAMi honours and this project does not, rather than ignore them."""
     for name in kind.unsupported.resources:
         given = place.container.requested(name)
         if given not in (None, 0, "0"):
@@ -347,7 +347,7 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
 
 
 def _share_of_numbered(kind: Kind, place: PodContainer) -> int:
-    """Return the percentage of each device that its cores are. For whole devices it is 100."""
+    """Return the percentage of each device that the requested cores are; 100 for whole devices."""
     numbered = requested_numbering(kind, place)
     if numbered is None:
         return _WHOLE
@@ -369,7 +369,7 @@ def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
 
 
 def _used_ids(pod: Pod, chosen: Selection) -> list[str]:
-    """Return the only devices that may serve: those in both annotations if the pod has both."""
+    """Return the UUIDs to which the pod is restricted: those in both annotations if it has both."""
     own = _words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS)
     other = _words(pod, chosen.use_ids_too, hami_annotations.MAX_UUIDS)
     if not own or not other:

@@ -1,8 +1,8 @@
 """Volcano's dialect: HAMi's resources under Volcano's names.
 
 `volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` mean the same as HAMi's
-resources, annotations included. `volcano.sh/vgpu-mode` is `nvidia.com/vgpu-mode`. The container
-gets a slot at admission, because no plugin registers a resource with Volcano's name.
+resources, including annotations. `volcano.sh/vgpu-mode` corresponds to `nvidia.com/vgpu-mode`.
+Admission adds a slot to the container, because no plugin registers a resource with Volcano's name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def applies(container: Container, config: ClusterConfig) -> bool:
-    """Return True if the container asks for a device by Volcano's resources."""
+    """Return True if the container requests a device by Volcano's resources."""
     if not any(container.requested(name) is not None for name in resource_names(config)):
         return False
     return hami.applies(container, in_hamis_place(config))
@@ -39,14 +39,14 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     """Return the request of one container.
 
     Raises:
-        BadInput: An amount, a variable or a selecting annotation cannot be read.
+        BadInput: An amount, a variable or a selecting annotation is invalid.
     """
     requested = hami.request(pod, place, in_hamis_place(config))
     return requested.model_copy(update={"mode": _mode(pod)})
 
 
 def _mode(pod: Pod) -> RequestMode:
-    """Return the mode of Volcano's or HAMi's annotation. They must not differ."""
+    """Return the mode in Volcano's or HAMi's annotation, which must not differ."""
     own = hami_annotations.mode_of(pod, names.VOLCANO_MODE)
     hamis = hami_annotations.mode_of(pod, names.NVIDIA_MODE)
     if own is not None and hamis is not None and own != hamis:
@@ -68,7 +68,7 @@ def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
         "resource_memory_percentage_name": percentage,
         "resource_core_name": cores,
         "memory_factor": config.volcano.memory_factor,
-        "mig_strategy": "none",  # NVIDIA's strategies only concern its own resources
+        "mig_strategy": "none",  # the MIG strategies apply to NVIDIA's own resources only
     }
     return config.model_copy(update={"nvidia": config.nvidia.model_copy(update=words)})
 

@@ -1,6 +1,6 @@
-"""The ledger of which claim holds which devices, from observed claims and writes in flight.
+"""The ledger records which claim holds which devices, including writes in flight.
 
-Only the ledger writes the columns. It is synchronous, has no clock and can be rebuilt from a list
+Only the ledger writes the columns. It is synchronous, has no clock, and can be rebuilt from a list
 of the objects.
 """
 

@@ -1,4 +1,4 @@
-"""Read devices and nodes from their objects, as placement needs them.
+"""Converts device and node objects to the facts that placement needs.
 
 Missing or contradictory facts make a device unusable, never more capable.
 """
@@ -24,7 +24,7 @@ from vgpu_operator.vendors.parts import Part, in_order
 def facts_of(
     device: GPUDevice, *, cordoned_on_node: frozenset[str], duplicate: bool, config: ClusterConfig
 ) -> DeviceFacts:
-    """Return the device behind a device object whose UUID is known.
+    """Return the facts of a device object with a known UUID.
 
     Args:
         device: The object.
@@ -59,7 +59,7 @@ def facts_of(
 
 
 def type_of(vendor: str, model: str) -> str:
-    """Return the lower-case type of a device that pods select or exclude."""
+    """Return the lower-case type by which pods select or exclude a device."""
     return (names.published_model(model) if vendor.lower() == "nvidia" else model).lower()
 
 
@@ -68,8 +68,7 @@ def numa_of(node: int | None, *, index: int) -> int:
 
     Two devices with unknown NUMA nodes may be on different ones, so they never count as being on
     the same. (On a host with a single NUMA node the agent reports it.) The numbers rise with the
-    index, so that policies which prefer higher NUMA nodes order these devices as if they were
-    equal.
+    index, so that a policy that prefers higher NUMA nodes leaves these devices in their order.
     """
     return node if node is not None and node >= 0 else min(index - NUMA_UNKNOWN_FROM, -1)
 
@@ -92,13 +91,13 @@ def _profiles(mig: MigStatus) -> tuple[Profile, ...]:
 
 
 def is_gone(device: GPUDevice) -> bool:
-    """Return True if the device's agent reports that the driver no longer lists it."""
+    """Return True if the agent reports that the driver no longer lists the device."""
     ready = conditions.find(device.status.conditions, conditions.READY)
     return ready is not None and ready.status == "False"
 
 
 def is_healthy(device: GPUDevice) -> bool:
-    """Return True if Healthy and Ready are absent or True and an amount is allocatable."""
+    """Return True if Healthy and Ready are absent or True and some amount is allocatable."""
     reported = (
         conditions.find(device.status.conditions, type_)
         for type_ in (conditions.HEALTHY, conditions.READY)
@@ -115,9 +114,10 @@ def cordoned_uuids(node: Node | None) -> frozenset[str]:
 
 
 def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
-    """Return field errors for cordoned UUIDs that no device of the node has.
+    """Return field errors for cordoned UUIDs that match no device of the node.
 
-    There are none while no device of the node is known, since its agent may not have started yet.
+    While no device of the node is known there are no errors, because its agent may not have
+    started.
     """
     known = {device.status.uuid for device in devices if device.status.uuid}
     unknown = sorted(cordoned_uuids(node) - known) if known else []
@@ -129,7 +129,7 @@ def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
 
 
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
-    """Read whether a node takes pods, and its own policies."""
+    """Return the node's readiness for pods, and its own policies."""
     default = (config.scheduling.device_policy,)
     written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
     place = node.metadata.annotations.get(names.HAMI_NODE_POLICY, "").strip().lower()
@@ -143,7 +143,7 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
 
 
 def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
-    """Read ACK's labels: devices are filled one after the other unless `spread` is set."""
+    """Parse ACK's labels: devices are filled one after the other unless `spread` is set."""
     is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
     one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
     by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"
@@ -151,7 +151,7 @@ def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
 
 
 def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
-    """Read a comma-separated chain as HAMi does: skip unknown words; if all are, use Spread."""
+    """Parse a comma-separated chain as HAMi does: skip unknown words; if none is left, Spread."""
     words = [word for part in written.split(",") if (word := part.strip().lower())]
     known = tuple(DEVICE_POLICIES[word] for word in words if word in DEVICE_POLICIES)
     return known or (("Spread",) if words else ())
@@ -160,7 +160,7 @@ def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
 def unread_words(node: Node) -> list[str]:
     """Return field errors for unknown values of HAMi's policies and ACK's labels.
 
-    HAMi ignores such a value, and so does `state_of`: a node must not refuse pods for a typo.
+    HAMi ignores such values, and so does `state_of`: a typo must not keep pods off a node.
     """
     annotations, labels = node.metadata.annotations, node.metadata.labels
     devices = [part.strip() for part in annotations.get(names.HAMI_DEVICE_POLICY, "").split(",")]

@@ -1,10 +1,11 @@
-"""Observed devices and nodes, and their use by claims, as written to the columns.
+"""The observed devices and nodes, and what claims use of them. Keeps the columns up to date.
 
-Nothing else writes the columns, except a plan, which undoes its changes. Use is kept by device
-UUID, apart from the device objects, so it counts even while no object with the UUID is known.
+Nothing else writes the columns, except a plan, which undoes its changes. Usage is recorded by
+device UUID and not in the device objects, so it counts even while no object with the UUID is known.
 
-Two change logs serve readers that keep results per node: each reader has a cursor and asks for the
-nodes that changed since. A log keeps a bounded past; a reader that falls behind it gets all nodes.
+Two change logs serve readers that cache results per node. Each reader has a cursor and asks for the
+nodes that changed since then. A log keeps a bounded history; a reader that is too far behind gets
+all nodes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.vendors.neighbours import joined
 
 DEVICES_OF_A_NODE = 64
-"""The most devices of a node; further ones are ignored. No host has so many, but an agent may
-publish any number, and a change of one costs in proportion to the others: with 20,000 devices, 290
-ms of the engine's loop."""
+"""The most devices of a node; further ones are ignored. No host has this many, but an agent can
+publish any number, and each change costs time in proportion to that number: 290 ms of the engine's
+loop with 20,000 devices.
+"""
 
 
 class ChangeLog:
@@ -47,7 +49,7 @@ class ChangeLog:
         return self._first + len(self._entries)
 
     def touch(self, node: str) -> None:
-        """Note that something of the node changed."""
+        """Record a change of the node."""
         if self._muted:
             return
         self._entries.append(node)
@@ -57,7 +59,7 @@ class ChangeLog:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Ignore changes inside, because the caller undoes them."""
+        """Record no changes inside the block, because the caller undoes them."""
         self._muted += 1
         try:
             yield
@@ -65,7 +67,7 @@ class ChangeLog:
             self._muted -= 1
 
     def since(self, cursor: int, everything: Iterable[str]) -> tuple[int, frozenset[str]]:
-        """Return the new cursor and the nodes touched since the old one.
+        """Return the new cursor and the nodes that changed since the old one.
 
         Args:
             cursor: From an earlier call; 0 at first.
@@ -87,8 +89,8 @@ class DeviceTable:
 
     Attributes:
         columns: The state of all devices.
-        changes: The nodes that changed.
-        freed: The nodes that may have more free than before.
+        changes: The log of changed nodes.
+        freed: The log of nodes that may have more free capacity than before.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -100,7 +102,7 @@ class DeviceTable:
         self._facts: dict[str, DeviceFacts] = {}  # device object → facts in the columns
         # device UUID → device objects; more than one only by mistake, or while a device moves
         self._twins: dict[str, tuple[str, ...]] = {}
-        self._shared: set[str] = set()  # UUIDs of several device objects
+        self._shared: set[str] = set()  # UUIDs that several device objects have
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
         self._devices_on: dict[str, set[str]] = {}  # node → device objects
@@ -110,7 +112,7 @@ class DeviceTable:
     # Observations.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Record an added or updated device; ignore it if a newer version is known."""
+        """Record an added or updated device, unless a newer version is known."""
         name = device.metadata.name
         known = self._devices.get(name)
         if known is not None and not _is_newer(device.metadata, known.metadata):
@@ -133,7 +135,7 @@ class DeviceTable:
         self._write_devices({name} | others)
 
     def apply_node(self, node: Node) -> bool:
-        """Record an added or updated node; return False if the known version is not older."""
+        """Record an added or updated node. Return False if the known version is at least as new."""
         name = node.metadata.name
         known = self._nodes.get(name)
         if known is not None and not _is_newer(node.metadata, known.metadata):
@@ -148,7 +150,7 @@ class DeviceTable:
         return True
 
     def remove_node(self, name: str) -> None:
-        """Forget a node. Devices that still name it are not allocated."""
+        """Forget a node. Devices on it are not allocated any more."""
         if self._nodes.pop(name, None) is None:
             return
         del self._states[name]
@@ -156,18 +158,18 @@ class DeviceTable:
         self.touch(name)
 
     def touch(self, node: str) -> None:
-        """Note a change of a node that may now serve more than before."""
+        """Record that a node may now serve more than before."""
         self.changes.touch(node)
         self.freed.touch(node)
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Ignore changes inside, because the caller undoes them."""
+        """Record no changes inside the block, because the caller undoes them."""
         with self.changes.muted(), self.freed.muted():
             yield
 
     def replace_shares(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
-        """Replace what a claim holds, `before`, by `after`."""
+        """Replace a claim's shares `before` by `after`."""
         for uuid in before.devices.keys() | after.devices.keys():
             share = after.devices.get(uuid)
             if share == before.devices.get(uuid):
@@ -203,7 +205,7 @@ class DeviceTable:
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE`."""
+        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE` devices."""
         on_node = self._devices_on.get(device.spec.node_name, ())
         return len(on_node) >= DEVICES_OF_A_NODE and device.metadata.name not in self._devices
 
@@ -222,16 +224,16 @@ class DeviceTable:
         """Return the object that represents a device; several objects may have its UUID.
 
         Raises:
-            KeyError: There is none.
+            KeyError: No object has the UUID.
         """
         return self._devices[self._owner(uuid)]
 
     def _owner(self, uuid: str) -> str:
         """Return the name of the device object that represents a device.
 
-        It is the oldest one, since an agent that repeats another's UUID creates its object later.
-        An object whose agent reports the device as gone is passed over; otherwise a device that
-        moved to another node would serve on neither.
+        This is the oldest object, because an agent that copies another's UUID creates its object
+        later. Objects whose agent reports the device as gone are skipped; otherwise a device that
+        moved to another node would be usable on neither.
         """
         found = [self._devices[name] for name in self._twins[uuid]]
         there = [device for device in found if not is_gone(device)] or found
@@ -258,7 +260,8 @@ class DeviceTable:
     def _write_devices(self, names: Iterable[str]) -> None:
         for name in names:
             device = self._devices.get(name)
-            if device is None or not device.status.uuid:  # without a UUID it does not count yet
+            # a device without a UUID does not count yet
+            if device is None or not device.status.uuid:
                 self._remove_device(name)
             else:
                 self._write_facts(device)
@@ -288,13 +291,13 @@ class DeviceTable:
         self._write_use(facts)
 
     def _left(self, node: str) -> None:
-        """Note that a device left a node; forget the node if only its devices are known."""
+        """Record that a device left a node, and forget the node if nothing else is known of it."""
         if node not in self._nodes:
             self.columns.remove_node(node)
         self.touch(node)
 
     def _held(self, facts: DeviceFacts) -> tuple[int, int, int, int]:
-        """Return the slots, cores, MiB and slices of a device that claims hold together."""
+        """Return the total slots, cores, MiB and slices of a device that claims hold."""
         slots = cores = memory = slices = 0
         alone, full = False, facts.node in self._fillers
         in_mig_mode = facts.mode == "MIG"
@@ -314,7 +317,7 @@ class DeviceTable:
         return slots, cores, memory, slices
 
     def _write_use(self, facts: DeviceFacts) -> None:
-        """Write the use of a device to the columns, and note the change."""
+        """Write the usage of a device to the columns, and record the change."""
         slots, cores, memory, slices = self._held(facts)
         number = self.columns.number_of(facts.name)
         before = self.columns.in_use(number)
@@ -332,7 +335,7 @@ def _is_newer(metadata: Metadata, known: Metadata) -> bool:
 
 
 def _discard(index: dict[str, set[T]], key: str, value: T) -> None:
-    """Remove a value from an index of sets, and the set if it becomes empty."""
+    """Remove a value from an index of sets, and drop the set if it becomes empty."""
     values = index.get(key)
     if values is not None:
         values.discard(value)

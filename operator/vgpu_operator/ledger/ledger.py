@@ -1,10 +1,10 @@
 """The ledger: applies observed objects, assumes writes in flight, and keeps the columns up to date.
 
-Observations and assumptions are kept apart. An observation is replaced by a newer version only
-(`shares.ClaimRecords`), so events may come late, twice or out of order. An assumption ends only by
-`confirm` or `forget`, never by an event: a write in flight may be retried and land on top of
-whatever version was seen last. Meanwhile a claim holds the most of each device that may be true, so
-an allocation that is both observed and assumed counts once.
+Observations and assumptions are separate. Only a newer version replaces an observation
+(`shares.ClaimRecords`), so events may arrive late, twice or out of order. Only `confirm` or
+`forget` ends an assumption, never an event, because a write in flight may be retried and land on
+top of any version that was seen last. Meanwhile a claim holds, of each device, the most that may be
+true; so an allocation that is both observed and assumed counts once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vgpu_operator.placement.constraints import Budget
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """An allocation that is being written. It is held until `confirm` or `forget`."""
+    """An allocation that is being written; held until `confirm` or `forget`."""
 
     number: int
     key: ClaimKey
@@ -59,7 +59,7 @@ class Ledger:
 
     Attributes:
         columns: The state of all devices, for `placement.place`. Only the ledger writes it.
-        filters: The rules of nodes and pods that are not about devices.
+        filters: The node filters that are not about devices.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -74,15 +74,15 @@ class Ledger:
     # Devices and nodes, as observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """Record an added or updated device. It does not count until its status has a UUID."""
+        """Record an added or updated device. It counts once its status has a UUID."""
         self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
-        """Forget a device object. The claims on its UUID count again when it comes back."""
+        """Forget a device object. Claims on its UUID count again when the object comes back."""
         self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
-        """Record an added or updated node: its readiness, cordons and policies."""
+        """Record an added or updated node with its readiness, cordons and policies."""
         name = node.metadata.name
         if not self._table.apply_node(node):
             return
@@ -90,7 +90,7 @@ class Ledger:
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node. Devices that still name it are not allocated."""
+        """Forget a node. Devices on it are not allocated any more."""
         number = self.columns.node_id(name)
         self._table.remove_node(name)
         self.filters.remove_node(name, number)
@@ -98,7 +98,7 @@ class Ledger:
     # Pods, in mode Gate.
 
     def expect_pod(self, pod: Pod, node: str) -> None:
-        """Count a pod's requests for other resources on a node that it is on or will be on."""
+        """Count a pod's other resource requests on the node where it runs or will run."""
         self._note_room(self.filters.expect_pod(pod, node))
 
     def forget_pod(self, uid: str) -> None:
@@ -108,7 +108,7 @@ class Ledger:
     def _note_room(self, node: str) -> None:
         number = self.columns.node_id(node)
         if number is not None and self.columns.node_devices[number]:
-            self._table.touch(node)  # a waiting pod may fit there now
+            self._table.touch(node)  # a waiting pod may fit on the node now
 
     # Quotas.
 
@@ -123,7 +123,7 @@ class Ledger:
     # Claims, as observed.
 
     def apply_claim(self, claim: VGPUClaim) -> None:
-        """Record an added or updated claim; ignore it if a newer version is known."""
+        """Record an added or updated claim, unless a newer version is known."""
         self._observe(claim)
 
     def remove_claim(self, uid: str) -> None:
@@ -133,7 +133,7 @@ class Ledger:
             self._recount(key)
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
-        """Count the devices of a claim as full until the claim can be read or is gone."""
+        """Count a claim's devices as full until the claim is readable again or gone."""
         metadata = raw["metadata"]
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
@@ -142,9 +142,9 @@ class Ledger:
             self._hold(key, record)
 
     def count_as(self, key: tuple[str, str], scopes: PodScopes | None) -> None:
-        """Set the quota scopes of the pod that a claim is held for; None if there is no pod.
+        """Set the quota scopes of the pod for which a claim is held; None if there is no pod.
 
-        They stay until they are set again, since a pod may be gone before its devices are free.
+        They remain until they are set again, because a pod may be gone before its devices are free.
         """
         record = self._records.get(ClaimKey(*key))
         if record is not None:
@@ -168,14 +168,14 @@ class Ledger:
         *,
         scopes: PodScopes | Literal["as before"] | None = "as before",
     ) -> Assumption:
-        """Hold an allocation while it is being written; the next decision sees it.
+        """Hold an allocation while it is being written, so that the next decision counts it.
 
-        A claim may have several assumptions, for instance when a reservation moves while its
-        first write is in flight. It then holds the most of them.
+        A claim may have several assumptions, for instance when a reservation moves while its first
+        write is in flight. It then holds the maximum of all.
 
         Args:
-            key: Namespace and name of the claim, which need not exist yet.
-            spec: The claim's spec, which tells the requests of init containers.
+            key: Namespace and name of the claim, which may not exist yet.
+            spec: The claim's spec, which says which requests belong to init containers.
             allocation: The allocation that is written.
             scopes: The scopes for `count_as`.
         """
@@ -196,16 +196,16 @@ class Ledger:
         self._recount(assumption.key)
 
     def forget(self, assumption: Assumption) -> None:
-        """End an assumption whose write will not happen; do nothing if it has ended."""
+        """End an assumption whose write will not happen. Has no effect if it has already ended."""
         self._drop(assumption)
         self._recount(assumption.key)
 
     @contextmanager
     def without(self, *keys: tuple[str, str]) -> Iterator[None]:
-        """Free everything that claims hold, to plan as if they held nothing.
+        """Free everything that these claims hold, to plan as if they held nothing.
 
-        The caller must change nothing inside. Afterwards the state is as before, and no change is
-        noted.
+        The caller must not change anything inside the block. Afterwards the state is restored, and
+        no change is recorded.
         """
         holding = {
             place: (record, record.held)
@@ -227,18 +227,18 @@ class Ledger:
     # Views.
 
     def budget(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
-        """Return the amounts that quotas leave to a pod of the namespace; None: no pod."""
+        """Return the amounts that quotas leave for a pod of the namespace; None: no pod."""
         return self._quotas.left(namespace, scopes)
 
     def budget_of(self, key: tuple[str, str]) -> Budget:
-        """Return the amounts that quotas leave to the pod that a claim is held for."""
+        """Return the amounts that quotas leave for the pod of a claim."""
         record = self._records.get(ClaimKey(*key))
         return self._quotas.left(key[0], None if record is None else record.scopes)
 
     def exceeded_quotas(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return the limits that a claim refused by quota exceeds, each as text."""
+        """Return, as text, the limits that a claim refused by quota exceeds."""
         return self._quotas.exceeded(namespace, demand, scopes)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
@@ -255,7 +255,7 @@ class Ledger:
         return self._table.devices(node)
 
     def is_one_too_many(self, device: GPUDevice) -> bool:
-        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE`."""
+        """Return True for a new device of a node that already has `DEVICES_OF_A_NODE` devices."""
         return self._table.is_one_too_many(device)
 
     def node_of(self, device: str) -> str | None:
@@ -270,16 +270,16 @@ class Ledger:
         """Return the object that represents a device; several objects may have its UUID.
 
         Raises:
-            KeyError: There is none.
+            KeyError: No object has the UUID.
         """
         return self._table.first_of(uuid)
 
     def touch(self, node: str) -> None:
-        """Note that a node may have more capacity for a reason that the ledger cannot see."""
+        """Record that a node may have more capacity, for a reason that the ledger cannot see."""
         self._table.freed.touch(node)
 
     def budget_version(self, namespace: str) -> int:
-        """Return a number that grows whenever quotas may leave the namespace more than before."""
+        """Return a number that grows whenever quotas may leave more for the namespace."""
         return self._quotas.version(namespace)
 
     @property
@@ -292,7 +292,7 @@ class Ledger:
         return self._table.changes.since(cursor, self._table.nodes())
 
     def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
-        """Do the same as `changed_since` for nodes that may serve more than before."""
+        """Like `changed_since`, for nodes that may serve more than before."""
         return self._table.freed.since(cursor, self._table.nodes())
 
     # Records.
@@ -305,7 +305,7 @@ class Ledger:
         if record is None:
             return
         owned = any(owner.kind == "Pod" for owner in metadata.owner_references)
-        # A pod's claim counts with its pod.
+        # A pod's claim is counted with its pod.
         if is_new and not owned and self.columns.mix.wants_next():
             self.columns.mix.observe(Demand.of(claim.spec, self._config))
         record.observed = shares_of(claim.spec, claim.status.allocation)
@@ -317,13 +317,13 @@ class Ledger:
             record.assumed.pop(assumption.number, None)
 
     def _recount(self, key: ClaimKey) -> None:
-        """Compute anew what a claim holds, if it is still known."""
+        """Recompute a claim's shares, if the claim is still known."""
         record = self._records.get(key)
         if record is not None:
             self._hold(key, record)
 
     def _hold(self, key: ClaimKey, record: ClaimRecord) -> None:
-        """Hold the most that may be true of a claim; drop one that is gone, with no assumption."""
+        """Hold the most that may be true of a claim; drop a deleted claim without assumptions."""
         held = record.observed
         if record.assumed:
             held = peak_of((record.observed, *record.assumed.values()))

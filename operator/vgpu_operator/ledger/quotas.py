@@ -1,10 +1,10 @@
-"""Quotas: the limits of namespaces on devices, memory and compute, and the use by their claims.
+"""Quotas: the limits of namespaces on devices, memory and compute, and the usage of their claims.
 
-A ResourceQuota limits the configured resource names, prefixed with `requests.` or `limits.`.
-Kubernetes counts the former for pods, which request one device for each container of a claim
-whatever the claim holds, and the latter for nothing. Here both count what claims hold, including
-claims without a pod (HAMi gives `limits.` that meaning). All limits apply, so the lowest decides;
-a limit of 0 lets nothing through.
+A ResourceQuota limits the configured resource names, prefixed with `requests.` or `limits.`. For
+Kubernetes, `requests.` counts pods, which request one device per container whatever the claim
+holds, and `limits.` counts nothing. Here both count what claims hold, including claims without a
+pod (HAMi gives `limits.` that meaning). All limits apply, so the lowest one decides; a limit of 0
+lets nothing through.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _QuotaUse:
     devices: int = 0
 
     def add(self, shares: ClaimShares, times: int = 1) -> None:
-        """Add what a claim holds, or subtract it if `times` is -1."""
+        """Add a claim's usage, or subtract it if `times` is -1."""
         self.devices += times * shares.device_count
         for share in shares.devices.values():
             self.memory_mib += times * share.use.memory_mib
@@ -64,7 +64,7 @@ class _Limit:
 
 @dataclass(slots=True)
 class _Quota:
-    """A quota that limits devices: its scopes, its limits, and the use of the claims it counts."""
+    """A quota on devices: its scopes, its limits, and the usage of the claims that it counts."""
 
     spec: ResourceQuotaSpec
     limits: tuple[_Limit, ...]
@@ -72,7 +72,7 @@ class _Quota:
 
 
 class Quotas:
-    """The quotas and the use of all namespaces.
+    """The quotas and the usage of all namespaces.
 
     A quota with scopes counts only claims whose pod matches them, and no claim without a pod.
 
@@ -85,7 +85,7 @@ class Quotas:
         self._quotas: dict[str, dict[str, _Quota]] = {}  # namespace → name → a quota of devices
         self._versions: dict[tuple[str, str], int] = {}
         self._held: dict[str, dict[PodScopes | None, _QuotaUse]] = {}  # by namespace
-        self._grown: dict[str, int] = {}  # namespace → number of times more became free
+        self._grown: dict[str, int] = {}  # namespace → how often more became free
 
     def apply(self, quota: ResourceQuota) -> None:
         """Record an added or updated quota."""
@@ -131,7 +131,7 @@ class Quotas:
         after: ClaimShares,
         scopes: PodScopes | None = None,
     ) -> None:
-        """Count `after` instead of `before` for a claim whose pod is in these scopes."""
+        """Replace `before` by `after` in the usage of a claim whose pod has these scopes."""
         uses = [self._held.setdefault(namespace, {}).setdefault(scopes, _QuotaUse())]
         for quota in self._quotas.get(namespace, {}).values():
             if quota.spec.counts(scopes):
@@ -143,11 +143,11 @@ class Quotas:
     def left(self, namespace: str, scopes: PodScopes | None = None) -> Budget:
         """Return the amounts that a pod, or a claim without a pod, may still take.
 
-        An amount is negative if more is held than the quota allows.
+        An amount is negative if the usage exceeds the quota.
 
         Args:
             namespace: The namespace.
-            scopes: The properties of the pod that scopes are about; None if there is no pod.
+            scopes: The properties that scopes select by; None if there is no pod.
         """
         quotas = self._quotas.get(namespace)
         if quotas is None:
@@ -165,21 +165,21 @@ class Quotas:
     ) -> list[str]:
         """Return the limits that a claim refused by quota exceeds, in Kubernetes' format.
 
-        The memory of a request for a whole device, or a percentage of one, depends on the device.
-        Such a request may exceed any limit of memory, so all are listed, without an amount.
+        If the request is for a whole device or a percentage, its memory depends on the device. Then
+        any memory limit may be exceeded, so all are listed, without an amount.
         """
         return [line for line, _ in self._exceeded(namespace, demand, scopes)]
 
     def surely_exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None = None
     ) -> list[str]:
-        """Return the limits that a claim exceeds whatever devices it gets, as `exceeded` does."""
+        """Return, in the same format, the limits that a claim exceeds whatever devices it gets."""
         return [line for line, is_sure in self._exceeded(namespace, demand, scopes) if is_sure]
 
     def _exceeded(
         self, namespace: str, demand: Demand, scopes: PodScopes | None
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each exceeded limit as text, and True if it is exceeded whatever the devices."""
+        """Yield each exceeded limit as text, and True if every device would exceed it."""
         requested = {
             "devices": together(demand, lambda _: 1),
             "memory_mib": _memory_of(demand),
@@ -197,7 +197,7 @@ class Quotas:
                     yield line, more is not None
 
     def may_take_more(self, namespace: str) -> None:
-        """Note that capacity which the namespace held has become free."""
+        """Record that the namespace has released capacity."""
         if namespace in self._quotas:
             self._count(namespace)
 
@@ -218,14 +218,14 @@ class Quotas:
                     yield _Limit(f"{prefix}.{name}", amount, int(_number(written) * factor))
 
     def _mib_of(self, written: str | int) -> Fraction:
-        """Return the MiB of one unit of a quantity of memory."""
+        """Return the MiB in one unit of a quantity of memory."""
         if quantity.has_binary_suffix(written):
             return Fraction(1, quantity.MIB)
         return Fraction(self._nvidia.memory_factor)
 
 
 def _memory_of(demand: Demand) -> int | None:
-    """Return the MiB of a claim; None if they depend on the devices that it gets."""
+    """Return a claim's memory in MiB; None if it depends on the devices that the claim gets."""
     for request in demand.requests:
         if request.mode == "Exclusive" or request.part is not None or request.memory_mib is None:
             return None
@@ -233,7 +233,7 @@ def _memory_of(demand: Demand) -> int | None:
 
 
 def _number(text: str | int) -> Fraction:
-    """Return the number, or 0 if it cannot be read, so that nothing gets through."""
+    """Parse a number; 0 if it is invalid, so that the quota lets nothing through."""
     try:
         return quantity.parse(text)
     except QuantityError:

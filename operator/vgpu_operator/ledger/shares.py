@@ -1,10 +1,10 @@
-"""The shares of devices that claims hold, read from allocations, even unreadable ones.
+"""The shares of devices that claims hold, computed from allocations, even invalid ones.
 
-Several states of a claim may be true at once: the observed one, and that of each write whose
-outcome is unknown. The claim holds the greatest share of each device among them, so that whichever
-turns out to be true fits.
+Several states of a claim may be true at the same time: the observed one, and one for each write
+whose outcome is unknown. The claim holds the greatest share of each device among them, so that
+there is room for whichever turns out to be true.
 
-`ClaimRecords` keeps the known version of each claim. Only a newer version of the same object
+`ClaimRecords` keeps the last version of each claim. Only a newer version of the same object
 replaces it (by resourceVersion and UID). A deleted claim stays deleted, because the response to a
 write may arrive after the deletion was observed.
 """
@@ -37,13 +37,13 @@ class DeviceShare:
     """A claim's share of one device.
 
     Attributes:
-        use: The peak of its memory, compute and slots.
-        alone: True if a request has all compute, so that no other claim gets any even if the
-            device's compute is scaled above 100 %.
-        full: True if the amount is unknown and the device counts as full.
+        use: The peak usage of memory, compute and slots.
+        alone: True if a request has all compute. Other claims then get none, even if the device's
+            compute is scaled above 100 %.
+        full: True if the amount is unknown, so that the device counts as full.
         slices: The MIG slices that its instances occupy, one bit each.
         uncut: True if it has a part that is no MIG instance, or an instance at an unknown place.
-        marks: Its cores by number, one bit each, or its marks for others (`vendors.neighbours`).
+        marks: Its numbered cores, one bit each, or its marks (`vendors.neighbours`).
     """
 
     use: Use = field(default_factory=Use)
@@ -65,13 +65,13 @@ class DeviceShare:
         )
 
     def contradicts(self, *, in_mig_mode: bool) -> bool:
-        """Return True if the share does not match the device's mode, so its use is unknown."""
+        """Return True if the share does not match the device's mode, so its usage is unknown."""
         return self.uncut if in_mig_mode else self.slices != 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimShares:
-    """A claim's shares of devices by UUID, and the nodes it counts as filling.
+    """A claim's shares of devices by UUID, and the nodes that the claim counts as filling.
 
     `device_count` is the number of devices it counts for in a quota, computed as
     `placement.constraints.DeviceCount` does for a plan.
@@ -86,7 +86,7 @@ NOTHING = ClaimShares()
 
 
 def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
-    """Return the shares of an allocation made for `spec`; a device without UUID fills its node."""
+    """Return the shares of an allocation for `spec`; a device without UUID fills its node."""
     if allocation is None:
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
@@ -118,7 +118,7 @@ def shares_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares
 
 
 def _marks_by_device(spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, int]:
-    """Return the bits of a device's numbered cores and of its requests' marks."""
+    """Return the bits of numbered cores and marks for each device."""
     by_request = {
         request.name: found
         for request in spec.requests
@@ -134,9 +134,9 @@ def _marks_by_device(spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, i
 
 
 def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
-    """Return how many devices the allocation counts for in a quota.
+    """Return the number of devices that the allocation counts for in a quota.
 
-    Devices of an unknown request are added to the rest, so the count is never too low.
+    Devices of unknown requests are added on top, so that the number is never too low.
     """
     if all(request.phase == "App" for request in spec.requests):
         return len(allocation.devices)
@@ -146,10 +146,9 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
 
 
 def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
-    """Return the shares of a claim that cannot be read: it fills every device that it names.
+    """Return the shares of an unreadable claim: it fills every device that it names.
 
-    If a device's name cannot be read either, the claim fills its node, and the devices `known`
-    before.
+    If even a device's name is unreadable, the claim fills its node and the devices `known` before.
     """
     status = raw.get("status")
     allocation = status.get("allocation") if isinstance(status, Mapping) else status
@@ -168,7 +167,7 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
 
 
 def peak_of(possible: Iterable[ClaimShares]) -> ClaimShares:
-    """Return the greatest shares of several possible states, device by device."""
+    """Return the greatest share of each device among several possible states."""
     devices: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
     count = 0
@@ -198,7 +197,7 @@ _TOMBSTONES_KEPT = 10_000
 
 @dataclass(slots=True)
 class ClaimRecord:
-    """The observed and the assumed shares of a claim, and those it therefore holds.
+    """The observed and the assumed shares of a claim, and the resulting ones.
 
     Attributes:
         uid: The UID of the observed object; empty if there is none, or it is gone.
@@ -206,7 +205,7 @@ class ClaimRecord:
         observed: The shares of the observed allocation.
         assumed: The shares of each assumption, by the assumption's number.
         held: The shares that count.
-        scopes: The quota scopes of the pod that it is held for; None if there is no pod.
+        scopes: The quota scopes of the pod for which the claim is held; None if there is no pod.
     """
 
     uid: str = ""
@@ -230,11 +229,11 @@ class ClaimRecords:
         return self._records.get(key)
 
     def at(self, key: ClaimKey) -> ClaimRecord:
-        """Return the claim's record, a new one if there is none."""
+        """Return the claim's record; create it if there is none."""
         return self._records.setdefault(key, ClaimRecord())
 
     def drop(self, key: ClaimKey) -> None:
-        """Forget a claim that is gone and has no assumptions."""
+        """Forget a claim that is deleted and has no assumptions."""
         del self._records[key]
 
     def knows(self, uid: str) -> bool:
@@ -242,20 +241,20 @@ class ClaimRecords:
         return uid in self._keys
 
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
-        """Return the claim's record, updated to a new version, or None if the version is old."""
+        """Return the claim's record, updated to this version; None if the version is outdated."""
         if uid in self._tombstones:
             return None
         record = self.at(key)
         if version <= record.version:
             return None
-        if record.uid and record.uid != uid:  # another object under the same name
+        if record.uid and record.uid != uid:  # another object has taken the name
             self.mark_deleted(record.uid)
         record.uid, record.version = uid, version
         self._keys[uid] = key
         return record
 
     def mark_deleted(self, uid: str) -> ClaimKey | None:
-        """Note that an object is gone; return its claim, if it was known."""
+        """Record that an object is gone, and return its claim, if it was known."""
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES_KEPT:
             self._tombstones.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Filter the nodes that a pod may use by everything but devices, as kube-scheduler does.
+"""Filters nodes for a pod by everything except devices, as kube-scheduler does.
 
 kube-scheduler applies its filters before it calls an extender. They are repeated here where their
 result is not known yet: taints, selectors and node affinity for every reservation, so that the pod

@@ -1,4 +1,4 @@
-"""All node filters together."""
+"""Combines all node filters."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vgpu_operator.placement.constraints import ALL, NodeFilter
 
 
 class HostFilters:
-    """The filters of nodes by everything but devices.
+    """The filters of nodes by everything except devices.
 
     Args:
-        columns: The numbers of nodes; their free CPU is written there.
-        is_exact: True if kube-scheduler filters no more afterwards, as in mode Gate. Then
-            resources, host ports, other pods and volumes count too.
+        columns: The numbers of nodes; the free CPU of each is written there.
+        is_exact: True if kube-scheduler does not filter afterwards, as in mode Gate. Then
+            resources, host ports, other pods and volumes are checked as well.
 
     Attributes:
         hosts: The free CPU of nodes.
         rules: Taints, selectors and affinity.
-        room: The free resources of nodes and their host ports, or None if they do not count.
-        volumes: The volumes of pods and the nodes that reach them.
+        room: The free resources and host ports of nodes, or None if they are not checked.
+        volumes: The volumes of pods, and the nodes that can use them.
     """
 
     def __init__(self, columns: Columns, *, is_exact: bool) -> None:
@@ -38,7 +38,7 @@ class HostFilters:
         self._peers = Peers(columns, self.rules.domains)
 
     def apply_node(self, node: Node) -> bool:
-        """Record an added or updated node; return True if it may take pods it refused before."""
+        """Record an added or updated node. Return True if it may accept more pods."""
         self.hosts.apply_node(node)
         has_more = self.room is not None and self.room.apply_node(node)
         number = self._columns.node_id(node.metadata.name)
@@ -66,7 +66,7 @@ class HostFilters:
         return grown
 
     def forget_pod(self, uid: str) -> str:
-        """Stop counting a pod; return the same as `expect_pod`."""
+        """Stop counting a pod. The result is the same as for `expect_pod`."""
         if self.room is None:
             return ""
         grown = self.room.remove(uid)
@@ -75,7 +75,7 @@ class HostFilters:
         return grown
 
     def of(self, rules: NodeRules, host_demand: HostDemand | None) -> NodeFilter:
-        """Return the nodes a pod may use; with a demand, only those with enough capacity."""
+        """Return the nodes that a pod may use; with a demand, only those with enough capacity."""
         found = self.rules.of(rules)
         if host_demand is None or self.room is None:
             return found
@@ -91,7 +91,7 @@ class HostFilters:
     def why_not_on(
         self, number: int, rules: NodeRules, host_demand: HostDemand, uid: str
     ) -> Reason | None:
-        """Return why a pod cannot use a node, or None. The pod may be counted there already."""
+        """Return why a pod cannot use a node, or None. The pod may already be counted there."""
         found = self.rules.of(rules)
         if self.room is not None:
             room = ALL if self.room.has(uid, host_demand, number) else 0

@@ -1,16 +1,16 @@
-"""Filter nodes by taints, selectors and node affinity, and count their free CPU.
+"""Filters nodes by taints, selectors and node affinity, and counts their free CPU.
 
-kube-scheduler decides in the end. These filters keep a pod from reserving a node it cannot use, and
-are all that is known of nodes when Filter is not called. Sources: Kubernetes, Assigning Pods to
-Nodes, and Taints and Tolerations.
+The final decision is kube-scheduler's. These filters keep a pod from reserving a node it cannot
+use, and are the only knowledge of nodes where Filter is not called. Sources: Kubernetes, Assigning
+Pods to Nodes, and Taints and Tolerations.
 
 Each label and each set of taints is an integer with a bit for each node that has it, so a filter is
-a few operations on such integers. Pods are not kept. Filters are cached by the pod's rules, with
-the version of the nodes that they were computed for.
+a few operations on such integers. Pods are not stored. Filters are cached by the pod's rules,
+together with the version of the nodes for which they were computed.
 
-Free CPU is allocatable CPU less the requests of pods on the node or expected there. A pod with a
-reservation counts before it is bound, or the fragmentation policy would send a burst of pods to one
-node.
+Free CPU is allocatable CPU minus the requests of pods on the node or expected there. A pod with a
+reservation counts before it is bound; otherwise, the fragmentation policy would send a burst of
+pods to one node.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 FILTERS_KEPT = 4_096
 REQUIREMENTS_READ = 256
-"""The most requirements of an affinity that is read. A longer one is ignored, since each
-requirement may cost a look at every node; kube-scheduler checks it anyway."""
+"""The most requirements in an affinity. A longer affinity is ignored, because each requirement may
+take a look at every node; kube-scheduler checks it anyway.
+"""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _PLAIN_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-"""The only form in which Kubernetes compares the numbers of taints and tolerations."""
+"""The only form in which Kubernetes compares numbers in taints and tolerations."""
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 
@@ -44,12 +45,12 @@ _OF_READINESS = frozenset({_NOT_READY.key, "node.kubernetes.io/unreachable"})
 _AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 _VALUES = {"In": (1, 1 << 20), "NotIn": (1, 1 << 20), "Exists": (0, 0), "DoesNotExist": (0, 0),
            "Gt": (1, 1), "Lt": (1, 1)}  # fmt: skip
-"""By operator, the least and the most number of values."""
+"""By operator, the least and greatest number of values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A requirement `key operator values`, about the node's name if `of_name` is set."""
+    """A requirement `key operator values`; it is about the node's name if `of_name` is set."""
 
     key: str
     operator: str
@@ -59,7 +60,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """A pod's rules about nodes. They are equal for pods that may use the same nodes.
+    """A pod's rules about nodes. Pods with equal rules may use the same nodes.
 
     Attributes:
         selector: The labels that a node must have.
@@ -75,7 +76,7 @@ class NodeRules:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        # Computed once, since rules are part of a waiting class's key, which is hashed often.
+        # Compute the hash once: rules are part of a request class's key, which is hashed often.
         value = hash((self.selector, self.terms, self.tolerations, self.kinds))
         object.__setattr__(self, "_hash", value)
 
@@ -108,19 +109,20 @@ class NodeRules:
 
 
 class NodeFilters:
-    """Filters of nodes by the rules of pods. Nodes have their numbers in `Columns`."""
+    """The filters of nodes by pods' rules. Nodes are numbered as in `Columns`."""
 
     def __init__(self) -> None:
         self._known: dict[int, Node] = {}
         self._labels: dict[str, dict[str, int]] = {}  # key → value → nodes
         self._names: dict[str, int] = {}
         self._taints: dict[tuple[Taint, ...], int] = {}  # NoSchedule and NoExecute taints → nodes
-        self._closed: dict[tuple[Taint, ...], int] = {}  # taints of nodes that take no pods → nodes
+        # taints of nodes that accept no pods → nodes
+        self._closed: dict[tuple[Taint, ...], int] = {}
         self._version = 0
         self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
 
     def put(self, number: int, node: Node) -> bool:
-        """Record an added or updated node; return True if its labels or taints are new."""
+        """Record an added or updated node. Return True if its labels or taints have changed."""
         known = self._known.get(number)
         self._known[number] = node
         if known is not None and _rules_of(known) == _rules_of(node):
@@ -137,7 +139,7 @@ class NodeFilters:
             self._index(number, known, add=False)
 
     def of(self, rules: NodeRules) -> NodeFilter:
-        """Return the nodes that a pod with these rules may use at present."""
+        """Return the nodes that a pod with these rules may use now."""
         known = self._filters.get(rules)
         if known is not None and known[0] == self._version:
             return known[1]
@@ -153,7 +155,7 @@ class NodeFilters:
         return made
 
     def _tolerated(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
-        """Return the bits of the nodes that take no pods except ones with these tolerations."""
+        """Return the nodes that accept no pods, except those that have these tolerations."""
         return any_of(self._closed.values()) & ~_not_tolerated(self._closed, tolerations)
 
     def domains(self, key: str) -> Mapping[str, int]:
@@ -234,7 +236,7 @@ class NodeFilters:
 
 
 def _by_number(by_value: Mapping[str, int], requirement: Requirement) -> int:
-    """Return the bits of the nodes whose label is a number above or below the required one."""
+    """Return the nodes whose label is a number above or below the required one."""
     bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
     return any_of(
         nodes
@@ -248,11 +250,11 @@ def _rules_of(node: Node) -> tuple[object, ...]:
 
 
 def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
-    """Return the taints that keep pods away, and those that follow from a cordon or readiness.
+    """Return the node's taints, and separately those that follow from a cordon or its readiness.
 
-    Kubernetes' controllers add the latter a little after the node's state has changed, so a node
-    that is cordoned or not ready counts as having them. They are not among the former, because the
-    reported reason is then the node's state; a toleration is rarely the right remedy.
+    Kubernetes' controllers add the latter with a delay, so a node that is cordoned or not ready
+    counts as having them at once. They are returned separately so that the reported reason is the
+    node's state, because a toleration is rarely the right remedy.
     """
     hard = [taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS]
     closed = [_CORDON] if node.spec.unschedulable else []
@@ -267,7 +269,7 @@ def _taints_of(node: Node) -> tuple[tuple[Taint, ...], tuple[Taint, ...]]:
 def _not_tolerated(
     index: Mapping[tuple[Taint, ...], int], tolerations: tuple[tuple[str, str, str, str], ...]
 ) -> int:
-    """Return the bits of the nodes that have a taint which is not tolerated."""
+    """Return the nodes with a taint that is not tolerated."""
     return any_of(
         tainted
         for taints, tainted in index.items()
@@ -276,7 +278,7 @@ def _not_tolerated(
 
 
 def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
-    """Return True if a toleration matches the taint; one without a key matches all keys."""
+    """Return True if a toleration matches the taint; without a key, it matches all keys."""
     key, operator, value, effect = toleration
     if (effect and effect != taint.effect) or (key and key != taint.key):
         return False
@@ -302,7 +304,7 @@ def terms_of(selector: NodeSelector, path: str) -> tuple[tuple[Requirement, ...]
     """Return the parsed terms of a node selector; at least one must match.
 
     Args:
-        selector: The selector from the object.
+        selector: The node selector.
         path: The path of the field, for errors.
 
     Raises:
@@ -350,10 +352,10 @@ class _Share(NamedTuple):
 
 
 class Hosts:
-    """The free CPU of nodes, which it writes to the columns.
+    """Records the free CPU of nodes and writes it to the columns.
 
     Args:
-        columns: The columns, with the nodes that they know.
+        columns: The columns, including the nodes.
     """
 
     def __init__(self, columns: Columns) -> None:
@@ -363,7 +365,7 @@ class Hosts:
         self._shares: dict[str, _Share] = {}  # pod UID → its node and CPU
 
     def apply_node(self, node: Node) -> None:
-        """Record an added or updated node that the columns know."""
+        """Record an added or updated node that is in the columns."""
         allocatable = allocatable_cpu_milli(node)
         if allocatable is None:
             self._allocatable.pop(node.metadata.name, None)
@@ -372,12 +374,12 @@ class Hosts:
         self._write(node.metadata.name)
 
     def remove_node(self, name: str) -> None:
-        """Forget a node. Its pods are removed one by one."""
+        """Forget a node. Its pods are removed individually."""
         self._allocatable.pop(name, None)
         self._write(name)
 
     def apply_pod(self, pod: Pod) -> bool:
-        """Record an added or updated pod; return True if it is new on its node."""
+        """Record an added or updated pod. Return True if it is new on its node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if pod.is_terminal:
             self.remove_pod(uid)
@@ -389,7 +391,7 @@ class Hosts:
         return known is None or known.node != node
 
     def remove_pod(self, uid: str) -> None:
-        """Forget a pod, or its reservation."""
+        """Forget a pod or its reservation."""
         share = self._shares.pop(uid, None)
         if share is not None:
             self._add(share.node, -share.cpu_milli)

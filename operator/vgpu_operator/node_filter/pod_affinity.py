@@ -1,8 +1,8 @@
-"""Filter nodes by pod affinity, anti-affinity and topology spread.
+"""Filters nodes by pod affinity, anti-affinity and topology spread.
 
-This is done in mode Gate only, for all pods on a node or expected there. Sources: Kubernetes, the
+This applies in mode Gate only, to all pods on a node or expected there. Sources: Kubernetes, the
 scheduler's plugins InterPodAffinity and PodTopologySpread. Only required rules count, not preferred
-ones. A `namespaceSelector` with labels is ignored, because labels of namespaces are not watched.
+ones. A `namespaceSelector` with labels is ignored, because namespaces are not watched.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from vgpu_operator.placement.constraints import ALL, any_of, only
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Domains: TypeAlias = Callable[[str], Mapping[str, int]]
-"""Returns, for a label's key, the bits of the nodes that have each value."""
+"""Returns the nodes for each value of a label, given its key."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Requirements `key operator values`, all of which must hold; `is_none` selects nothing."""
+    """Requirements `key operator values`, all of which must match; `is_none` selects nothing."""
 
     lines: tuple[tuple[str, str, frozenset[str]], ...] = ()
     is_none: bool = False
 
     @classmethod
     def of(cls, written: Any) -> Selector:
-        """Read a LabelSelector. A missing one selects nothing, an empty one everything."""
+        """Parse a LabelSelector. A missing one selects nothing, an empty one everything."""
         if written is None:
             return cls(is_none=True)
         lines = [
@@ -77,7 +77,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """A pod's rules about other pods, and the labels by which their rules select it."""
+    """A pod's rules about other pods, and the labels by which other pods' rules select it."""
 
     namespace: str = ""
     labels: Labels = ()
@@ -87,7 +87,7 @@ class PeerRules:
 
     @classmethod
     def of(cls, pod: Pod) -> PeerRules:
-        """Read the rules of a pod."""
+        """Parse the rules of a pod."""
         namespace, affinity = pod.metadata.namespace or "", pod.spec.affinity
         together = None if affinity is None else affinity.pod_affinity
         apart = None if affinity is None else affinity.pod_anti_affinity
@@ -114,7 +114,7 @@ class Peers:
 
     Args:
         columns: The numbers of the nodes.
-        domains: The function that returns the nodes by the values of a label.
+        domains: Returns the nodes for each value of a label.
     """
 
     def __init__(self, columns: Columns, domains: Domains) -> None:
@@ -145,12 +145,12 @@ class Peers:
         self._with_terms.pop(uid, None)
 
     def of(self, rules: PeerRules, *, selected: int, tolerated: int, without: str = "") -> int:
-        """Return the bits of the nodes that a pod may use, given the other pods.
+        """Return the nodes that a pod may use, given the other pods.
 
         Args:
             rules: The pod's rules.
-            selected: The bits of the nodes that match its node selector and affinity.
-            tolerated: The bits of the nodes whose taints it tolerates.
+            selected: The nodes that match its node selector and affinity.
+            tolerated: The nodes whose taints it tolerates.
             without: The UID of a pod that does not count.
         """
         peers = {uid: peer for uid, peer in self._peers.items() if uid != without}
@@ -165,7 +165,7 @@ class Peers:
     def _kept_away(
         self, rules: PeerRules, peers: Mapping[str, _Peer], labels: Mapping[str, str]
     ) -> int:
-        """Return the bits of the domains excluded by the pod's anti-affinity, or by others'."""
+        """Return the domains excluded by the pod's anti-affinity, or by that of other pods."""
         nodes = 0
         for peer in (peers[uid] for uid in self._with_terms if uid in peers):
             for term in peer.apart:
@@ -180,9 +180,10 @@ class Peers:
     def _together(
         self, rules: PeerRules, peers: Mapping[str, _Peer], labels: Mapping[str, str]
     ) -> int:
-        """Return the bits of the domains with pods that match all terms.
+        """Return the domains with pods that match all terms.
 
-        The first pod that matches its own terms may go to any domain, or none could ever start.
+        The first pod that matches its own terms may use any domain; otherwise, none could ever
+        start.
         """
         found = [
             peer
@@ -208,7 +209,7 @@ class Peers:
         selected: int,
         tolerated: int,
     ) -> int:
-        """Return the bits of the domains where no constraint's skew grows too large."""
+        """Return the domains where no constraint's skew becomes too large."""
         nodes = with_keys = ALL
         for each in rules.spread:
             with_keys &= any_of(self._domains(each.key).values())
@@ -218,7 +219,8 @@ class Peers:
             eligible &= tolerated if each.honors_taints else ALL
             there = [peer for peer in peers.values() if peer.namespace == rules.namespace]
             counts = self._counts(each, there, eligible)
-            # With fewer domains than minDomains the least count is 0, so that pods go to new ones.
+            # With fewer domains than minDomains the minimum counts as 0, which directs pods to new
+            # domains.
             least = min(counts.values(), default=0) if len(counts) >= each.min_domains else 0
             own = int(each.selector.matches(labels))
             nodes &= any_of(
@@ -227,7 +229,7 @@ class Peers:
         return nodes
 
     def _counts(self, spread: Spread, peers: Iterable[_Peer], eligible: int) -> dict[int, int]:
-        """Count the pods that a constraint selects in each eligible domain."""
+        """Count the pods that a constraint selects, in each eligible domain."""
         found = [
             self._bit(peer)
             for peer in peers
@@ -243,7 +245,7 @@ class Peers:
         return 0 if number is None else only(number)
 
     def _domain(self, key: str, bit: int) -> int:
-        """Return the bits of the nodes in a node's domain; 0 if the node lacks the label."""
+        """Return the nodes in the same domain as a node; 0 if the node lacks the label."""
         return any_of(bits for bits in self._domains(key).values() if bits & bit)
 
 

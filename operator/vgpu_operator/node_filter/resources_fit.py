@@ -1,12 +1,11 @@
-"""Filter nodes by free resources and host ports.
+"""Filters nodes by free resources and host ports.
 
-kube-scheduler checks CPU, memory and the rest before it calls an extender. In mode Gate a pod's
-node is decided before kube-scheduler has seen the pod and cannot be changed afterwards, so the
-check must be exact: resources of every name, the number of pods, host ports.
-Source: Kubernetes, the scheduler's plugins NodeResourcesFit and NodePorts.
+kube-scheduler checks CPU, memory and other resources before it calls an extender. In mode Gate a
+pod's node is decided before kube-scheduler has seen the pod and cannot be changed afterwards, so
+the check must be exact: all resources, the number of pods, and host ports. Source: Kubernetes, the
+scheduler's plugins NodeResourcesFit and NodePorts.
 
-Free amounts are arrays indexed by node, so checking 5,000 nodes is one comparison for each
-resource.
+Free amounts are arrays indexed by node, so checking 5,000 nodes takes one comparison per resource.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _ANY_ADDRESS = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class HostDemand:
-    """A pod's demand on its node besides devices. It is equal for pods that fit on the same nodes.
+    """A pod's demand on its node besides devices. Pods with equal demands fit on the same nodes.
 
     Attributes:
         amounts: The amount of each resource in the units of `vgpu_api.host`, sorted by name.
         ports: The host ports.
-        peers: Its rules about other pods, and its labels.
-        volumes: The PersistentVolumeClaims of its volumes.
+        peers: The rules about other pods, and the pod's labels.
+        volumes: The PersistentVolumeClaims of the pod's volumes.
     """
 
     amounts: tuple[tuple[str, int], ...] = ()
@@ -49,7 +48,7 @@ class HostDemand:
 
     @classmethod
     def of(cls, pod: Pod) -> HostDemand:
-        """Read the demand of a pod."""
+        """Compute the demand of a pod."""
         amounts = tuple(sorted(requests_of(pod).items()))
         ports = tuple(sorted(_ports_of(pod)))
         return cls(amounts, ports, PeerRules.of(pod), volume_claims_of(pod))
@@ -78,7 +77,7 @@ class Room:
         self._free: dict[str, npt.NDArray[np.int64]] = {}
 
     def apply_node(self, node: Node) -> bool:
-        """Record an added or updated node; return True if it can take more than before."""
+        """Record an added or updated node. Return True if it can take more than before."""
         name, new = node.metadata.name, allocatable_of(node)
         before = self._allocatable.get(name, {})
         self._allocatable[name] = new
@@ -86,7 +85,7 @@ class Room:
         return any(amount > before.get(resource, 0) for resource, amount in new.items())
 
     def remove_node(self, name: str) -> None:
-        """Forget a node. Its pods are removed one by one."""
+        """Forget a node. Its pods are removed individually."""
         before = self._allocatable.pop(name, {})
         self._write(name, {*before, *self._requested.get(name, ())})
 
@@ -109,7 +108,7 @@ class Room:
         """Forget a pod that is gone, has ended or is no longer expected.
 
         Returns:
-            See `put`.
+            The same as `put`.
         """
         share = self._shares.pop(uid, None)
         if share is None:
@@ -118,7 +117,7 @@ class Room:
         return share.node
 
     def of(self, host_demand: HostDemand) -> int:
-        """Return the bit mask of the nodes that have enough free capacity for a demand."""
+        """Return the nodes that have enough free capacity for a demand, as a bit mask."""
         size = len(self._columns.node_name)
         fits = np.ones(size, dtype=bool)
         for resource, amount in host_demand.amounts:
@@ -131,7 +130,7 @@ class Room:
         return bits & self._without_conflict(host_demand.ports)
 
     def has(self, uid: str, host_demand: HostDemand, number: int) -> bool:
-        """Return True if a node has enough capacity for a pod besides the others there."""
+        """Return True if a node has enough capacity for a pod besides the other pods there."""
         known = self._shares.pop(uid, None)
         if known is not None:
             self._add(known, -1)
@@ -181,7 +180,7 @@ class Room:
 
 
 def _ports_of(pod: Pod) -> list[Port]:
-    """Return the host ports of all containers that run at the same time, sidecars included."""
+    """Return the host ports of all containers that run at the same time, including sidecars."""
     sidecars = [each for each in pod.spec.init_containers if each.is_sidecar]
     found: list[Port] = []
     for container in (*sidecars, *pod.spec.containers):
@@ -194,7 +193,7 @@ def _ports_of(pod: Pod) -> list[Port]:
 
 
 def _conflict(one: Port, other: Port) -> bool:
-    """Return True for the same port of the same address, or if one is of any address."""
+    """Return True if two ports have the same number and their addresses overlap."""
     addresses = {one[1], other[1]}
     same_address = len(addresses) == 1 or _ANY_ADDRESS in addresses
     return one[0] == other[0] and one[2] == other[2] and same_address

@@ -1,6 +1,6 @@
-"""Volumes, their claims and classes, reduced to what a decision about a pod's node needs.
+"""Volumes, volume claims and storage classes, reduced to the fields that affect a pod's node.
 
-A cluster has many more of them than GPU pods, so the full objects are not kept. Annotations and
+A cluster has many more of these than GPU pods, so the full objects are not stored. Annotations and
 labels are Kubernetes' own (Well-Known Labels, Annotations and Taints).
 """
 
@@ -55,7 +55,7 @@ class VolumeClaimKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The request of an unbound claim. It is equal for claims that the same volumes serve.
+    """The request of an unbound claim. Claims with equal requests can use the same volumes.
 
     Attributes:
         class_name: The StorageClass; empty for volumes without a class.
@@ -63,7 +63,7 @@ class VolumeRequest:
         access: The access modes, all of which the volume must have.
         mode: The volume mode.
         attributes_class: The VolumeAttributesClass; empty for none.
-        selector: The selector of the volume's labels.
+        selector: The label selector for volumes.
     """
 
     class_name: str = ""
@@ -79,10 +79,10 @@ class VolumeClaim:
     """A PersistentVolumeClaim.
 
     Attributes:
-        controller: The UID of its controller; for a generic ephemeral volume, of its pod.
+        controller: The UID of its controller, which is the pod for a generic ephemeral volume.
         is_going: True if it is being deleted.
         is_lost: True if its volume is gone.
-        volume: The name of the volume that it is bound to, or that it requests.
+        volume: The name of the volume to which it is bound, or which it requests.
         is_bound: True if it is bound to that volume.
         selected_node: The node for which its volume is being provisioned; empty if none.
         is_once: True if only one pod at a time may use it (`ReadWriteOncePod`).
@@ -105,7 +105,7 @@ class VolumeClaim:
         """Reduce a claim from the API.
 
         Raises:
-            BadInput: The size cannot be read.
+            BadInput: The size is invalid.
         """
         metadata, spec = claim.metadata, claim.spec
         is_bound = bool(spec.volume_name) and _BOUND in metadata.annotations
@@ -142,8 +142,8 @@ class Volume:
         claim: The claim that it is reserved for or bound to, if any.
         claim_uid: The UID of that claim; empty if any claim with the name will do.
         labels: The labels, if it is free.
-        affinity: The terms of its node affinity; None if all nodes reach it.
-        zones: The values that a node may have, for each label of a zone or region.
+        affinity: The terms of its node affinity; None if all nodes can use it.
+        zones: The allowed values of a node's labels for zone and region.
         driver: The CSI driver; empty if there is none.
         handle: The driver's name for the volume.
     """
@@ -169,8 +169,8 @@ class Volume:
         """Reduce a volume from the API.
 
         Raises:
-            BadInput: The capacity cannot be read, or the node affinity has an operator or values
-                that Kubernetes rejects.
+            BadInput: The capacity is invalid, or the node affinity has an operator or values that
+                Kubernetes rejects.
         """
         metadata, spec, reference = volume.metadata, volume.spec, volume.spec.claim_ref
         required = None if spec.node_affinity is None else spec.node_affinity.required
@@ -228,8 +228,8 @@ class VolumeClass:
     Attributes:
         driver: The driver that provisions its volumes; empty if it has no provisioner.
         waits: True if volumes are bound or provisioned for the pod's node (`WaitForFirstConsumer`).
-        topologies: Terms about nodes' labels, one of which must match where a volume is
-            provisioned; empty if it can be anywhere.
+        topologies: Terms about nodes' labels, one of which must match to provision a volume; empty
+            if there is no restriction.
     """
 
     name: str
@@ -257,7 +257,7 @@ class VolumeClass:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrivers:
-    """A CSINode: the most volumes of each driver that the node can attach, where limited."""
+    """A CSINode: by driver, the most volumes that the node can attach, if limited."""
 
     name: str
     limits: tuple[tuple[str, int], ...]
@@ -284,7 +284,7 @@ def volume_claims_of(pod: Pod) -> tuple[VolumeClaimKey, ...]:
 
 
 def claims_of_volumes(pod: Pod) -> list[tuple[VolumeClaimKey, bool]]:
-    """Return the claim of each volume, and True if the volume is ephemeral."""
+    """Return the claim of each volume, and True if it is for an ephemeral volume."""
     namespace, found = pod.metadata.namespace or "", []
     for volume in pod.spec.volumes:
         named = volume.get("persistentVolumeClaim")
@@ -307,12 +307,12 @@ def _size_of(amounts: Mapping[str, str | int], field: str) -> int:
 
 
 def _class_of(metadata: Metadata, named: str) -> str:
-    """Return the class of an object: its old annotation, which still has precedence, or `named`."""
+    """Return an object's class: its old annotation, which still takes precedence, or `named`."""
     return metadata.annotations.get(_CLASS, named)
 
 
 def _attached_as(volume: PersistentVolume) -> tuple[str, str]:
-    """Return the CSI driver that attaches a volume, and the driver's name for the volume."""
+    """Return the CSI driver that attaches a volume, and the driver's handle of the volume."""
     spec = volume.spec
     if spec.csi is not None:
         return spec.csi.driver, spec.csi.volume_handle

@@ -1,15 +1,16 @@
-"""Filter nodes by the volumes of a pod.
+"""Filters nodes by the volumes of a pod.
 
-This is done in mode Gate only. kube-scheduler checks volumes before it calls an extender; in mode
+This applies in mode Gate only. kube-scheduler checks volumes before it calls an extender; in mode
 Gate a pod's node is decided before kube-scheduler has seen the pod, so all its rules about volumes
 are applied here. Sources: Kubernetes, the scheduler's plugins VolumeBinding, VolumeZone,
 VolumeRestrictions and NodeVolumeLimits (docs/design/scheduler-modes.md).
 
-If a claim is bound, its volume decides. If it waits for its first consumer, an existing volume or
-one that can be provisioned decides. Otherwise no node serves it, and `refusal` explains why.
+If a claim is bound, its volume decides. If it waits for its first consumer, any matching existing
+volume or a newly provisioned one will do. In all other cases no node serves it, and `refusal`
+explains why.
 
-Only pods with such claims are kept. Results are cached until a volume, a claim or a node's label
-changes, since a waiting pod is tried every second.
+Only pods with such claims are stored. Results are cached until a volume, a claim or a node's label
+changes, because a waiting pod is tried every second.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _Version: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class VolumeNodes:
-    """The bits of the nodes that can reach a pod's volumes, and of those that can attach them."""
+    """The nodes that can use a pod's volumes, and those that can attach them, as bits."""
 
     reached: int = ALL
     attachable: int = ALL
@@ -65,19 +66,19 @@ class _VolumeOptions:
     """The volumes that an unbound claim can get.
 
     Attributes:
-        volumes: The existing volumes, smallest first, with the bits of the nodes that reach each.
-        made: The bits of the nodes where a volume can be provisioned.
+        volumes: The existing volumes, smallest first, with the nodes that can use each.
+        made: The nodes on which a volume can be provisioned.
     """
 
     volumes: list[tuple[str, int]] = field(default_factory=list)
     made: int = 0
 
     def nodes(self, taken: set[str]) -> int:
-        """Return the bits of all nodes that serve the claim, without the taken volumes."""
+        """Return all nodes that can serve the claim without the volumes that are taken."""
         return self.made | any_of(bits for name, bits in self.volumes if name not in taken)
 
     def choose(self, bit: int, taken: set[str]) -> str | None:
-        """Return the volume for a node; empty if one is provisioned, None if there is none."""
+        """Return the volume for a node; empty if it is provisioned, None if there is none."""
         for name, bits in self.volumes:
             if bits & bit and name not in taken:
                 return name
@@ -92,7 +93,7 @@ class Volumes:
         filters: The filters that find nodes by label.
 
     Attributes:
-        version: A number that grows whenever a claim may serve a pod that it did not serve before.
+        version: A number that grows whenever a claim may have become usable for some pod.
     """
 
     def __init__(self, columns: Columns, filters: NodeFilters) -> None:
@@ -108,7 +109,7 @@ class Volumes:
         self._on: dict[str, dict[str, Claims]] = {}  # node → pod UID → its claims
         self._users: dict[VolumeClaimKey, dict[str, None]] = {}  # UIDs
         self._unbound: dict[VolumeClaimKey, None] = {}
-        self._unread: dict[_Named, str] = {}  # why each of these cannot be read
+        self._unread: dict[_Named, str] = {}  # why each of these objects is invalid
         self.version = 0
         self._free_version = 0
         self._nodes_of: tuple[_Version, dict[Claims, VolumeNodes]] = ((0, 0), {})
@@ -170,7 +171,7 @@ class Volumes:
         self.version += 1
 
     def unreadable(self, kind: type[StorageObject], namespace: str, name: str, why: str) -> None:
-        """Count an object as missing, and keep why it cannot be read for `refusal`."""
+        """Count an object as missing, and remember for `refusal` why it is invalid."""
         self.remove(kind, namespace, name)
         self._unread[kind, namespace, name] = why
 
@@ -231,7 +232,7 @@ class Volumes:
     # Answers.
 
     def refusal(self, pod: Pod) -> Refused | None:
-        """Return why no node serves a pod's claims, as a reason and a text, or None."""
+        """Return why no node can serve a pod's claims, as a reason and a text, or None."""
         uid = pod.metadata.uid
         for key, is_ephemeral in claims_of_volumes(pod):
             claim = self._claims.get(key)
@@ -248,7 +249,7 @@ class Volumes:
         return None
 
     def of(self, claims: Claims, *, without: str = "") -> VolumeNodes:
-        """Return the nodes that a pod can use because of its claims.
+        """Return the nodes that a pod can use, given its claims.
 
         Args:
             claims: The pod's claims.
@@ -267,7 +268,7 @@ class Volumes:
         return known[claims]
 
     def explain(self, claims: Claims) -> list[str]:
-        """Return a text for each claim that excludes nodes: how many with devices can serve it."""
+        """Explain, for each claim that excludes nodes, how many nodes with devices can serve it."""
         nodes = any_of(map(only, self._columns.nodes_with_devices()))
         texts = []
         for key in claims:
@@ -289,7 +290,7 @@ class Volumes:
     # A claim.
 
     def _refusal_of(self, claim: VolumeClaim, *, without: str) -> Refused | None:
-        """Return why no node serves an existing claim, or None."""
+        """Return why no node can serve an existing claim, or None."""
         named = f"PersistentVolumeClaim {claim.key.name}"
         others = self._users.get(claim.key, {}).keys() - {without}
         text, reason = "", Reason.VOLUME_CLAIM_NOT_READY
@@ -324,7 +325,7 @@ class Volumes:
     def _unread_or(
         self, missing: str, kind: type[StorageObject], name: str, namespace: str = ""
     ) -> str:
-        """Return why an object is unknown: it cannot be read, or it is missing."""
+        """Return why an object is unknown: it is invalid, or it is missing."""
         why = self._unread.get((kind, namespace, name))
         return missing if why is None else f"cannot be read: {why}"
 
@@ -345,16 +346,16 @@ class Volumes:
         return VolumeNodes(reached, self._attachable(claims, without))
 
     def _reach(self, volume: Volume) -> int:
-        """Return the bits of the nodes that a volume's affinity and zones allow."""
+        """Return the nodes that a volume's affinity and zones allow."""
         return self._by_affinity(volume) & self._by_zone(volume)
 
     def _by_affinity(self, volume: Volume) -> int:
         return ALL if volume.affinity is None else self._filters.by_terms(volume.affinity)
 
     def _by_zone(self, volume: Volume) -> int:
-        """Return the bits of the nodes in a volume's zones.
+        """Return the nodes in a volume's zones.
 
-        A node without any such label passes: its cluster has only one zone.
+        If a node has no such label, it passes: its cluster has only one zone.
         """
         if not volume.zones:
             return ALL
@@ -373,7 +374,7 @@ class Volumes:
         return nodes | ~in_zones
 
     def _serve(self, claims: list[VolumeClaim], taken: set[str], within: int) -> int:
-        """Return the bit mask of the nodes where every claim can get a volume of its own."""
+        """Return the nodes where every claim can get a volume of its own, as a bit mask."""
         options = [self._options(claim) for claim in _by_size(claims)]
         nodes = within & ((1 << len(self._columns.node_name)) - 1)
         for each in options:
@@ -393,7 +394,7 @@ class Volumes:
         found = _VolumeOptions()
         if known is not None and known.driver:
             found.made = self._by_topology(known)
-        if claim.selected_node:  # its volume is being provisioned there
+        if claim.selected_node:  # the volume is being provisioned for that node
             found.made &= self._filters.named(claim.selected_node)
             return found
         meant = (self._volumes[name] for name in self._meant.get(claim.key, ()))
@@ -438,7 +439,7 @@ class Volumes:
     # Limits.
 
     def _attachable(self, claims: Claims, without: str) -> int:
-        """Return the bits of the nodes that can attach the claims' volumes within their limits."""
+        """Return the nodes that can attach the claims' volumes within their limits."""
         new: dict[str, set[str]] = {}
         for driver, volume in self._attached(claims):
             new.setdefault(driver, set()).add(volume)
@@ -463,7 +464,7 @@ class Volumes:
         return not volumes <= there and len(volumes | there) > limit
 
     def _attached(self, claims: Claims) -> Iterator[tuple[str, str]]:
-        """Yield the driver and its name for each volume, or the name of an unbound claim."""
+        """Yield driver and handle of each volume, or the name of an unbound claim."""
         for key in claims:
             claim = self._claims.get(key)
             if claim is None:
@@ -478,12 +479,12 @@ class Volumes:
 
 
 def _by_size(claims: Iterable[VolumeClaim]) -> list[VolumeClaim]:
-    """Sort claims into the order in which kube-scheduler binds them."""
+    """Sort claims in the order in which kube-scheduler binds them."""
     return sorted(claims, key=lambda claim: 0 if claim.request is None else claim.request.size)
 
 
 def _each_gets_one(options: Iterable[_VolumeOptions], bit: int, taken: set[str]) -> set[str] | None:
-    """Return a distinct volume on a node for each claim, or None if a claim gets none."""
+    """Return a distinct volume on a node for each claim, or None if some claim gets none."""
     chosen: set[str] = set()
     for each in options:
         name = each.choose(bit, taken | chosen)

@@ -1,17 +1,17 @@
-"""The rules that vendors' tables name, and the registers and records of their device plugins.
+"""The rules that vendors' tables refer to, and the annotations of their device plugins.
 
-A vendor is a table (`vgpu_api.vendors`), and a table is all that most vendors need. Nothing here
-knows a vendor: everything is asked with a `Kind` of a table.
+A vendor is a table (`vgpu_api.vendors`), which is enough for most vendors. The code here knows no
+vendor: every function takes a `Kind` from a table.
 
-    registers     reads which devices a node registers (`register.form`)
-    records       writes the annotations that the plugin reads back (`records.more`)
+    registers     reads the devices that a node registers (`register.form`)
+    records       writes the annotations that the device plugin reads back (`records.more`)
     choices       chooses which of several devices go together (`choice`)
-    node_ranking  ranks nodes before their use is compared (`neighbours`)
+    node_ranking  ranks nodes before their usage is compared (`neighbours`)
     neighbours    decides which pods may share a device (`neighbours`)
     parts         finds the part of a device that serves a request (`inParts`)
-    devices       is the protocol by which a rule asks about devices
+    devices       the protocol through which a rule reads devices
 
-How pods ask is read by the dialect `dialects.vendors`. Pure: values in, values out.
+The dialect `dialects.vendors` reads pods' requests. Pure: no I/O.
 """
 
 from vgpu_operator.vendors.records import Given, records_of

@@ -1,8 +1,7 @@
 """Rules of vendors' tables that choose which devices go together (`Kind.choice`).
 
-A rule gets the devices of a node that fit, in order of preference, and how many are needed. It
-returns the devices to take, in order of preference, or none where no choice of its kind is large
-enough.
+A rule gets the fitting devices of a node, in order of preference, and the number needed. It returns
+the devices to take, in order of preference, or none if the rule cannot be met.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from vgpu_operator.vendors.devices import Devices
 from vgpu_operator.vendors.neighbours import slots_by_class
 
 OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings", "runs", "smallestGroups", "fewestOnline"})
-"""Rules that also choose where a single device is requested."""
+"""Rules that also apply to requests for a single device."""
 
 Choice: TypeAlias = Callable[[Devices, Sequence[int], int], tuple[int, ...]]
 
@@ -26,9 +25,11 @@ _OF_A_WING = 4
 _BEST_SIZES: Mapping[int, tuple[int, ...]] = MappingProxyType(
     {1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)}
 )
-"""By number requested: from halves with how many fitting devices to take them, best first."""
+"""By number requested, the numbers of fitting devices in a half from which to take them, best
+first.
+"""
 _ALIGNED = frozenset({4, 8, 16})
-"""The counts that can be given together on nodes without a ring."""
+"""The counts that can be allocated together on nodes without a ring."""
 _LINKED: Mapping[int, tuple[frozenset[int], ...]] = MappingProxyType(
     {
         2: tuple(frozenset((at, at + _OF_A_WING)) for at in range(_OF_A_WING)),
@@ -38,18 +39,18 @@ _LINKED: Mapping[int, tuple[frozenset[int], ...]] = MappingProxyType(
         ),
     }
 )
-"""By number requested: devices of both halves that are linked with each other."""
+"""By number requested, the combinations of linked devices from both halves."""
 
 
 def largest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """Take devices from the group with the most fitting ones, then the next, to use few groups.
 
-    A group is a set of linked devices, such as those of one network. Groups of equal size are
-    ordered by their most preferred device. Where no devices are linked, only preference counts.
-    Source: HAMi v2.10.0, Ascend 910, which chooses between groups of equal size at random.
+    A group is a set of linked devices, for instance on one network. Ties between groups are broken
+    by the order of their most preferred devices. If no devices are linked, only preference counts.
+    Source: HAMi v2.10.0, Ascend 910, which breaks ties at random.
     """
     groups = _groups(devices, fitting)
-    groups.sort(key=len, reverse=True)  # stable: the order of their most wanted
+    groups.sort(key=len, reverse=True)  # The sort is stable, so ties keep the order of preference.
     taken = [device for group in groups for device in group]
     return tuple(taken[:count])
 
@@ -57,7 +58,7 @@ def largest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tupl
 def pairs(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """Take whole modules of two devices, and only if both devices of a module fit.
 
-    A device's number on the node tells its module.
+    A device's number on the node determines its module.
 
     Source: HAMi v2.10.0, Ascend 910C, which chooses between modules at random.
     """
@@ -70,14 +71,13 @@ def pairs(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ..
 
 
 def wings(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
-    """Take all devices from one half of a server of eight, or else devices linked across halves.
+    """Take all devices from one half of a server of eight, or else linked devices from both halves.
 
-    Links are within a half. A half with exactly as many fitting devices comes first, then one with
-    one or two more, so that the rest stays useful; for a single device, a half with an odd number.
-    Halves of equal size are ordered by their most preferred device. Only 1, 2, 4 or 8 devices can
-    be given together.
-    Source: HAMi v2.10.0, Kunlunxin, which takes the least preferred devices of a half, and of
-    halves of equal size the first in its list.
+    Links exist within a half. Prefer a half with exactly as many fitting devices as requested, then
+    one with one or two more, so that the rest stays useful; for a single device, prefer a half with
+    an odd number. Ties are broken by the most preferred device. Only 1, 2, 4 or 8 devices can be
+    allocated together. Source: HAMi v2.10.0, Kunlunxin, which takes the least preferred devices of
+    a half, and the first half in its list if there is a tie.
     """
     if count == _OF_A_SERVER:
         return tuple(fitting) if len(fitting) == count else ()
@@ -96,10 +96,10 @@ def wings(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ..
 def runs(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """Take the first run of consecutive numbers, or the last device where one is requested.
 
-    Linked devices form a ring, and any run in it serves. On other nodes only 4, 8 or 16 devices
-    can be given together, from a number that is a multiple of the count. Runs are taken from one
-    end and single devices from the other, whatever the preference.
-    Source: HAMi v2.10.0, AWS Neuron.
+    Linked devices form a ring, in which every run is allowed. On other nodes only 4, 8 or 16
+    devices can be allocated together, starting at a multiple of the count. Runs are taken from one
+    end and single devices from the other, whatever the preference. Source: HAMi v2.10.0, AWS
+    Neuron.
     """
     if count == 1:
         return (max(fitting, key=devices.index.__getitem__),)
@@ -118,13 +118,14 @@ def runs(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...
 def smallest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """Take all devices from the smallest sufficient group of linked ones, to spare large groups.
 
-    Where no group is large enough, take the smallest groups first and devices without a link last.
-    Groups of equal size are ordered by their most preferred device.
-    Source: HAMi v2.10.0, MetaX sGPU, which chooses between groups of equal size at random.
+    If no group is large enough, start with the smallest groups, and take devices without links
+    last. Ties are broken by the most preferred device. Source: HAMi v2.10.0, MetaX sGPU, which
+    breaks ties at random.
     """
     if len(fitting) <= count:
         return tuple(fitting)
-    found = sorted(_groups(devices, fitting), key=len)  # stable: the order of their most wanted
+    # The sort is stable, so ties keep the order of preference.
+    found = sorted(_groups(devices, fitting), key=len)
     linked = [group for group in found if devices.links[group[0]]]
     for group in linked:
         if len(group) >= count:
@@ -136,8 +137,8 @@ def smallest_groups(devices: Devices, fitting: Sequence[int], count: int) -> tup
 def fewest_online(devices: Devices, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """Take the devices with the fewest Online pods, then those with the fewest Offline pods.
 
-    Devices that serve Offline pods alone come last, because an Online pod would suspend those.
-    Source: HAMi v2.10.0, MetaX sGPU.
+    Devices with only Offline pods come last, because an Online pod would suspend those. Source:
+    HAMi v2.10.0, MetaX sGPU.
     """
 
     def key(device: int) -> tuple[bool, int, int]:
@@ -148,9 +149,9 @@ def fewest_online(devices: Devices, fitting: Sequence[int], count: int) -> tuple
 
 
 def _across(fitting: frozenset[int], count: int) -> frozenset[int]:
-    """Return the numbers of linked devices of both halves, or none.
+    """Return the numbers of linked devices from both halves, or none.
 
-    Of four out of six, prefer those that leave two linked devices.
+    If four are to be taken out of six, prefer a choice that leaves two linked devices.
     """
     found = [group for group in _LINKED.get(count, ()) if group <= fitting]
     if count == _OF_A_WING and len(fitting) == _OF_A_WING + 2:
@@ -165,7 +166,7 @@ def _are_linked(two: frozenset[int]) -> bool:
 
 
 def _groups(devices: Devices, fitting: Sequence[int]) -> list[list[int]]:
-    """Return the groups of linked devices, ordered by their most preferred device."""
+    """Return the groups of linked devices, in the order of their most preferred devices."""
     found: list[list[int]] = []
     for device in fitting:
         linked = devices.links[device]

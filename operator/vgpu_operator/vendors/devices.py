@@ -1,4 +1,4 @@
-"""The questions a rule of a vendor's table may ask about devices and nodes (numbers here)."""
+"""The interface through which vendors' rules read devices and nodes, which are numbers here."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Protocol
 
 
 class Devices(Protocol):
-    """The devices of a cluster, as parallel sequences: a view of placement's columns."""
+    """The devices of a cluster as parallel sequences: a view of placement's columns."""
 
     @property
     def uuid(self) -> Sequence[str]:
-        """By device: its UUID."""
+        """The UUID of each device."""
 
     @property
     def index(self) -> Sequence[int]:
-        """By device: its number on its node."""
+        """The number of each device on its node."""
 
     @property
     def links(self) -> Sequence[Mapping[str, int]]:
-        """By device: the UUIDs of the devices it is linked with, and how well."""
+        """The UUIDs that each device is linked with, and the quality of the link."""
 
     @property
     def slots_used(self) -> Sequence[int]:
-        """By device: the slots in use."""
+        """The slots in use, by device."""
 
     @property
     def slices_used(self) -> Sequence[int]:
-        """By device: numbered cores in use and marks of its pods (`neighbours`), as bits."""
+        """The numbered cores in use and the marks of pods (`neighbours`) as bits, by device."""
 
     @property
     def node_devices(self) -> Sequence[Sequence[int]]:
-        """By node: its devices."""
+        """The devices of each node."""
 
     def number_of(self, name: str) -> int:
-        """Return the number of a device, by the name of its GPUDevice object."""
+        """Return the number of a device, given the name of its GPUDevice object."""
 
 
 class Granted(Protocol):

@@ -1,11 +1,11 @@
-"""The rules about which pods may share a device, for vendors whose tables have such rules.
+"""Decides which pods may share a device, for vendors whose tables have such rules.
 
-The *marks* of a request are its class and the policy that it needs, one bit each. The marks of a
-device are those of all requests that it serves, with the number of slots of each class. They follow
-from claims alone, so they are known after a restart. The policy that a node registers for a device
-is not needed: an unused device takes any policy. Source: HAMi v2.10.0, MetaX sGPU.
+The *marks* of a request are its class and the policy that it needs, as one bit each. The marks of a
+device are the union of its requests' marks, plus the number of slots of each class. They are
+derived from claims alone, so they survive a restart. The policy that a node registers for a device
+is not needed: an unused device accepts any policy. Source: HAMi v2.10.0, MetaX sGPU.
 
-The marks share a column with the bits of a device's MIG slices and lie above them
+Marks share a column with the MIG slices of a device and use the bits above them
 (docs/design/vendors.md).
 """
 
@@ -20,7 +20,7 @@ from vgpu_api.v1alpha1.vgpuclaim import QosPolicy
 from vgpu_api.vendors import kind_of
 
 MARKED_FROM = 1 << 128
-"""The lowest bit of a mark. Lower bits are MIG slices or numbered cores."""
+"""The lowest bit of a mark; lower bits are MIG slices or numbered cores."""
 ONLINE = MARKED_FROM
 OFFLINE = MARKED_FROM << 1
 _NEITHER = MARKED_FROM << 2
@@ -38,7 +38,7 @@ _ONLINE_AT = MARKED_FROM.bit_length() + 8
 _OFFLINE_AT = _ONLINE_AT + _COUNT_BITS
 _COUNT = (1 << _COUNT_BITS) - 1
 _WHOLE = 100
-"""Percent: all compute of a device. Such a request is alone, so no policy matters."""
+"""All compute of a device, in percent. Such a request is alone, so its policy does not matter."""
 
 
 def marks_of(request: VGPURequest) -> int:
@@ -55,22 +55,21 @@ def marks_of(request: VGPURequest) -> int:
 
 
 def joined(on_device: int, marks: int, slots: int) -> int:
-    """Return the marks of a device after it gives slots to a request with these marks."""
+    """Return the marks of a device after slots are allocated to a request with these marks."""
     online = slots if marks & ONLINE else 0
     offline = slots if marks & OFFLINE else 0
     return (on_device | marks) + (online << _ONLINE_AT) + (offline << _OFFLINE_AT)
 
 
 def slots_by_class(on_device: int) -> tuple[int, int]:
-    """Return the slots in use by Online pods and those in use by Offline pods."""
+    """Return the numbers of slots that Online pods and Offline pods use."""
     return on_device >> _ONLINE_AT & _COUNT, on_device >> _OFFLINE_AT & _COUNT
 
 
 def refusal_beside(on_device: int, marks: int) -> Reason | None:
     """Return why a request with these marks cannot share a device, or None if it can.
 
-    An Online pod would suspend the Offline pods on its device, so an Offline pod does not start
-    there.
+    An Offline pod is not placed on a device with Online pods, because these would suspend it.
     """
     if not on_device:
         return None

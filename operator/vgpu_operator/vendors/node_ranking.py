@@ -1,7 +1,7 @@
-"""Rules of vendors' tables that rank nodes before their use is compared (`Kind.neighbours`).
+"""Rules of vendors' tables that rank nodes before their usage is compared (`Kind.neighbours`).
 
-A rule gets a node as it is and the devices that a claim would get there, and returns a score. The
-node with the highest score is the best. Source: HAMi v2.10.0.
+A rule gets a node in its current state and the devices that a claim would get there, and returns a
+score. The highest score is the best. Source: HAMi v2.10.0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vgpu_operator.vendors.neighbours import slots_by_class
 Rule: TypeAlias = Callable[[Devices, int, Sequence[Granted]], int]
 
 _ALL_CORES = 100
-"""Percent: the whole compute of a device."""
+"""The whole compute of a device, in percent."""
 # The weights are HAMi's.
 _OFFLINE_ALONE = 100
 _ONLINE = 20
@@ -27,9 +27,9 @@ _LINK_GIVEN = 100
 
 
 def fewest_online(devices: Devices, node: int, grants: Sequence[Granted]) -> int:
-    """Prefer devices with few Online pods, and avoid those that serve Offline pods alone.
+    """Prefer devices with few Online pods, and avoid devices with only Offline pods.
 
-    An Online pod would suspend the Offline pods of its device.
+    An Online pod would suspend the Offline pods on its device.
     """
     score = 0
     for device in {devices.number_of(grant.device) for grant in grants if grant.neighbours}:
@@ -42,7 +42,7 @@ def fewest_online(devices: Devices, node: int, grants: Sequence[Granted]) -> int
 
 
 def links_kept(devices: Devices, node: int, grants: Sequence[Granted]) -> int:
-    """Prefer links among the granted devices, and avoid cutting links between free ones."""
+    """Prefer links among the allocated devices, and avoid cutting links between free ones."""
     given = {
         devices.number_of(grant.device)
         for grant in grants
@@ -55,7 +55,7 @@ def links_kept(devices: Devices, node: int, grants: Sequence[Granted]) -> int:
 
 
 def _links(devices: Devices, chosen: set[int]) -> int:
-    """Return how many pairs of the chosen devices are linked."""
+    """Count the linked pairs among the chosen devices."""
     uuids = {devices.uuid[each] for each in chosen}
     ends = sum(len(uuids.intersection(devices.links[each])) for each in chosen)
     return ends // 2
@@ -64,4 +64,4 @@ def _links(devices: Devices, chosen: set[int]) -> int:
 NODE_RULES: Mapping[NodeRule, Rule] = MappingProxyType(
     {"fewestOnline": fewest_online, "linksKept": links_kept}
 )
-"""By the name in a table."""
+"""The rules by their names in tables."""

@@ -1,7 +1,7 @@
-"""The parts into which a node divides its devices, and which of them serves a request.
+"""The parts into which a node divides its devices, and the choice of a part for a request.
 
-The name of a part has its size and memory. With a largest part of size 6, `3g.24gb` has half of the
-device's compute and 24 GiB. Source: HAMi v2.10.0, Enflame DRS.
+The name of a part contains its size and memory. If the largest part has size 6, `3g.24gb` has half
+of the device's compute and 24 GiB. Source: HAMi v2.10.0, Enflame DRS.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 _GIB = 1024
 """MiB."""
 _ALL = 100
-"""Percent of compute."""
+"""All compute of a device, in percent."""
 _DIGITS = 10
-"""The most digits of a number in a name."""
+"""The most digits of a number in a part's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Part:
 
     Attributes:
         name: The name that the node registers.
-        size: The size by which pods ask for it.
+        size: The size that pods request.
         memory_mib: Its memory.
         cores: Its share of the device's compute in percent, rounded up, so that the compute of a
             device runs out before its slots do.
-        id: The plugin's id of the part. Empty where the plugin needs none.
+        id: The plugin's id of the part. Empty if the plugin needs none.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Part:
 
 
 def sizes_of(name: str) -> tuple[int, int]:
-    """Return the size and the GiB in the name of a part, 0 for each that it lacks."""
+    """Return the size and the GiB in the name of a part; 0 for each that is missing."""
     size, *rest = (each.strip() for each in name.lower().split("."))
     if not rest:
         return 0, 0
@@ -47,9 +47,9 @@ def sizes_of(name: str) -> tuple[int, int]:
 
 
 def named_parts(ids: Mapping[str, str]) -> tuple[tuple[Part, ...], int]:
-    """Return the parts in a register, the smallest first, and the largest size that a name has.
+    """Return the parts in a register, smallest first, and the largest size in any name.
 
-    A name that lacks size or memory is not a part, but its size still counts for the largest.
+    A name without a size or memory is not a part, but its size still counts for the largest.
 
     Args:
         ids: The plugin's id of each part, by the name of the part.
@@ -65,7 +65,7 @@ def named_parts(ids: Mapping[str, str]) -> tuple[tuple[Part, ...], int]:
 
 
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Return the parts, the smallest first."""
+    """Sort parts, the smallest first."""
     return tuple(sorted(parts, key=lambda part: (part.size, part.memory_mib, part.name)))
 
 
@@ -81,9 +81,9 @@ def smallest(parts: Sequence[Part], memory_mib: int, cores: int) -> Part | None:
 
 
 def mib_of(parts: Sequence[Part], written: int) -> int:
-    """Return the MiB that an amount without a unit means: GiB, unless it is too large for that.
+    """Convert an amount without a unit to MiB. It means GiB, unless it is too large for that.
 
-    An amount above twice the GiB of the largest part is taken for MiB.
+    An amount above twice the GiB of the largest part is in MiB.
     """
     is_gib = bool(parts) and written <= 2 * parts[-1].memory_mib // _GIB
     return written * _GIB if is_gib else written

@@ -1,8 +1,8 @@
-"""The annotations of a bound pod that vendors' device plugins read back.
+"""Writes the annotations of a bound pod that vendors' device plugins read back.
 
-A plugin finds its pod on its node by `hami.io/bind-phase`, `bind-time` and `vgpu-node`. It hands
-out what `…-to-allocate` lists for the first container that still has an entry there. Source: HAMi
-v2.10.0, whose plugins read these annotations.
+A plugin finds its pod on its node by `hami.io/bind-phase`, `bind-time` and `vgpu-node`. It
+allocates the devices that `…-to-allocate` lists for the first container that still has an entry.
+Source: HAMi v2.10.0, whose plugins read these annotations.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from vgpu_operator.vendors.parts import Part
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A device, or a part of it, that a container was given.
+    """A device, or a part of one, that is allocated to a container.
 
     Attributes:
         id: The plugin's id of the device.
         index: The number of the device on its node.
-        memory_mib: The memory given.
-        cores: The compute given, in the plugin's unit. Numbered cores are bits.
+        memory_mib: The allocated memory.
+        cores: The allocated compute in the plugin's unit; numbered cores are bits.
         type: The type of the device in the record.
-        core_numbers: The numbers of the cores given, where cores were requested.
-        minor: The driver's number of the device, where the register has it.
-        part: The part given, of a device that is given in parts.
+        core_numbers: The numbers of the allocated cores, if cores were requested.
+        minor: The driver's number of the device, if the register contains it.
+        part: The allocated part, if the device is divided into parts.
     """
 
     id: str
@@ -52,7 +52,7 @@ class Decision:
         given: The devices of each container, init containers first.
         containers: The names of the containers.
         node: The node of the devices.
-        unix_time: The second at which the devices were given.
+        unix_time: The time of the allocation in seconds since 1970.
     """
 
     kind: Kind
@@ -74,14 +74,14 @@ def records_of(
     node: str,
     unix_time: int,
 ) -> dict[str, str]:
-    """Return the annotations that the Binding carries for the plugins of the pod's devices.
+    """Return the annotations that the Binding carries for the device plugins.
 
     Args:
-        given: By name of the kind, the devices of each container, init containers first.
+        given: The devices of each container, by name of the kind.
         kinds: The kinds, by name.
         containers: The names of the containers, in the same order.
         node: The node of the pod.
-        unix_time: The second at which the devices were given.
+        unix_time: The time of the allocation in seconds since 1970.
     """
     if not given:
         return {}
@@ -111,10 +111,9 @@ def _of_kind(decision: Decision) -> dict[str, str]:
 
 
 def encode(decision: Decision) -> str:
-    """Return the devices of all containers in HAMi's encoding.
+    """Encode the devices of all containers in HAMi's format.
 
-    It is `id,type,MiB,cores:` for each device and `;` after each container, also after one without
-    a device.
+    Each device is `id,type,MiB,cores:`; each container ends with `;`, even without a device.
     """
     instead = decision.kind.records.memory
     return "".join(
@@ -128,7 +127,7 @@ def encode(decision: Decision) -> str:
 
 
 def _text(decision: Decision, record: Record) -> str:
-    """Return the text in the table."""
+    """Return the text from the table."""
     return record.value
 
 
@@ -155,13 +154,13 @@ def _first_minor(decision: Decision, record: Record) -> str:
 
 
 def _first_size(decision: Decision, record: Record) -> str | None:
-    """Return the size of the first part."""
+    """Return the size of the first device's part."""
     part = _first_of(decision).part
     return None if part is None else str(part.size)
 
 
 def _parts_by_container(decision: Decision, record: Record) -> str:
-    """Return the part of each container as JSON. The plugin marks each that it has created."""
+    """Return each container's part as JSON. The plugin marks each part that it has created."""
     part_of = {
         name: container[0].part
         for name, container in zip(decision.containers, decision.given, strict=True)
@@ -183,12 +182,12 @@ def _parts_by_container(decision: Decision, record: Record) -> str:
 
 
 def _seconds(decision: Decision, record: Record) -> str:
-    """Return the second at which the devices were given."""
+    """Return the time of the allocation in seconds since 1970."""
     return str(decision.unix_time)
 
 
 def _sizes(decision: Decision, record: Record) -> str:
-    """Return all devices as JSON: `UUID`, `memory`, and the name of the size of a part (`temp`)."""
+    """Return all devices as JSON: `UUID`, `memory`, and the name of a part's size (`temp`)."""
     memory = decision.kind.memory
     sizes = None if memory is None else memory.sizes
     name_of = {} if sizes is None else {part.memory_mib: part.name for part in sizes.parts}
@@ -207,7 +206,7 @@ def _sizes(decision: Decision, record: Record) -> str:
 
 
 def _nanoseconds(decision: Decision, record: Record) -> str:
-    """Return the time at which the devices were given, in nanoseconds since 1970."""
+    """Return the time of the allocation in nanoseconds since 1970."""
     return f"{decision.unix_time}000000000"
 
 
@@ -223,13 +222,13 @@ def _node(decision: Decision, record: Record) -> str:
 
 
 def _numbers(decision: Decision, record: Record) -> str:
-    """Return the numbers of all devices, or of all cores where cores were requested."""
+    """Return the numbers of all devices, or of all cores if cores were requested."""
     given = (one for container in decision.given for one in container)
     return ",".join(str(each) for one in given for each in (one.core_numbers or (one.index,)))
 
 
 def _containers(decision: Decision, record: Record) -> str:
-    """Return a list of devices for each container as JSON: `uuid`, and `compute`, `vRam` if any."""
+    """Return each container's devices as JSON: `uuid`, and `compute` and `vRam` if set."""
     return json.dumps(
         [
             [
@@ -247,7 +246,7 @@ def _containers(decision: Decision, record: Record) -> str:
 
 
 def _cores_word(decision: Decision, record: Record) -> str | None:
-    """Return the word for a request of numbered cores, or None for one of devices."""
+    """Return the keyword for a request of numbered cores, or None for a request of devices."""
     numbered = decision.kind.numbered_cores
     is_requested = any(one.core_numbers for container in decision.given for one in container)
     return numbered.resource if numbered is not None and is_requested else None
@@ -271,4 +270,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "firstSize": _first_size,
     }
 )
-"""Each rule writes one annotation."""
+"""The rules by name; each writes one annotation."""

@@ -1,7 +1,7 @@
 """Reads the register: the devices that a vendor's device plugin announces on its Node.
 
-A register is read as a whole. If any part of it is wrong, none of its devices are used. Source of
-the forms: HAMi v2.10.0, whose plugins write them.
+A register is accepted or rejected as a whole: if any part of it is invalid, none of its devices is
+used. Source of the formats: HAMi v2.10.0, whose plugins write them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_DEVICES = 64
 _MAX_ID = 128
 _MAX_NUMBER = (1 << 31) - 1
 _MAX_CORES = 64
-"""The most numbered cores of a device, which are one bit each. A trn2 has 8."""
+"""The most numbered cores of a device, one bit each. A trn2 has 8."""
 _MAX_SLOTS = 1000
-"""The most slots of a device, and so of a part of it."""
+"""The most slots of a device, and thus of a part of it."""
 _MAX_PARTS = 64
 _MAX_PART_NAME = 63
 _PERCENT = 100
@@ -41,15 +41,16 @@ class RegisteredDevice:
     Attributes:
         id: The plugin's id, unique on the node.
         index: Its number on the node.
-        type: The model, in the plugin's words.
+        type: The model as the plugin names it.
         memory_mib: Its total memory.
         cores: Its total compute, in the unit of requests.
-        slots: The most requests that it can serve.
-        numa: Its NUMA node. None if the register has none.
-        healthy: False if it must not be given.
-        group: The group of linked devices to which it belongs. Empty if there is none.
-        parts: The parts in which it is given, the smallest first. Empty if any amount can be given.
-        minor: The driver's number of it, where the register has that.
+        slots: The most requests that it can serve at a time.
+        numa: Its NUMA node; None if the register does not contain it.
+        healthy: False if it must not be allocated.
+        group: Its group of linked devices; empty if there is none.
+        parts: The parts in which it is allocated, smallest first; empty if any amount can be
+            allocated.
+        minor: The driver's number of the device, if the register contains it.
     """
 
     id: str
@@ -66,7 +67,7 @@ class RegisteredDevice:
 
 
 def field_of(kind: Kind) -> str:
-    """Return the name of the register in an error."""
+    """Return the field that names the register in an error."""
     register = kind.register_
     if register.capacity is not None:
         return f"status.capacity[{register.capacity.resource}]"
@@ -77,8 +78,8 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
     """Return the devices of a kind that the node registers.
 
     Raises:
-        BadInput: The register cannot be read. The message names the annotation or resource, the
-            value and the mistake.
+        BadInput: The register is invalid. The message names the annotation or resource, the value
+            and the mistake.
     """
     if kind.register_.capacity is not None:
         found = _by_capacity(kind, kind.register_.capacity, node)
@@ -99,7 +100,7 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
 
 
 def values_of(kind: Kind, node: Node) -> tuple[object, ...]:
-    """Return everything on the node from which the register and its state are read."""
+    """Return all values on the node from which the register and its state are derived."""
     register, by = kind.register_, kind.register_.capacity
     offered = node.status.allocatable.get(register.alive or kind.count)
     if by is None:
@@ -120,21 +121,21 @@ def given_of(
     core_ids: Sequence[int] = (),
     part: str = "",
 ) -> Given:
-    """Return what a container was given, in the terms of the plugin.
+    """Describe a container's allocation in the plugin's terms.
 
     Args:
         kind: The kind of the device.
         node: The node of the device, if known.
         device_id: The plugin's id of the device.
         index: The number of the device on its node.
-        memory_mib: The memory given.
-        cores: The compute given, in the unit of requests.
-        core_ids: The numbers of the cores within the device, where cores were requested.
-        part: The name of the part, where the device is given in parts.
+        memory_mib: The allocated memory.
+        cores: The allocated compute, in the unit of requests.
+        core_ids: The numbers of the cores within the device, if cores were requested.
+        part: The name of the part, if the device is divided into parts.
 
     Raises:
-        BadInput: the record's values have to be read from the register, which cannot
-            be read or does not name the device or its part.
+        BadInput: The record needs values from the register, which is invalid or does not contain
+            the device or its part.
     """
     in_units = kind.cores is not None and kind.cores.units
     of_register = in_units or kind.numbered_cores is not None or kind.in_parts
@@ -178,10 +179,10 @@ def _part_of(kind: Kind, device: RegisteredDevice, name: str) -> Part:
 
 
 def silence_of(kind: Kind, node: Node) -> str:
-    """Return why no device of the node may be given, or an empty text if the plugin serves.
+    """Return why no device of the node may be allocated; empty if the plugin is alive.
 
-    An annotation remains after its plugin has gone. The kubelet offers the count only while a
-    plugin is connected, which tells that it is alive.
+    An annotation remains after its plugin is gone. The kubelet, however, offers the count resource
+    only while a plugin is connected.
     """
     resource = kind.register_.alive or kind.count
     offered = node.status.allocatable.get(resource, 0)
@@ -194,7 +195,7 @@ def silence_of(kind: Kind, node: Node) -> str:
 
 
 def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice, ...]:
-    """Return the devices that follow from the node's capacity. The last may be incomplete."""
+    """Derive the devices from the node's capacity. The last one may be incomplete."""
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
     units = _capacity_of(by.resource, node, most=MAX_DEVICES * by.each)
     count = -(-units // by.each)
@@ -217,7 +218,7 @@ def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice
 
 
 def _ring(by: Capacity, node: Node) -> str:
-    """Return what the devices share if they are linked in a ring, or an empty text."""
+    """Return the common group of devices that are linked in a ring; empty if they are not."""
     if by.ring is None:
         return ""
     is_ring = by.ring.has in node.metadata.labels.get(by.ring.label, "").lower()
@@ -225,7 +226,7 @@ def _ring(by: Capacity, node: Node) -> str:
 
 
 def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
-    """Return how much of a resource the node has, and 0 if no resource is named."""
+    """Return the node's capacity of a resource; 0 if no resource is named."""
     given = 0 if resource is None else node.status.capacity.get(resource, 0)
     try:
         amount = quantity.whole(given)
@@ -238,7 +239,7 @@ def _capacity_of(resource: str | None, node: Node, *, most: int) -> int:
 
 
 def _fields(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """Read `id,count,memory,cores,type,numa,health[,index,mode]:` for each device."""
+    """Parse `id,count,memory,cores,type,numa,health[,index,mode]:` for each device."""
     if ":" not in written:
         raise _bad(kind, written, "a list of devices with a colon behind each")
     found: list[RegisteredDevice] = []
@@ -264,9 +265,9 @@ def _fields(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]
 
 
 def _json(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """Read a list of JSON objects.
+    """Parse a list of JSON objects.
 
-    Go leaves out zero values, so a missing key is 0, empty or false.
+    Go omits zero values, so a missing key means 0, empty or false.
     """
     document = _loaded(kind, written, "a JSON list of devices")
     if not isinstance(document, list):
@@ -302,9 +303,9 @@ def _loaded(kind: Kind, written: str, expected: str) -> Any:
 
 
 def _in_parts(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ...]:
-    """Read an object with `devices` and `profiles`, where all devices have all parts.
+    """Parse an object with `devices` and `profiles`, in which all devices have all parts.
 
-    A device without an index gets its place in the list, and one without a minor gets its index.
+    A device without an index gets its position in the list; one without a minor gets its index.
     """
     expected = "a JSON object with devices and profiles"
     document = _loaded(kind, written, expected)
@@ -345,7 +346,7 @@ def _in_parts(kind: Kind, written: str, node: str) -> tuple[RegisteredDevice, ..
 
 
 def _profiles(kind: Kind, written: object) -> tuple[tuple[Part, ...], int]:
-    """Return the parts, and the largest size that a name has."""
+    """Return the parts, and the largest size in any name."""
     expected = "a part with its size and memory, such as 3g.24gb, and its id, as profiles"
     if not isinstance(written, dict):
         raise _bad(kind, written, expected)
@@ -364,7 +365,7 @@ def _profiles(kind: Kind, written: object) -> tuple[tuple[Part, ...], int]:
 
 
 def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an entry of a register with the usual keys."""
+    """Return an entry of a register with standard keys."""
     keys = kind.register_.keys
     if not keys:
         return entry
@@ -373,12 +374,12 @@ def _renamed(kind: Kind, entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_no(kind: Kind, key: JsonKey) -> bool:
-    """Return True if entries of the register never have this key."""
+    """Return True if entries of this register never have the key."""
     return kind.register_.keys.get(key) == ""
 
 
 def _group(kind: Kind, said: Mapping[str, Any]) -> str:
-    """Return the group of linked devices to which a device belongs, or an empty text."""
+    """Return the device's group of linked devices; empty if there is none."""
     custom = said.get("custominfo")
     register = kind.register_
     if register.zone is not None:
@@ -394,7 +395,7 @@ def _group(kind: Kind, said: Mapping[str, Any]) -> str:
 _FORMS: Mapping[str, Callable[[Kind, str, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(
     {"fields": _fields, "json": _json, "parts": _in_parts}
 )
-"""Each form reads the text of the annotation; the last argument is the name of the node."""
+"""The parsers of the annotation's formats. The last argument is the name of the node."""
 
 
 def _number(kind: Kind, said: Mapping[str, Any], key: str, default: int = 0) -> int:
