@@ -68,7 +68,7 @@ test-shim: setup  ## the library: C tests, its simulated driver, and programs th
 test-packaging: setup  ## manifests, chart, alerts (promtool), release, manual
 	@$(PYTEST) tests/packaging $(PYTEST_ARGS)
 
-# Only what is about the stand-ins themselves, or has a server of its own, runs on the stand-in.
+# On the stand-in runs only what is about it or has a server of its own, and the contract of both.
 test-integration: setup control-plane control-plane-next  ## the integration suite on a real control plane, and the tests of the test bed
 	@$(PYTEST) tests/unit/vgpu_local -m "not scale" $(PYTEST_ARGS)
 	@VGPU_TEST_CLUSTER=standin-only $(BIN)/pytest tests/integration $(PYTEST_ARGS)

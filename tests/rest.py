@@ -10,12 +10,13 @@ from typing import Any
 import aiohttp
 import orjson
 
-from vgpu_local.apiserver import ApiServer
-
 Json = dict[str, Any]
+# Written for the namespace `default`; `Rest` puts that of its test in its place.
 PODS = "/api/v1/namespaces/default/pods"
+NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+SECRETS = "/api/v1/namespaces/default/secrets"
 THINGS = "/apis/example.dev/v1/namespaces/default/things"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
@@ -39,12 +40,32 @@ class Refused(Exception):
 
 
 class Rest:
-    """The API in as few words as tests can use."""
+    """The API in as few words as tests can use.
 
-    def __init__(self, server: ApiServer, session: aiohttp.ClientSession) -> None:
-        self.server = server
+    Attributes:
+        namespace: The namespace that takes the place of `default` in paths.
+        user: The name of its user.
+        warnings: The warnings of the last answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        namespace: str = "default",
+        user: str = "kubernetes-admin",
+    ) -> None:
         self.session = session
+        self.namespace = namespace
+        self.user = user
         self.warnings: list[str] = []
+        self._url = url
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path, in this test's namespace."""
+        head, default, tail = path.partition("/namespaces/default/")
+        return self._url + head + (f"/namespaces/{self.namespace}/{tail}" if default else "")
 
     async def ask(
         self,
@@ -62,11 +83,11 @@ class Rest:
         if accept:
             headers["Accept"] = accept
         async with self.session.request(
-            method, self.server.url + path, data=data, headers=headers, params=query
+            method, self.url(path), data=data, headers=headers, params=query
         ) as answer:
             raw = await answer.read()
             self.warnings = answer.headers.getall("Warning", [])
-            if answer.content_type != "application/json":
+            if answer.status >= 400 and answer.content_type != "application/json":
                 raise Refused(answer.status, {"message": raw.decode()})
             decoded: Json = orjson.loads(raw)
             if answer.status >= 400:
@@ -112,10 +133,20 @@ class Rest:
     @asynccontextmanager
     async def watch(self, path: str, **query: str) -> AsyncIterator[Watch]:
         """Open a stream."""
-        async with self.session.get(
-            self.server.url + path, params={"watch": "1", **query}
-        ) as answer:
+        async with self.session.get(self.url(path), params={"watch": "1", **query}) as answer:
             yield Watch(answer)
+
+    async def until_served(self, path: str, *, within: float = 20.0) -> None:
+        """Wait until a kind that was just defined is served."""
+        async with asyncio.timeout(within):
+            while True:
+                try:
+                    await self.get(path)
+                except Refused as refused:
+                    if refused.status not in (404, 429):  # 429: it begins to be
+                        raise
+                else:
+                    return
 
     async def gone(self, path: str) -> None:
         """Wait until an object does not exist any more."""
@@ -126,7 +157,7 @@ class Rest:
         version = listed["metadata"]["resourceVersion"]
         async with self.watch(collection, resourceVersion=version) as watch:
             while True:
-                event = await watch.next()
+                event = await watch.next(within=30.0)
                 if event["type"] == "DELETED" and event["object"]["metadata"]["name"] == name:
                     return
 
@@ -168,7 +199,7 @@ def a_thing(name: str = "t", **spec: Any) -> Json:
     }
 
 
-def thing_definition() -> Json:
+def thing_definition(word: str = "thing") -> Json:
     """A kind with everything our own kinds use: keyed lists, defaults, status, columns."""
     conditions = {
         "type": "array",
@@ -202,6 +233,14 @@ def thing_definition() -> Json:
             "mode": {"type": "string", "enum": ["A", "B"], "default": "A"},
             "uuids": {"type": "array", "items": {"type": "string", "pattern": "^GPU-"}},
             "requests": requests,
+            "from": {"type": "string", "format": "date-time"},
+            "share": {
+                "type": "integer",
+                "oneOf": [{"minimum": 5}, {"maximum": 7}],
+                "not": {"enum": [3]},
+                "anyOf": [{"multipleOf": 2}, {"minimum": 9}],
+            },
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         },
     }
     status = {
@@ -221,6 +260,17 @@ def thing_definition() -> Json:
         "additionalPrinterColumns": [
             {"name": "State", "type": "string", "jsonPath": ".status.state"},
             {"name": "Node", "type": "string", "jsonPath": ".status.node", "priority": 1},
+            {
+                "name": "Noted",
+                "type": "string",
+                "jsonPath": r".metadata.annotations.a\.b/c",
+            },
+            {
+                "name": "B",
+                "type": "string",
+                "jsonPath": ".status.conditions[?(@.type=='B')].status",
+            },
+            {"name": "Types", "type": "string", "jsonPath": ".status.conditions[*].type"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         ],
         "schema": {
@@ -230,14 +280,14 @@ def thing_definition() -> Json:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "things.example.dev"},
+        "metadata": {"name": f"{word}s.example.dev"},
         "spec": {
             "group": "example.dev",
             "scope": "Namespaced",
             "names": {
-                "plural": "things",
-                "kind": "Thing",
-                "shortNames": ["th"],
+                "plural": f"{word}s",
+                "kind": word.capitalize(),
+                "shortNames": [word[:2]],
                 "categories": ["ex"],
             },
             "versions": [version],

@@ -2,7 +2,8 @@
 
 Tests that only a real one can answer (CEL) are in `real/` and are not collected without it. The
 tests in `local/` bring a whole cluster of their own, with our programs and the stand-in's kubelets,
-and run on either. VGPU_TEST_CLUSTER=standin-only collects what a real one cannot run.
+and run on either. VGPU_TEST_CLUSTER=standin-only collects what a real one cannot run, and the
+contract, which both servers must fulfil.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ OF_THE_STANDIN = [
     "local/test_demo.py",
     "test_old_server.py",
 ]
+# What the API server does for its clients: it must hold on both.
+CONTRACT = {str(path.relative_to(HERE)) for path in HERE.glob("contract/test_*.py")}
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
 if KIND == "standin-only":
     everything = {str(p.relative_to(HERE)) for p in HERE.rglob("test_*.py")}
-    collect_ignore += sorted(everything - {*OF_THE_STANDIN})
+    collect_ignore += sorted(everything - {*OF_THE_STANDIN} - CONTRACT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,14 +122,6 @@ def _not_structural(schema: Obj, path: str) -> list[Cause]:
                 "must not be empty for specified object fields",
             )
         )
-    found += [
-        Cause(f"{path}.{key}", "FieldValueForbidden", f"Forbidden: {key} is not supported")
-        for key in ("$ref", "definitions", "patternProperties", "dependencies", "$defs")
-        if key in schema
-    ]
-    if schema.get("additionalProperties") is False:
-        text = "Forbidden: additionalProperties cannot be false"
-        found.append(Cause(f"{path}.additionalProperties", "FieldValueForbidden", text))
     if schema.get("properties") and schema.get("additionalProperties"):
         text = "Forbidden: additionalProperties and properties are mutual exclusive"
         found.append(Cause(f"{path}.additionalProperties", "FieldValueForbidden", text))

@@ -42,6 +42,8 @@ def json_patch(target: Obj, operations: Any) -> Obj:
     """
     if not isinstance(operations, list):
         raise errors.bad_request("error decoding patch: it is not a list of operations")
+    if not all(isinstance(each.get("path"), str) for each in operations):
+        raise errors.bad_request("error decoding patch: path is not a string")
     try:
         patched: Obj = jsonpatch.JsonPatch(operations).apply(target, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:

@@ -15,7 +15,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL_WORD = {power: word for word, power in _DECIMAL.items()}
 _BINARY_WORD = {power: word for word, power in _BINARY.items()}
 _FORM = re.compile(
-    r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)"
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+|(?=.))"  # a suffix alone is 0
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[numkMGTPE]|[KMGTPE]i|))"
 )
 _SMALLEST = 10**9
@@ -39,7 +39,7 @@ def value_of(text: str) -> Fraction:
     match = _FORM.fullmatch(text)
     if match is None:
         raise MalformedQuantityError
-    value = Fraction(match["number"])
+    value = Fraction(match["number"] or 0)
     if match["exponent"]:
         value *= Fraction(10) ** int(match["exponent"])
     elif match["suffix"] in _BINARY:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from vgpu_local.apiserver import errors
 from vgpu_local.apiserver.kinds import Obj
 
 ADMINISTRATOR = "kubernetes-admin"
@@ -60,7 +61,9 @@ def reviewed(path: str, body: Obj, listed: Listed) -> Obj:
 
 def _token(spec: Mapping[str, Any], listed: Listed) -> Obj:
     user = spec.get("token") or ""
-    if not user or (user.startswith(_ACCOUNT) and not _exists(user, listed)):
+    if not user:
+        raise errors.bad_request("token is required for TokenReview in authentication")
+    if user.startswith(_ACCOUNT) and not _exists(user, listed):
         return {"user": {}}
     return {"authenticated": True, "user": {"username": user, "groups": _groups(user)}}
 
