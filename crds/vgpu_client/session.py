@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -44,14 +45,23 @@ class _Sockets:
 
 
 @asynccontextmanager
-async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session for the duration of the block; no socket is open afterwards."""
+async def open_session(
+    *, tls: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session for the duration of the block; no socket is open afterwards.
+
+    Args:
+        tls: Trust and client certificate for requests that bring none.
+        headers: The headers of every request.
+    """
     sockets = _Sockets()
-    connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=sockets)
-    headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none
+    connector = aiohttp.TCPConnector(
+        limit=_CONNECTIONS, socket_factory=sockets, ssl=True if tls is None else tls
+    )
+    always = {"User-Agent": "vgpu", **(headers or {})}  # the field manager of writes that name none
     try:
         async with aiohttp.ClientSession(
-            connector=connector, headers=headers, read_bufsize=_READ_BUFFER
+            connector=connector, headers=always, read_bufsize=_READ_BUFFER
         ) as session:
             yield session
     finally:
