@@ -32,8 +32,9 @@ from vgpu_client.recorder import Recorder
 from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator import kopf_frame
-from vgpu_operator.certificates.parts import certificates
+from vgpu_operator.certificates.parts import extender_identity, keeper_of
 from vgpu_operator.config import OperatorConfig
+from vgpu_operator.controllers.controllers import Controllers
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
@@ -98,8 +99,8 @@ class Operator:
         if cluster.scheduling.mode == "Gate":
             self._informers += storage_informers(source, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
-        self._certificates = certificates(api, config)
-        identity = self._certificates.extender
+        self._controllers = Controllers(config, self._recorder, keeper_of(api, config))
+        self._identity = identity = extender_identity(api, config)
         tls = None if identity is None else identity.context
         self._extender = ExtenderServer(self.engine, self._binder, self.leads, config.extender, tls)
         self._answers = asyncio.Event()
@@ -136,7 +137,7 @@ class Operator:
         """Start all tasks. If a task fails, call `failed` with its error."""
         keep_passes_short()
         REGISTRY.register(self._claim_metrics)
-        identity = self._certificates.extender
+        identity = self._identity
         work: list[Coroutine[Any, Any, Any]] = [
             *([] if identity is None else [identity.run()]),
             self._answer(),
@@ -191,16 +192,15 @@ class Operator:
         leader before its successor has listed the cluster.
         """
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
-        if self._certificates.extender is not None:
-            await self._certificates.extender.ready.wait()
+        if self._identity is not None:
+            await self._identity.ready.wait()
         await self._extender.__aenter__()
         self._answers.set()
 
     async def publish(self) -> None:
-        """Publish for other components what only the leader knows: certificates and its address."""
+        """Publish the address that only the leader knows, and run the controllers."""
         async with asyncio.TaskGroup() as tasks:
-            if self._certificates.keeper is not None:
-                tasks.create_task(self._certificates.keeper.run())
+            tasks.create_task(self._controllers.run())
             if self._endpoint is not None:
                 await self._answers.wait()
                 tasks.create_task(self._endpoint.run())

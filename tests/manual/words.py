@@ -49,6 +49,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("crds", "operator", "nodeagent")
 REPORTING = (
     "crds/vgpu_api/*.py",
+    "operator/vgpu_operator/controllers",
     "operator/vgpu_operator/engine",
     "nodeagent/vgpu_nodeagent",
 )
@@ -63,6 +64,7 @@ _CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
 _METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
 _CONDITION_MAKERS = frozenset({"_condition", "Condition"})
 _EVENT_MAKERS: dict[str, int | None] = {
+    "ConfigurationEvent": 0,
     "RecordEvent": 2,
     "node_event": 1,
     "warning": 1,

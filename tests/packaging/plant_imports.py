@@ -70,6 +70,17 @@ PLANTS = (
     imported("webhooks", f"{_OPERATOR}/admission/server.py", "vgpu_operator.admission.reviews"),
     imported("webhooks", f"{_OPERATOR}/admission/rules/claims.py", "vgpu_operator.admission.app"),
     imported("operator", f"{_OPERATOR}/extender/wire.py", "vgpu_operator.app"),
+    imported(
+        "operator", f"{_OPERATOR}/extender/wire.py", "vgpu_operator.controllers.configuration"
+    ),
+    imported(
+        "operator", f"{_OPERATOR}/engine/engine.py", "vgpu_operator.controllers.configuration"
+    ),
+    imported(
+        "controllers",
+        f"{_OPERATOR}/controllers/configuration.py",
+        "vgpu_operator.controllers.certificates",
+    ),
     imported("language", "crds/vgpu_api/v1alpha1/base.py", "time"),
     imported("decisions", f"{_OPERATOR}/dialects/hami.py", "os"),
     imported("decisions", f"{_OPERATOR}/placement/fit_node.py", "random"),
@@ -121,6 +132,7 @@ PLANTS = (
     imported("web", f"{_OPERATOR}/web/what_if.py", "vgpu_client.api"),
     imported("kopf", f"{_OPERATOR}/engine/engine.py", "kopf"),
     imported("kopf", f"{_OPERATOR}/certificates/keeper.py", "kopf"),
+    imported("kopf", f"{_OPERATOR}/admission/rules/configuration.py", "kopf"),
     imported("nvml", f"{_AGENT}/discovery/inventory.py", "pynvml"),
     Plant(
         BANS,

@@ -1,24 +1,23 @@
 """Keeps certificates up to date while leading: reads what is stored, asks `rotation`, and writes.
 
-Each round writes the Secrets first and the trust bundles after them. An authority signs only once
-it has been seen in all bundles. So a leader may stop after any step, and its successor can go on.
+`controllers.certificates` calls it. Each round writes the Secrets first and the trust bundles after
+them. An authority signs only once it has been seen in all bundles. So a leader may stop after any
+step, and its successor can go on.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
 
 from cryptography import x509
 
 from vgpu_api.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.certificates import names
 from vgpu_operator.certificates.issuing import Subject, read_bundle, write_bundle
@@ -28,9 +27,6 @@ from vgpu_operator.errors import CertificateUnreadable
 from vgpu_operator.metrics import CERTIFICATE_EXPIRY
 
 logger = logging.getLogger(__name__)
-
-AGAIN_S = 10.0
-RETRY_S = 1.0
 
 
 class Keeper:
@@ -42,7 +38,6 @@ class Keeper:
         subjects: By Secret name, the subject whose pair the Secret holds.
         lives: The lifetimes of pairs and authorities.
         now: Returns the current time.
-        sleep: Waits between rounds.
     """
 
     def __init__(
@@ -53,26 +48,12 @@ class Keeper:
         subjects: Mapping[str, Subject],
         lives: Lives,
         now: Callable[[], datetime],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._namespace = namespace
         self._subjects = subjects
         self._lives = lives
         self._now = now
-        self._sleep = sleep
-
-    async def run(self) -> NoReturn:
-        """Take all steps that are due, again and again; never returns."""
-        while True:
-            try:
-                while await self.step():
-                    pass
-            except ClientError as error:
-                logger.warning("cannot renew certificates, retrying: %s", error)
-                await self._sleep(RETRY_S)
-            else:
-                await self._sleep(AGAIN_S)
 
     async def step(self) -> bool:
         """Take the steps that are due. Return True if there were any, since others may be due now.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from vgpu_client.api import Api
@@ -18,48 +17,35 @@ EXTENDER = "vgpu-extender"
 SCHEDULER = "vgpu-scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """The certificates of a replica of the operator.
-
-    Attributes:
-        extender: The identity of the extender. None for plain HTTP.
-        keeper: Issues certificates while this replica leads. None if certificates come from files.
-    """
-
-    extender: Identity | None
-    keeper: Keeper | None
+def extender_identity(api: Api, config: OperatorConfig) -> Identity | None:
+    """Return the extender's identity, from files or from the Secret; None for plain HTTP."""
+    if config.issuing is not None:
+        source = InSecret(api, config.namespace, names.EXTENDER_SECRET)
+        return Identity(EXTENDER, source, verifies_clients=True)
+    tls = config.extender_tls
+    if tls is None:
+        return None
+    return Identity(EXTENDER, InFiles(tls), verifies_clients=tls.client_ca is not None)
 
 
-def certificates(api: Api, config: OperatorConfig) -> Certificates:
-    """Return the operator's certificates. Nothing is read yet.
+def keeper_of(api: Api, config: OperatorConfig) -> Keeper | None:
+    """Return the keeper of certificates for a leader; None if certificates come from files.
 
     Args:
         api: The client; its writes land while this replica leads, or never.
-        config: Defines the settings of issued certificates, or the names of files.
+        config: Defines the settings of issued certificates.
     """
     issuing = config.issuing
-    if issuing is not None:
-        return Certificates(
-            extender=Identity(
-                EXTENDER,
-                InSecret(api, config.namespace, names.EXTENDER_SECRET),
-                verifies_clients=True,
-            ),
-            keeper=Keeper(
-                api,
-                namespace=config.namespace,
-                subjects=_subjects(issuing, config.namespace),
-                lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
-                # The API server and kube-scheduler check validity against their own clocks.
-                now=lambda: datetime.fromtimestamp(api.unix(), UTC),
-            ),
-        )
-    tls = config.extender_tls
-    if tls is None:
-        return Certificates(extender=None, keeper=None)
-    verifies_clients = tls.client_ca is not None
-    return Certificates(Identity(EXTENDER, InFiles(tls), verifies_clients=verifies_clients), None)
+    if issuing is None:
+        return None
+    return Keeper(
+        api,
+        namespace=config.namespace,
+        subjects=_subjects(issuing, config.namespace),
+        lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
+        # The API server and kube-scheduler check validity against their own clocks.
+        now=lambda: datetime.fromtimestamp(api.unix(), UTC),
+    )
 
 
 def webhook_identity(api: Api, config: WebhookConfig) -> Identity:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.resources import PODS
+from vgpu_api.resources import CONFIG_MAPS, EVENTS, PODS
 from vgpu_client.errors import ServerError
 from vgpu_local.apiserver import Fault, WriteEvent
 from vgpu_local.checker import excesses
@@ -19,6 +19,7 @@ from vgpu_local.cluster import LocalCluster
 from vgpu_local.daemon import Daemon
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
+from vgpu_local.programs import NAMESPACE
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -254,3 +255,40 @@ def test_a_leader_cut_off_from_the_lease_alone_ends_before_another_decides(
     wait_until(cluster, lambda: has_decided(cluster, second))
     create(cluster, "after")
     all_run(cluster, "before", "during", "after")
+
+
+def configured(cluster: LocalCluster, name: str) -> None:
+    """A ConfigMap with a key that has no effect; a wrong one would be refused at once."""
+    metadata = {"name": name, "namespace": NAMESPACE}
+    data = {"config.yaml": "nvidia: {libCudaLogLevel: 4}"}
+    eventually(
+        lambda: cluster.run(cluster.api.create(CONFIG_MAPS, {"metadata": metadata, "data": data}))
+    )
+
+
+def reporters(cluster: LocalCluster, name: str) -> list[str]:
+    """Of each event about a ConfigMap, which component wrote it and its reason."""
+    found = cluster.run(cluster.api.list(EVENTS, namespace=NAMESPACE)).items
+    return [
+        f"{event['source']['component']} {event['reason']}"
+        for event in found
+        if event["involvedObject"]["name"] == name
+    ]
+
+
+def test_the_leader_reports_a_configuration_and_after_it_its_successor(
+    cluster: LocalCluster,
+) -> None:
+    first = cluster.leader()
+    configured(cluster, "vgpu-config-one")
+    wait_until(cluster, lambda: reporters(cluster, "vgpu-config-one"))
+    second = the_other(cluster, first)
+    assert reporters(cluster, "vgpu-config-one") == ["vgpu-operator ConfigMapWarning"]
+    first.may_end()
+    first.signal(signal.SIGKILL)
+    wait_until(cluster, lambda: has_decided(cluster, second))
+    configured(cluster, "vgpu-config-two")
+    wait_until(cluster, lambda: reporters(cluster, "vgpu-config-two"))
+    assert reporters(cluster, "vgpu-config-two") == ["vgpu-operator ConfigMapWarning"]
+    for one in (first, second):
+        assert "OS signals are ignored" not in one.log.read_text()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import ClaimKey
@@ -145,7 +144,6 @@ class KeptFrom:
         columns: The state of all devices.
         reservations: All reservations, among them the tentative places.
         earmarks: All earmarks; those of other claims always count.
-        group: The group of its pod. Provisional places of the same group always count.
     """
 
     key: ClaimKey
@@ -155,7 +153,6 @@ class KeptFrom:
     columns: Final[Columns]
     reservations: Final[Reservations]
     earmarks: Final[Earmarks]
-    group: GroupKey | None = None
 
     @property
     def nodes(self) -> Collection[int]:
@@ -169,10 +166,7 @@ class KeptFrom:
         there = self.reservations.tentative.get(node, {}).values()
         crowded = self.yielding is Yielding.OF_ITS_KIND and self._is_crowded(there)
         for place in there:
-            if place.key == self.key:
-                continue
-            is_fellows = place.group is not None and place.group == self.group
-            if is_fellows or (not place.is_given_up and (crowded or self._counts(place))):
+            if place.key != self.key and (crowded or self._counts(place)):
                 shares += place.shares
         return shares
 

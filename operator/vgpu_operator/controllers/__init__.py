@@ -1,0 +1,9 @@
+"""Rare work of the leader as Kopf handlers, in a thread beside the engine.
+
+* `configuration` reports ConfigMaps that are wrong
+* `certificates` decides when certificates are checked
+* `controllers` runs both while this replica leads
+
+docs/design/admission-and-kopf.md has the limits that a handler must keep, and the kinds that do not
+fit into them.
+"""
