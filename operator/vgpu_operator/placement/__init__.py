@@ -1,4 +1,4 @@
-"""Decide which devices on which node serve a claim. Pure: no I/O, no clock, no randomness.
+"""Decides which devices on which node serve a claim. Pure: no I/O, no clock, no randomness.
 
 Read `best_node.place` first.
 
@@ -6,23 +6,23 @@ Read `best_node.place` first.
     fit_node           places all requests of a claim on one node
     fit_device         checks whether a request fits on a device, and takes the device
     hami_selection     takes and refuses a node's devices in HAMi's order
-    plan               the outcome: a node and its devices, or the reasons of a refusal
+    plan               the outcome: a node and its devices, or the reasons for a refusal
 
     columns            the state of all devices and nodes
-    device_conditions  gives devices that are alike the same numbers
-    constraints        narrows a decision: node filters, quotas, capacity kept for others
-    fleet              the columns, and questions about all devices at once
+    device_conditions  assigns equal numbers to devices that are alike
+    constraints        restricts a decision: node filters, quotas, capacity kept for others
+    fleet              the columns, and queries over all devices at once
     ranking_cache      remembers which nodes may serve a class of equal claims
 
     device_policies    orders the devices of a node by policy
-    usage_scores       scores nodes and devices by use, for Binpack and Spread
+    usage_scores       scores nodes and devices by usage, for Binpack and Spread
     topology           chooses devices by their links
     fragmentation      scores nodes and devices by the idle share that becomes useless
-    target_workload    learns the typical requests that fragmentation is measured with
+    target_workload    learns the typical requests by which fragmentation is measured
     mig_geometry       finds a place for an instance on a device in MIG mode
     part_requests      resolves requests for a part of a device on a node
 
-    refusal_counts     counts the reasons of nodes that do not serve
+    refusal_counts     counts the reasons of nodes that cannot serve
     refusal_amounts    compares a refused request with the most that is free
 """
 

@@ -1,8 +1,8 @@
-"""Choose the best node for a claim, and the devices of its requests there.
+"""Chooses the best node for a claim, and the devices for its requests on that node.
 
-`place` plans on the live columns and undoes its changes before it returns: copying the state of
-thousands of devices would cost more than the decision. It takes nodes from the ranking of the
-request's class, best first, until the exact plan succeeds on one; mostly that is the first.
+`place` plans on the live columns and undoes its changes before it returns, because copying the
+state of thousands of devices would cost more than the decision. It takes nodes from the ranking of
+the request's class, best first, until the exact plan succeeds on one; usually the first one does.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from vgpu_operator.placement.refusal_counts import why_none_serve
 _FEW = 16
 """Up to this many candidates are checked one by one, without a ranking."""
 _FAR = 256
-"""After this many better nodes that are no candidates, the candidates are searched instead."""
+"""After this many better nodes that are not candidates, only the candidates are searched."""
 
 Found: TypeAlias = tuple[int, tuple[Grant, ...]]
-"""A node that serves the claim, and what the claim gets there."""
+"""A node that can serve the claim, and the grants on it."""
 
 
 def place(
@@ -63,7 +63,7 @@ def place(
     """Find the best node for all requests of `demand`, and their devices.
 
     Args:
-        fleet: The state of all devices. It is left unchanged, except for the rankings.
+        fleet: The state of all devices; only its rankings are modified.
         demand: The claim's requests.
         candidates: Names of the nodes to choose from, known or not; None for every node with
             devices. Nodes that are not ready or not schedulable are refused here.
@@ -72,8 +72,8 @@ def place(
         kept: The capacity that is kept for others.
 
     Returns:
-        The plan. If it is a refusal, its reasons are computed when they are first read, from the
-        columns as they are then.
+        The plan. The reasons of a refusal are computed when they are first read, from the state of
+        the columns at that time.
     """
     space = _Space(fleet, demand, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
@@ -92,9 +92,10 @@ def best_of(
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> Plan | None:
-    """Return a plan for the best of a few nodes, or None, without reasons.
+    """Return a plan for the best of a few nodes, or None without reasons if none can serve.
 
-    It is for a waiting request that fits on no other node. Its cost grows with the number of nodes.
+    It is meant for a waiting request that fits on no other node; its cost grows with the number of
+    nodes.
     """
     space = _Space(fleet, demand, None, nodes, budget, kept)
     there = [node for node in numbers if space.is_willing(node)]
@@ -111,7 +112,7 @@ def refusals_on(
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> dict[str, Tally]:
-    """Return the reasons of each candidate that does not serve the claim.
+    """Return the reasons of each candidate that cannot serve the claim.
 
     The arguments are those of `place`.
     """
@@ -126,7 +127,7 @@ def refusals_on(
 
 @dataclass(slots=True)
 class _Space:
-    """A claim and the nodes to choose from."""
+    """A claim and the nodes from which to choose."""
 
     fleet: Final[Fleet]
     demand: Final[Demand]
@@ -136,7 +137,7 @@ class _Space:
     kept: Final[Kept]
 
     def __post_init__(self) -> None:
-        self.fleet.search_steps = DECISION_STEPS  # a decision begins
+        self.fleet.search_steps = DECISION_STEPS  # each decision starts with a full search budget
 
     @property
     def is_everything(self) -> bool:
@@ -146,7 +147,7 @@ class _Space:
         return node in self.nodes and (self.candidates is None or name in self.candidates)
 
     def is_willing(self, node: int) -> bool:
-        """Return True if the node takes this pod."""
+        """Return True if the node accepts this pod."""
         fleet = self.fleet
         is_open = fleet.node_ready[node] and fleet.node_schedulable[node]
         return bool(
@@ -156,7 +157,7 @@ class _Space:
         )
 
     def few(self) -> list[int] | None:
-        """Return the nodes to choose from if they are few enough to be checked one by one."""
+        """Return the nodes from which to choose, if there are few enough to check one by one."""
         if self.candidates is not None and len(self.candidates) <= _FEW:
             found = self.fleet.node_ids(self.candidates)
             return [node for node in found if node is not None]
@@ -166,7 +167,7 @@ class _Space:
         return None
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
-        """Return the candidates that can take the pod, and the reasons why the others cannot."""
+        """Return the candidates that accept the pod, and the reasons of those that do not."""
         fleet, names = self.fleet, self.fleet.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:
@@ -192,13 +193,13 @@ class _Space:
         return willing, refused
 
     def why_unwilling(self, node: int) -> Reason | None:
-        """Return why a node does not take the pod whatever its devices, or None if it does."""
+        """Return why a node does not accept the pod, regardless of devices, or None if it does."""
         if node not in self.nodes:
             return self.nodes.refusal(node)
         return self.fleet.closed(node, self.nodes)
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
-        """Return what the claim gets on a node, or None if the node does not serve it."""
+        """Return the claim's grants on a node, or None if the node cannot serve it."""
         shares = self.kept.on(node)
         if not shares:
             return self._grants(node, numa)
@@ -216,14 +217,14 @@ class _Space:
         return None if isinstance(outcome, Tally) else outcome
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
-        """Do the same as `grants`, with the reasons of a refusal."""
+        """Like `grants`, but return the reasons of a refusal as well."""
         laid = lay(self.fleet, self.kept.on(node))
         outcome = plan_on(self.fleet, node, self.demand, numa, self.budget)
         give_back(self.fleet, laid)
         return outcome
 
     def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
-        """Return the best node that serves, of nodes that take the pod, without a ranking."""
+        """Return the best node that can serve the claim, without a ranking."""
         for numa in _passes(self.demand):
             for node in nodes if len(nodes) == 1 else self.in_order(nodes, numa):
                 grants = self.grants(node, numa)
@@ -232,7 +233,7 @@ class _Space:
         return None
 
     def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
-        """Sort nodes, the best first, and leave out those known not to serve."""
+        """Sort nodes, best first, without those that are known not to serve."""
         key_of = keys_for(self.fleet, self.demand, numa, self.budget)
         ranked: list[tuple[float, str, int]] = []
         for node in nodes:
@@ -242,7 +243,7 @@ class _Space:
         return [node for _, _, node in sorted(ranked)]
 
     def tally(self, node: int) -> Tally:
-        """Return why a node that takes the pod cannot serve it; empty if it now can."""
+        """Return why a node that accepts the pod cannot serve it; empty if it now can."""
         outcome = self.plan(node, self.demand.numa)
         return outcome if isinstance(outcome, Tally) else Tally({}, 0)
 
@@ -268,7 +269,7 @@ class _Space:
 def _passes(demand: Demand) -> tuple[NumaPolicy, ...]:
     """Return the NUMA policies to try in turn.
 
-    With NUMAFirst, nodes that serve every request within one NUMA node come first.
+    With NUMAFirst, nodes that can serve every request on one NUMA node come first.
     """
     if demand.node_policy == "NUMAFirst" and demand.numa != "Require":
         return ("Require", demand.numa)
@@ -286,12 +287,12 @@ def _place(space: _Space) -> Found | None:
     unlimited = replace(space, budget=UNLIMITED)
     found = _by_rankings(unlimited)
     if found is None or not exceeds(space.fleet, space.demand, Plan(None, found[1]), space.budget):
-        return found  # a quota only removes choices, and this one is left
+        return found  # a quota only removes choices, and this one does not remove the best
     return _by_search(space)
 
 
 def _by_search(space: _Space) -> Found | None:
-    """Find a node without the rankings, from all candidates that may serve."""
+    """Find a node among all candidates that may serve, without the rankings."""
     for numa in _passes(space.demand):
         found = _among(numa, space)
         if found is not None:
@@ -300,14 +301,14 @@ def _by_search(space: _Space) -> Found | None:
 
 
 def _by_rankings(space: _Space) -> Found | None:
-    """Find a node with the ranking of the demand's class, without a quota."""
+    """Find a node by the ranking of the demand's class, regardless of quotas."""
     fleet, demand = space.fleet, space.demand
-    if space.nodes.tolerated:  # rankings leave out nodes that are cordoned or not ready
+    if space.nodes.tolerated:  # rankings do not contain nodes that are cordoned or not ready
         return _by_search(space)
     for numa in _passes(demand):
         ranking = fleet.rankings.of((demand, numa))
         found = _best(ranking, numa, space)
-        # Only now is it worth the cost to look at the nodes that were cut off.
+        # Only now is it worth looking at the nodes that were cut off the ranking.
         if found is None and ranking.beyond is not None and space.is_everything:
             ranking.look_beyond()
             found = _best(ranking, numa, space)
@@ -317,13 +318,13 @@ def _by_rankings(space: _Space) -> Found | None:
 
 
 def _best(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
-    """Update the ranking and return its best node that serves the claim."""
+    """Update the ranking and return its best node that can serve the claim."""
     _refresh(space.fleet, ranking, space.demand, numa)
     return _first(ranking, numa, space)
 
 
 def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -> None:
-    """Update the class's ranking with the nodes that have changed since it was last read."""
+    """Apply to the class's ranking all changes of nodes since it was last read."""
     follows_mix = demand.node_policy == "Fragmentation"
     news = fleet.rankings.news_for(ranking, mix=fleet.mix.version if follows_mix else 0)
     if news is None:
@@ -342,7 +343,7 @@ def _refresh(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy) -
         if key is None:
             continue
         entry = (key, names[node], node, versions[node])
-        # Behind the cut the heap has gaps: an entry there would come before better nodes.
+        # Nodes beyond the cut are missing in the heap, so an entry there would jump the queue.
         if beyond is None or entry < beyond:
             heappush(heap, entry)
 
@@ -356,7 +357,7 @@ def _rank_anew(fleet: Fleet, ranking: Ranking, demand: Demand, numa: NumaPolicy)
         for position in fleet.best_positions(nodes, keys, BEST + 1):
             node = int(nodes[position])
             heap.append((float(keys[position]), names[node], node, versions[node]))
-        if len(heap) > BEST:  # entries were added in order, so this is a heap already
+        if len(heap) > BEST:  # entries were added in sorted order, so the list is already a heap
             ranking.beyond = heap.pop()
         return
     heap += _entries(fleet, nodes.tolist(), keys_for(fleet, demand, numa, UNLIMITED))
@@ -372,13 +373,14 @@ def _entries(fleet: Fleet, nodes: Iterable[int], key_of: KeyOf) -> Iterator[Entr
 
 
 def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
-    """Return the best node in the heap that serves the claim."""
+    """Return the best node in the heap that can serve the claim."""
     heap, version = ranking.heap, space.fleet.rankings.version
     aside: list[Entry] = []
     found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
         _, name, node, seen = heap[0]
-        if seen != version[node]:  # the node has changed; if it may serve, it has a newer entry
+        # an outdated entry: if the node may still serve, it has a newer one
+        if seen != version[node]:
             heappop(heap)
         elif not everything and not space.has(node, name):
             aside.append(heappop(heap))
@@ -388,20 +390,20 @@ def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
                 found = node, grants
                 break
             entry = heappop(heap)
-            if space.is_kept(node):  # it may still serve other claims of the class
+            if space.is_kept(node):  # keep the node, because it may serve other claims of the class
                 aside.append(entry)
     more = bool(heap) or (ranking.beyond is not None and not everything)
     for entry in aside:
         heappush(heap, entry)
     if found is not None:
         ranking.keep_best(version)
-    elif more:  # the candidates are far down the ranking, or cut off it
+    elif more:  # the candidates are far down the ranking, or were cut off
         found = _among(numa, space)
     return found
 
 
 def _among(numa: NumaPolicy, space: _Space) -> Found | None:
-    """Return the best candidate that serves the claim, without reading or changing the ranking."""
+    """Return the best candidate that can serve the claim, without using the ranking."""
     fleet, demand, budget = space.fleet, space.demand, space.budget
     names = fleet.node_name
     nodes = [
@@ -430,7 +432,7 @@ def _keys(
     numa: NumaPolicy,
     budget: Budget = UNLIMITED,
 ) -> Scores | None:
-    """Return the sort keys of many nodes, or None if each must be computed on its own."""
+    """Return the sort keys of many nodes, or None if they must be computed one by one."""
     sign = follows_score(demand)
     if not sign:
         return None

@@ -1,8 +1,8 @@
 """The state of all devices and nodes as columns: a list per property, indexed by number.
 
-A decision reads a few properties of many devices, and lists indexed by small integers are the
-cheapest shape for that. Only the ledger writes them; `best_node.place` takes devices for the
-duration of a decision and gives them back.
+A decision reads a few properties of many devices, for which lists indexed by small integers are the
+cheapest data structure. Only the ledger writes them; `best_node.place` takes devices for the
+duration of a decision and then returns them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vgpu_operator.placement.target_workload import Mix
 __all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
-"""Free milli-CPU of a node that nothing is known of: enough for every request."""
+"""The free milli-CPU of a node about which nothing is known: enough for every request."""
 
 
 class Changes:
@@ -34,8 +34,8 @@ class Changes:
 
     Attributes:
         devices: Devices that were added, changed or removed.
-        nodes: Nodes that changed, or one of whose devices did.
-        names: True if the number of a node was given to another name.
+        nodes: Nodes that changed, or whose devices did.
+        names: True if a number was reassigned to a node with another name.
     """
 
     __slots__ = ("devices", "names", "nodes")
@@ -46,7 +46,7 @@ class Changes:
         self.names = True
 
     def note(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
-        """Note a change of a node, or of one of its devices."""
+        """Record a change of a node or of one of its devices."""
         self.nodes.add(node)
         if device is not None:
             self.devices.add(device)
@@ -60,15 +60,16 @@ class Columns:
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
     `slices_used` (one bit each: MIG slices, numbered cores or the marks of `vendors.neighbours`),
     `node_of` (the node's number), and the numbers of its `facts`, `kind` and `condition`
-    (`device_conditions.Conditions`).
-    Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
-    node_policies node_labelled` (for its devices) `node_policy` (its own rank among nodes)
-    `node_cpu_free` (milli-CPU) `node_in_mig_mode` (number of devices in MIG mode), and the sums
-    over its devices `node_slots node_cores node_memory` and `node_slots_used`, etc.
+    (`device_conditions.Conditions`). Per node: `node_name node_devices` (devices by index, then
+    UUID) `node_ready node_schedulable node_policies node_labelled` (for its devices) `node_policy`
+    (its own rank among nodes) `node_cpu_free` (milli-CPU) `node_in_mig_mode` (number of devices in
+    MIG mode), and the sums over its devices `node_slots node_cores node_memory` and
+    `node_slots_used`, etc.
 
-    `rankings` remembers nodes by request class, `changes` lists what the arrays of a `Fleet` lack,
-    `mix` holds the typical requests, and `conditions` numbers kinds and conditions. `search_steps`
-    is the number of choices that the current decision may still try (`fit_node.DECISION_STEPS`).
+    `rankings` has nodes by request class, `changes` lists updates that the arrays of a `Fleet`
+    lack, `mix` has the typical requests, and `conditions` numbers kinds and conditions.
+    `search_steps` is the number of choices that the current decision may still try
+    (`fit_node.DECISION_STEPS`).
     """
 
     def __init__(self) -> None:
@@ -117,14 +118,14 @@ class Columns:
         self.conditions = Conditions()
         self._device_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
-        self._devices_of: dict[str, tuple[int, ...]] = {}  # UUID → devices; one, if all is well
+        self._devices_of: dict[str, tuple[int, ...]] = {}  # UUID → devices; normally one
         self._free_devices: list[int] = []
         self._free_nodes: list[int] = []
 
     # Reading.
 
     def closed(self, node: int, nodes: NodeFilter) -> Reason | None:
-        """Return why a node takes no new pods, or None if it does or the pod tolerates it."""
+        """Return why a node accepts no new pods; None if it does, or if the pod tolerates that."""
         if nodes.tolerated >> node & 1:
             return None
         if not self.node_ready[node]:
@@ -136,11 +137,11 @@ class Columns:
         return self._node_ids.get(name)
 
     def node_ids(self, names: Iterable[str]) -> list[int | None]:
-        """Return the nodes' numbers in the order of the names, None for unknown ones."""
+        """Return the numbers of nodes in the order of the names; None for unknown nodes."""
         return list(map(self._node_ids.get, names))
 
     def number_of(self, name: str) -> int:
-        """Return the number of a known device by its object's name."""
+        """Return the number of a device, given the name of its object."""
         return self._device_ids[name]
 
     def used(self, device: int) -> tuple[int, int, int]:
@@ -148,7 +149,7 @@ class Columns:
         return self.slots_used[device], self.cores_used[device], self.memory_used[device]
 
     def in_use(self, device: int) -> tuple[int, int, int, int]:
-        """Return (slots, cores, MiB, slices or numbered cores) in use, the arguments of `lend`."""
+        """Return (slots, cores, MiB, slices or numbered cores) in use, as arguments for `lend`."""
         return (*self.used(device), self.slices_used[device])
 
     def nodes_with_devices(self) -> Iterator[int]:
@@ -161,11 +162,11 @@ class Columns:
         return frozenset(self.node_of[device] for uuid in uuids for device in of.get(uuid, ()))
 
     def is_there(self, device: int) -> bool:
-        """Return True if this number belongs to a device at present."""
+        """Return True if the number currently belongs to a device."""
         return self._device_ids.get(self.name[device]) == device
 
     def state(self) -> dict[str, tuple[int, int, int]]:
-        """Return (slots, cores, MiB) in use by device, which no plan may change."""
+        """Return (slots, cores, MiB) in use for each device; plans must not modify this."""
         return {name: self.used(device) for name, device in self._device_ids.items()}
 
     # Writing.
@@ -228,7 +229,7 @@ class Columns:
         return node
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, or only mark it not ready while it still has devices."""
+        """Remove a node; if it still has devices, only mark it not ready."""
         node = self._node_ids.get(name)
         if node is None:
             return
@@ -239,7 +240,7 @@ class Columns:
             self._free_nodes.append(node)
 
     def set_cpu_free(self, node: int, milli: int) -> None:
-        """Set the free CPU of a node. Only the policy Fragmentation reads it."""
+        """Set the free CPU of a node. Only the Fragmentation policy reads it."""
         if self.node_cpu_free[node] != milli:
             self.node_cpu_free[node] = milli
             if self.mix.knows_cpu:
@@ -248,15 +249,15 @@ class Columns:
     def set_used(
         self, device: int, *, slots: int, cores: int, memory: int, slices: int = 0
     ) -> None:
-        """Set the requests, percent of compute, MiB and MIG slices of a device that are in use."""
+        """Set the number of requests, percent of compute, MiB and MIG slices in use on a device."""
         self.lend(device, slots, cores, memory, slices)
-        # Not in `lend`: a plan may hold results by condition while it lends devices.
+        # Not in `lend`, because a plan may hold results by condition while it lends devices.
         if self.conditions.are_too_many:
             self._number_conditions_anew()
         self._touch(self.node_of[device], device)
 
     def lend(self, device: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
-        """Do the same as `set_used` without noting a change, for a plan that undoes it."""
+        """Like `set_used`, but without recording a change; for plans that undo it."""
         node = self.node_of[device]
         self.node_slots_used[node] += slots - self.slots_used[device]
         self.node_cores_used[node] += cores - self.cores_used[device]
@@ -324,7 +325,7 @@ class Columns:
         return node
 
     def _touch(self, node: int, device: int | None = None) -> None:
-        """Invalidate the results computed for a node, or for one of its devices."""
+        """Invalidate the results that depend on a node or on one of its devices."""
         self.rankings.touch(node)
         self.changes.note(node, device)
 

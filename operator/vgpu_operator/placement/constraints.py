@@ -1,15 +1,15 @@
-"""The constraints of a decision: the pod's nodes, its quota, and capacity kept for others.
+"""The constraints on a decision: the pod's nodes, its quota, and capacity kept for others.
 
-A node filter has one bit per node number: a selector, an affinity and a set of tolerations are a
-few bitwise operations on integers, so ten thousand different filters cost no more each than ten.
+A node filter has one bit per node: a selector, an affinity and a set of tolerations take a few
+bitwise operations on integers, so ten thousand different filters cost no more each than ten do.
 
-Quota (check 9): a claim is charged what it holds of each device at its worst moment, as the ledger
-counts it (`vgpu_api.effective`). The number of its devices is counted for the claim as a whole, as
-Kubernetes counts it for a pod. Requests come in the order in which the pod starts its containers.
+Quota (check 9): a claim is charged its peak usage of each device, as in the ledger
+(`vgpu_api.effective`). The number of its devices is counted for the claim as a whole, as Kubernetes
+counts it for a pod. Requests are in the order in which the pod starts its containers.
 
-Reservations for pods that are not bound yet and earmarks are no allocations: they are in no column,
-status or quota. They count only against the claims that they are kept from, so their shares are
-added to the columns of one node for the duration of its plan.
+Reservations of unbound pods and earmarks are not allocations, so they appear in no column, status
+or quota. They apply only to the claims from which they keep capacity; for these, their shares are
+added to the columns of one node while it is planned.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from vgpu_api.v1alpha1.vgpuclaim import Phase
 from vgpu_operator.demand import Demand, RequestDemand
 
 ALL = -1
-"""Every bit is set: the rule excludes no node."""
+"""All bits are set: the rule excludes no node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """The nodes that pass each rule, as bit masks indexed by the numbers of `Columns`.
+    """The nodes that pass each rule, as bit masks indexed by node number.
 
     `room`, `peers`, `volumes` and `attachable` are set only where kube-scheduler does not check
     them afterwards, as in mode Gate.
 
     Attributes:
-        selector: Match the pod's node selector, and have no label that excludes the pod.
-        affinity: Match its required node affinity.
-        taints: Have no taint that it does not tolerate.
-        room: Have enough of all resources besides devices.
-        peers: Satisfy pod affinity, anti-affinity and topology spread.
-        volumes: Can reach its volumes.
-        attachable: Can attach its volumes without exceeding their limit.
-        welcoming: Have not rejected a pod of its controller lately.
-        tolerated: Are cordoned or not ready, but the pod tolerates that.
-        allowed: Pass all rules.
+        selector: Nodes that match the pod's node selector and have no label that excludes the pod.
+        affinity: Nodes that match its required node affinity.
+        taints: Nodes without taints that it does not tolerate.
+        room: Nodes with enough of all resources besides devices.
+        peers: Nodes that satisfy pod affinity, anti-affinity and topology spread.
+        volumes: Nodes that can use its volumes.
+        attachable: Nodes that can attach its volumes without exceeding their limit.
+        welcoming: Nodes that have not rejected a pod of its controller lately.
+        tolerated: Nodes that are cordoned or not ready, which the pod tolerates.
+        allowed: Nodes that pass all rules.
     """
 
     selector: int = ALL
@@ -88,7 +88,7 @@ EVERY_NODE = NodeFilter()
 
 
 def only(node: int) -> int:
-    """Return the mask of one node."""
+    """Return the mask with only this node."""
     return 1 << node
 
 
@@ -101,7 +101,7 @@ def any_of(sets: Iterable[int]) -> int:
 
 
 def numbers_of(nodes: int) -> Iterator[int]:
-    """Yield the numbers of the nodes in a mask, the lowest first."""
+    """Yield the numbers of the nodes in a mask, in ascending order."""
     while nodes:
         lowest = nodes & -nodes
         yield lowest.bit_length() - 1
@@ -129,14 +129,14 @@ UNLIMITED = Budget()
 
 
 def together(demand: Demand, each: Callable[[RequestDemand], int]) -> int:
-    """Return the amount that a claim is charged, given the amount for one device of a request."""
+    """Return the amount to charge a claim for a request, given that for one of its devices."""
     return most_at_once((r.phase, r.count * each(r)) for r in demand.requests)
 
 
 def most_at_once(amounts: Iterable[tuple[Phase, int]]) -> int:
-    """Return the most that requests hold at the same time, given the phase and amount of each.
+    """Return the most that requests hold at a time, given the phase and amount of each.
 
-    An ordinary init container runs beside the App requests before it, which are sidecars'.
+    An ordinary init container runs beside the App requests before it, which belong to sidecars.
     """
     running = most = 0
     for phase, amount in amounts:
@@ -147,14 +147,14 @@ def most_at_once(amounts: Iterable[tuple[Phase, int]]) -> int:
 
 
 class DeviceCount:
-    """The number of devices that a claim is charged for, as its requests are planned one by one.
+    """Counts the devices that a claim is charged for, as its requests are planned one by one.
 
-    A device counts once for each container that it serves.
+    A device counts once for each container that uses it.
     """
 
     def __init__(self) -> None:
         self._app = 0
-        self._init: dict[str, int] = {}  # by request, with those of the sidecars before it
+        self._init: dict[str, int] = {}  # by request, including those of the sidecars before it
 
     def copy(self) -> DeviceCount:
         """Return an independent copy."""
@@ -168,11 +168,11 @@ class DeviceCount:
         return max(self._app, *self._init.values(), 0)
 
     def rise(self, count: int) -> int:
-        """Return how much the total would grow with a further request for so many devices."""
+        """Return how much the total would grow if a request got this many more devices."""
         return max(0, self._app + count - self.total)
 
     def add(self, request: str, phase: Phase) -> None:
-        """Count one more device for a request, given by its name."""
+        """Count one more device for a request."""
         if phase == "Init":
             self._init[request] = self._init.get(request, self._app) + 1
         else:
@@ -181,13 +181,13 @@ class DeviceCount:
 
 @dataclass(slots=True)
 class ClaimUse:
-    """The (MiB, percent of compute) that a claim holds of a device, at its peak and afterwards."""
+    """A claim's (MiB, percent of compute) of one device, at its peak and afterwards."""
 
     peak: tuple[int, int] = (0, 0)
     running: tuple[int, int] = (0, 0)
 
     def plus(self, request: RequestDemand, memory_mib: int, cores: int | None = None) -> ClaimUse:
-        """Return the use with one more grant, for a container that starts after the others."""
+        """Return the usage with one more grant, for a container that starts after the others."""
         cores = request.cores if cores is None else cores
         started = self.running[0] + memory_mib, self.running[1] + cores
         peak = max(self.peak[0], started[0]), max(self.peak[1], started[1])
@@ -195,7 +195,7 @@ class ClaimUse:
 
 
 class Charge:
-    """The amounts that a claim is charged so far, compared with its namespace's budget."""
+    """The amounts that a claim is charged so far, with its namespace's budget."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -218,14 +218,14 @@ class Charge:
         budget = self._budget
         limits = (budget.memory_mib, budget.cores, budget.devices)
         charged = (self._memory_mib, self._cores, self._devices.total)
-        # A claim that takes nothing exceeds nothing, even of a quota that is overdrawn.
+        # A claim that takes nothing exceeds nothing, even if the quota is already overdrawn.
         return any(
             limit is not None and amount > max(limit, 0)
             for limit, amount in zip(limits, charged, strict=True)
         )
 
     def holds(self, device: int) -> bool:
-        """Return True if the claim has been given this device."""
+        """Return True if the device has been granted to the claim."""
         return device in self._held
 
     def exceeds(
@@ -235,7 +235,7 @@ class Charge:
 
         Args:
             device: The device's number.
-            request: The request it is for.
+            request: The request.
             memory_mib: The MiB to charge for the device.
             cores: The percent of compute to charge; None for the requested amount.
         """
@@ -250,7 +250,7 @@ class Charge:
     def add(
         self, device: int, request: RequestDemand, memory_mib: int, cores: int | None = None
     ) -> None:
-        """Charge the claim for a device that the request was given."""
+        """Charge the claim for a device that is granted to the request."""
         memory, share = self._rise(device, request, memory_mib, cores)
         self._memory_mib += memory
         self._cores += share
@@ -270,7 +270,7 @@ def _is_over(limit: int | None, charged: int, rise: int) -> bool:
 
 
 class Share(NamedTuple):
-    """An amount of one device: requests, percent of compute, MiB, and MIG slices or cores."""
+    """A share of a device: requests, percent of compute, MiB, and MIG slices or numbered cores."""
 
     device: int
     slots: int
@@ -280,14 +280,14 @@ class Share(NamedTuple):
 
 
 class Kept(Protocol):
-    """The capacity that is kept from the claim being planned."""
+    """The capacity that is kept from the claim being planned, for other claims."""
 
     @property
     def nodes(self) -> Collection[int]:
-        """The nodes with kept capacity; `on` may still be empty for this claim."""
+        """Nodes with kept capacity; for this claim, `on` may be empty."""
 
     def on(self, node: int) -> Sequence[Share]:
-        """Return the shares of a node that are kept from this claim."""
+        """Return the shares on a node that are kept from this claim."""
 
 
 class _Nothing:

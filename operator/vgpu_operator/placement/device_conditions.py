@@ -1,7 +1,7 @@
-"""The properties of devices and nodes, and numbers for devices that are alike.
+"""The properties of devices and nodes, and equal numbers for devices that are alike.
 
-A fleet has many devices, but few kinds of them in few conditions. Devices that are alike get the
-same number, so a result for one of them is remembered for all.
+A fleet has many devices, but few kinds of devices in few conditions. Devices that are alike get the
+same number, so a result for one of them is valid for all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from vgpu_operator.placement.mig_geometry import Profile
 from vgpu_operator.vendors.parts import Part
 
 NUMA_UNKNOWN_FROM = 1 << 20
-"""An unknown NUMA node is numbered from minus this, by the index of its device."""
+"""An unknown NUMA node gets minus this number, minus the index of its device."""
 
 
 class Facts(NamedTuple):
-    """The properties of a device without links, node and use: equal for devices that are alike."""
+    """The properties of a device without links, node and usage. Equal for devices that are alike."""
 
     vendor: str
     model: str
@@ -39,26 +39,26 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device without its use.
+    """A device without its usage.
 
     Attributes:
         name: The name of its GPUDevice object.
         node: The node that it is in.
-        uuid: Its UUID as the driver spells it.
+        uuid: Its UUID in the driver's spelling.
         index: Its number on the node.
         vendor: In lower case.
-        model: Its type as published, with the maker, in lower case.
+        model: Its published type, including the manufacturer, in lower case.
         mode: Shared, Exclusive or MIG.
         numa: Its NUMA node. If unknown, a negative number of its own.
         slots: The most requests that it serves at once.
         cores: Allocatable compute in percent.
         memory_mib: Allocatable memory in MiB.
         healthy: False if it must not be allocated.
-        duplicate: Another object has the same UUID, so the device's node is unknown.
-        cordoned: It gets no new requests.
-        links: How well it is connected to other devices of the node, by their UUIDs, sorted.
+        duplicate: True if another object has the same UUID, so that the device's node is unknown.
+        cordoned: True if it gets no new requests.
+        links: The quality of its links to other devices of the node, sorted by UUID.
         profiles: The MIG profiles it offers, if it is in MIG mode (`mig_geometry`).
-        parts: The parts it is allocated in, smallest first, if its node registers any.
+        parts: The parts into which it is divided, smallest first, if its node registers any.
     """
 
     name: str
@@ -81,7 +81,7 @@ class DeviceFacts:
 
     @property
     def facts(self) -> Facts:
-        """Its properties without links and node."""
+        """The properties of the device without links and node."""
         return Facts(
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
@@ -91,8 +91,8 @@ class DeviceFacts:
 
 
 def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
-    """Run checks 1 to 3: is a device usable, and of the requested kind?"""
-    if facts.duplicate:  # our own check, before HAMi's first: the device's node is unknown
+    """Run checks 1 to 3: is the device usable, and of the requested kind?"""
+    if facts.duplicate:  # our own check precedes HAMi's: the node of a duplicate device is unknown
         return Reason.CARD_UUID_DUPLICATE
     if not facts.healthy:
         return Reason.CARD_NOT_HEALTHY
@@ -111,10 +111,10 @@ def refusal_of_facts(facts: Facts, request: RequestDemand) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The readiness of a node for pods, and its own policies.
+    """A node's readiness for pods, and its own policies.
 
     `device_policies` order its devices and `node_policy` ranks it among nodes; a claim's policies
-    take precedence over both. `labelled_policies` come from ACK's labels and apply to pods with
+    take precedence over both. `labelled_policies` come from ACK's labels and apply to pods that use
     ACK's resource names.
     """
 
@@ -134,12 +134,12 @@ Answer = TypeVar("Answer")
 
 
 class Findings(Generic[State, Answer]):
-    """A cache of results that depend on a device's state alone, for each of many questions.
+    """A cache of results that depend only on a device's state, for many questions.
 
     Args:
-        questions: The most questions kept; the oldest is evicted. (Least recently used would cost
-            a write at each lookup.)
-        answers: The most answers kept for a question; more than that, and all of them are dropped.
+        questions: The most questions to keep; the oldest is evicted. (Evicting the least recently
+            used would take a write at each lookup.)
+        answers: The most answers to keep for a question; beyond that, all of them are dropped.
     """
 
     def __init__(self, *, questions: int = _QUESTIONS_KEPT, answers: int = _ANSWERS_KEPT) -> None:
@@ -148,7 +148,7 @@ class Findings(Generic[State, Answer]):
         self._known: dict[Hashable, dict[State, Answer]] = {}
 
     def of(self, question: Hashable) -> dict[State, Answer]:
-        """Return the known answers by state; the caller adds new ones."""
+        """Return the known answers, by state; the caller adds new ones."""
         known = self._known.setdefault(question, {})
         if len(self._known) > self._questions:
             del self._known[next(iter(self._known))]
@@ -157,23 +157,23 @@ class Findings(Generic[State, Answer]):
         return known
 
     def forget(self) -> None:
-        """Drop everything: states are renumbered."""
+        """Drop everything, because states are renumbered."""
         self._known.clear()
 
 
 class Conditions:
-    """The numbers of facts, kinds and conditions, and results remembered by them.
+    """The numbers of facts, kinds and conditions, and caches that use them as keys.
 
-    A device's *facts* are its properties without links, node and use; a *kind* is facts and, in MIG
-    mode, the slices in use; a *condition* is a kind and the amounts in use.
+    A device's *facts* are its properties without links, node and usage; a *kind* is facts and, in
+    MIG mode, the slices in use; a *condition* is a kind and the amounts in use.
 
     Attributes:
         facts: All facts, by number.
-        right_kinds: By request, True for each kind that passes the checks of a device's properties.
+        right_kinds: By request, True for each kind that passes the checks of properties.
         in_parts: By request for a part, the resolved request for devices with the same facts.
-        fitting: By request, True for each condition that passes the checks that depend on it alone.
+        fitting: By request, True for each condition that passes the checks which depend only on it.
         scores: By request and weights, the score of a device in each condition.
-        are_too_many: True if most conditions are outdated and `forget` should be called.
+        are_too_many: True if most conditions are outdated, so that `forget` should be called.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Conditions:
         self.scores: Findings[int, float] = Findings()
 
     def number(self, facts: Facts) -> int:
-        """Return the number of a device's facts."""
+        """Return the number for a device's facts."""
         number = self._facts.get(facts)
         if number is None:
             number = self._facts[facts] = len(self.facts)
@@ -196,18 +196,17 @@ class Conditions:
         return number
 
     def kind(self, facts: int, slices: int) -> int:
-        """Return the number of a kind.
+        """Return the number for a kind.
 
         Args:
             facts: The number of the device's facts.
-            slices: The slices in use, if it is in MIG mode: the rest of it is another kind of
-                device.
+            slices: The slices in use, in MIG mode: the free rest counts as another kind of device.
         """
         key = (facts, slices)
         return self._kinds.setdefault(key, len(self._kinds))
 
     def condition(self, kind: int, slots: int, cores: int, memory: int) -> int:
-        """Return the number of a condition."""
+        """Return the number for a condition."""
         key = (kind, slots, cores, memory)
         number = self._conditions.get(key)
         if number is None:
@@ -216,7 +215,7 @@ class Conditions:
         return number
 
     def forget(self) -> None:
-        """Restart the numbering of conditions; numbers issued before become invalid."""
+        """Restart the numbering of conditions; earlier numbers become invalid."""
         self._conditions.clear()
         self.are_too_many = False
         self.fitting.forget()

@@ -1,7 +1,7 @@
-"""Order a node's devices by policy, with a table from policies to sort keys.
+"""Orders a node's devices by policy, with a table of sort keys.
 
 Devices are taken from the end of a sorted list, as in HAMi v2.10, so the best device has the
-greatest key. Sorting is stable on the node's own order (index, then UUID), which decides ties.
+greatest key. Sorting is stable, so ties keep the node's own order (index, then UUID).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _lower_index(
 def _idle(
     columns: Columns, devices: Sequence[int], request: RequestDemand, weights: Weights
 ) -> Keys:
-    """Prefer unused devices, then order as Spread."""
+    """Prefer unused devices; otherwise like Spread."""
     used, emptier = columns.slots_used, _emptier(columns, devices, request, weights)
     return [(not used[device], key) for device, key in zip(devices, emptier, strict=True)]
 
@@ -131,7 +131,7 @@ def in_order(
     one_numa_node: bool,
     weights: Weights,
 ) -> list[int]:
-    """Sort `devices` (given in their node's order), the least preferred first."""
+    """Sort `devices` (given in their node's order), least preferred first."""
     tokens = keys_of(tuple(policies), one_numa_node=one_numa_node)
     return _sorted(columns, devices, request=request, keys=tokens, weights=weights)
 
@@ -149,14 +149,14 @@ def preferred(
     if count > 1:
         ordered = _sorted(columns, devices, request=request, keys=keys, weights=weights)
         return tuple(reversed(ordered[-count:]))
-    # One device needs no sort: keep the best by each key until one is left.
+    # A single device needs no sort: filter by one key after the other until one device is left.
     for key in keys:
         if len(devices) == 1:
             break
         values = key(columns, devices, request, weights)
         best = max(values)
         devices = [device for device, value in zip(devices, values, strict=True) if value == best]
-    return (devices[-1],)  # the last of equals, as if taken from the end of the sorted list
+    return (devices[-1],)  # of equal devices take the last, as if from the end of the sorted list
 
 
 def _sorted(
@@ -174,9 +174,9 @@ def _sorted(
 
 @lru_cache(maxsize=1024)
 def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[Token, ...]:
-    """Return the sort keys of policies, the most significant first.
+    """Return the sort keys of policies, most significant first.
 
-    A sole policy breaks ties by NUMA node. A chain does not, even if only one of its policies
+    A single policy breaks ties by NUMA node. A chain does not, even if only one of its policies
     orders devices.
     """
     chain = tuple(key for token in policies for key in _KEYS.get(token, ()))

@@ -1,9 +1,9 @@
-"""Check whether a request fits on a device, and take the device.
+"""Checks whether a request fits on a device, and takes the device.
 
-The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) compares
-several devices, so `hami_selection` has it. A request fits on a device in MIG mode if there is a
-place for an instance that is large enough (`mig_geometry`). Whatever is taken here is given back
-before the plan ends.
+The checks run in HAMi v2.10's order, and the first that fails is the reason. Check 4 (NUMA)
+compares several devices, so it is in `hami_selection`. A request fits on a device in MIG mode if
+there is a place for a large enough instance (`mig_geometry`). Everything that is taken here is
+returned before the plan ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refusal_of_room(
     instance = instance_on(columns, device, request) if in_mig_mode else None
     if charge is not None and charge.exceeds(device, request, *charged(request, memory, instance)):
         return Reason.RESOURCE_QUOTA_NOT_FIT
-    # A percentage of a tiny device may round down to 0 MiB, and a limit of 0 means no limit.
+    # A percentage of a tiny device may round down to 0 MiB, which would mean no limit.
     if memory < request.least_mib or memory > columns.memory[device] - columns.memory_used[device]:
         return Reason.CARD_INSUFFICIENT_MEMORY
     if request.one_size and columns.memory_used[device] != used * memory:
@@ -72,20 +72,20 @@ def refusal_among(
     policies: Sequence[DevicePolicy],
     charge: Charge | None = None,
 ) -> Reason | None:
-    """Do the same as `refusal_of_room` for a request with marks for its neighbours."""
+    """Like `refusal_of_room`, for a request with marks."""
     return refusal_beside(columns.slices_used[device], request.neighbours) or refusal_of_room(
         columns, device, request, policies, charge
     )
 
 
 def _group_is_used(columns: Columns, device: int) -> bool:
-    """Return True if a device linked to this one is in use. Source: HAMi v2.10.0, Vastai."""
+    """Return True if a linked device is in use. Source: HAMi v2.10.0, Vastai."""
     linked, of_node = columns.links[device], columns.node_devices[columns.node_of[device]]
     return any(columns.slots_used[other] and columns.uuid[other] in linked for other in of_node)
 
 
 def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) -> list[int]:
-    """Return the devices that pass checks 6 and 10 to 13, which decide nearly every case."""
+    """Return the devices that pass checks 6 and 10 to 13, which decide nearly all cases."""
     slots, slots_used = columns.slots, columns.slots_used
     memory, memory_used = columns.memory, columns.memory_used
     cores, cores_used = columns.cores, columns.cores_used
@@ -111,10 +111,10 @@ def with_room(columns: Columns, devices: Iterable[int], request: RequestDemand) 
 
 
 def may_fit(columns: Columns, node: int, request: RequestDemand, shares: Iterable[Share]) -> bool:
-    """Return True if a device of the node has enough memory for a request besides some shares.
+    """Return True if some device of the node has enough memory for a request besides these shares.
 
-    If none has, the plan can be skipped. Most requests that wait for a node with much capacity kept
-    for others find no device, and this check costs a fraction of a plan.
+    If not, the plan can be skipped. Most requests that wait for a node with much kept capacity find
+    no device, and this check costs a fraction of a plan.
     """
     memory, used, kept = columns.memory, columns.memory_used, Counter[int]()
     for share in shares:
@@ -134,7 +134,7 @@ def passing(
 ) -> list[int]:
     """Return the devices that pass every check, in the given order."""
     known, condition = columns.conditions.fitting.of(request), columns.condition
-    try:  # nearly always all conditions are known, and then this costs less than `get` for each
+    try:  # usually all conditions are known, and then this is cheaper than `get` for each
         found = [device for device in devices if known[condition[device]]]
     except KeyError:
         found = _serving(columns, devices, request)
@@ -147,7 +147,7 @@ def passing(
 
 
 def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[int]:
-    """Return the devices that pass the checks whose result is the same for equal conditions."""
+    """Return the devices that pass the checks which have equal results for equal conditions."""
     fits, kind = columns.conditions.right_kinds.of(request), columns.kind
     found: list[int] = []
     for device in with_room(columns, devices, request):
@@ -157,7 +157,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
             right = right and _goes_with(columns, device, request)
             if columns.mode[device] != "MIG":
                 fits[kind[device]] = right
-            else:  # an instance also needs memory and compute, which a kind does not tell
+            else:  # an instance also needs memory and compute, on which a kind says nothing
                 right = right and instance_on(columns, device, request) is not None
         if right:
             found.append(device)
@@ -165,7 +165,7 @@ def _serving(columns: Columns, devices: Sequence[int], request: RequestDemand) -
 
 
 def _goes_with(columns: Columns, device: int, request: RequestDemand) -> bool:
-    """Return True if the request may share the device with the requests that it has marks of."""
+    """Return True if the request may share the device with the requests whose marks it has."""
     if not request.is_marked:
         return True
     return has_cores(columns, device, request) and not refusal_beside(
@@ -174,7 +174,7 @@ def _goes_with(columns: Columns, device: int, request: RequestDemand) -> bool:
 
 
 Taken: TypeAlias = tuple[int, int, int, int, int]
-"""A device and its former slots, cores, MiB and slices in use, for `give_back`."""
+"""A device with its slots, cores, MiB and slices in use before it was taken, for `give_back`."""
 
 
 def instance_on(columns: Columns, device: int, request: RequestDemand) -> Instance | None:
@@ -185,16 +185,16 @@ def instance_on(columns: Columns, device: int, request: RequestDemand) -> Instan
     instance = smallest(columns.profiles[device], slices, requested, named=named)
     if instance is None:
         return None
-    # An instance keeps its size when the device's amounts are scaled, so it may exceed them.
+    # An instance's size does not follow scaled amounts of its device, so it may exceed them.
     is_over = memory + instance.memory_mib > total or cores + instance.cores > columns.cores[device]
     return None if is_over else instance
 
 
 def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int, ...]:
-    """Return the lowest free cores of a device, for a request that gets cores by number.
+    """Return the lowest free cores of a device, for a request for numbered cores.
 
-    There are fewer than the request needs if the device has too few. `slices_used` holds the cores
-    in use: a device has either numbered cores or MIG slices.
+    There are fewer than requested if the device has too few. `slices_used` contains the cores in
+    use: a device has either numbered cores or MIG slices.
     """
     needed = request.numbered_cores
     if not needed:
@@ -204,20 +204,20 @@ def cores_on(columns: Columns, device: int, request: RequestDemand) -> tuple[int
 
 
 def has_cores(columns: Columns, device: int, request: RequestDemand) -> bool:
-    """Return True if the request needs no numbered cores, or the device has enough of them."""
+    """Return True if the device has enough numbered cores, or the request needs none."""
     needed = request.numbered_cores
     return not needed or len(cores_on(columns, device, request)) == needed
 
 
 def charged(request: RequestDemand, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
-    """Return the (MiB, percent of compute) to charge a device: for an instance, its own size."""
+    """Return the (MiB, percent of compute) to charge; in MIG mode, the size of the instance."""
     if instance is None:
         return memory_mib, request.cores
     return instance.memory_mib, instance.cores
 
 
 def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
-    """Take a device that fits, or an instance of it. The caller gives it back."""
+    """Take a device that fits, or an instance of it. The caller must return it."""
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     if instance is not None:
@@ -233,7 +233,7 @@ def take(columns: Columns, device: int, request: RequestDemand) -> Taken:
 
 
 def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
-    """Return a device's core numbers or neighbour marks as they are once it serves the request."""
+    """Return a device's numbered cores or marks after it has served the request."""
     marks = request.neighbours or bits_of(cores_on(columns, device, request))
     return joined(columns.slices_used[device], marks, 1)
 
@@ -241,8 +241,8 @@ def _marked(columns: Columns, device: int, request: RequestDemand) -> int:
 def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
     """Take only the place of an init container's instance, for the requests planned after it.
 
-    The container has ended when they run, so its memory and compute are free again; its instance
-    stays on the device until the pod ends.
+    Their containers run when the init container has ended, so its memory and compute are free
+    again; its instance stays on the device until the pod ends.
     """
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
@@ -252,7 +252,7 @@ def take_place(columns: Columns, device: int, request: RequestDemand) -> Taken:
 
 
 def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
-    """Count shares as in use for the duration of a plan; `give_back` undoes it."""
+    """Count shares as in use while a node is planned; `give_back` undoes it."""
     taken: list[Taken] = []
     for share in shares:
         device = share.device
@@ -271,6 +271,6 @@ def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
 
 
 def give_back(columns: Columns, taken: Iterable[Taken]) -> None:
-    """Restore the devices, the last taken first."""
+    """Restore the devices in reverse order."""
     for device, slots, cores, memory, slices in reversed(tuple(taken)):
         columns.lend(device, slots, cores, memory, slices)

@@ -1,11 +1,11 @@
-"""Place all requests of a claim on one node, or find out why that is impossible.
+"""Places all requests of a claim on one node, or finds the reasons why that is impossible.
 
-This exact plan decides every claim; rankings only propose nodes. For one request `choose` takes the
-best of the devices that pass all checks. That gives the same devices as HAMi's loop, which walks
-the ordered list from its end, but is cheaper. The loop itself (`hami_selection`) is used for
-reasons, and on nodes with devices in MIG mode, where a device may serve a request several times.
-Devices are taken in the live columns while a claim is planned, so that its requests see each other,
-and are given back before anything else reads the columns.
+This exact plan decides every claim; rankings only propose nodes. For a request, `choose` takes the
+best of the devices that pass all checks. The result is the same as with HAMi's loop, which walks
+the ordered list from its end, but cheaper. That loop (`hami_selection`) is used to find reasons,
+and on nodes with devices in MIG mode, where a device may serve a request several times. While a
+claim is planned, its devices are taken in the live columns, so that its requests see each other;
+they are returned before anything else reads the columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from vgpu_operator.vendors.node_ranking import NODE_RULES
 
 
 class Preferences(NamedTuple):
-    """The rules that choose among devices that fit on a node."""
+    """The rules that choose among the fitting devices of a node."""
 
     policies: tuple[DevicePolicy, ...]
     numa: NumaPolicy
@@ -59,15 +59,15 @@ def choose(
 ) -> tuple[int, ...]:
     """Return `request.count` distinct devices of the node, or none if too few fit.
 
-    The reasons come from `refusal`, separately, because they cost more than the choice.
+    Reasons are computed separately, by `refusal`, because they cost more than the choice.
 
     Args:
         columns: The state of all devices.
         node: The number of the node.
         request: The request.
-        preferences: The rules that choose among devices that fit.
+        preferences: The rules that choose among fitting devices.
         charge: The namespace's quota, if it has one.
-        without: Devices that must not be chosen. It is ignored on nodes with MIG devices.
+        without: Devices that must not be chosen; ignored on nodes with MIG devices.
     """
     if columns.node_in_mig_mode[node]:
         return _choose_parts(columns, node, request, preferences, charge)
@@ -91,8 +91,8 @@ def choose(
         return _take(columns, fitting, request, preferences)
     if not enough:
         return ()
-    # HAMi's order is by NUMA node first and is walked from the end, so the large enough group with
-    # the most preferred device comes first.
+    # HAMi sorts by NUMA node first and walks from the end, so among groups that are large enough,
+    # the one with the most preferred device wins.
     last = preferred(columns, [device for group in enough for device in group], 1,
                      request=request, keys=keys_of(policies, one_numa_node=True),
                      weights=preferences.weights)[0]  # fmt: skip
@@ -106,7 +106,7 @@ def _choose_parts(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """Do the same as `choose` on a node with MIG devices, which may occur several times."""
+    """Like `choose`, on a node with MIG devices, each of which may be chosen several times."""
     policies, devices = preferences.policies, columns.node_devices[node]
     required = preferences.numa == "Require"
 
@@ -146,9 +146,9 @@ def refusal(
     charge: Charge | None = None,
     only: Set[int] | None = None,
 ) -> Tally:
-    """Return why the node's devices do not serve the request, counted as HAMi counts.
+    """Return why the node's devices cannot serve the request, counted as in HAMi.
 
-    With `only`, the device must be the one that earlier containers of the pod have.
+    With `only`, the request is tied to the device of earlier containers of the pod.
     """
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
@@ -159,7 +159,7 @@ def refusal(
     request = resolved
     gathered, reasons = walk(
         columns,
-        # Only check 4 depends on the order, so sort only for that.
+        # Only check 4 depends on the order, so skip the sort otherwise.
         _ordered(columns, devices, request, preferences) if required else devices,
         request,
         preferences.policies,
@@ -185,10 +185,10 @@ def _tied_to(
     charge: Charge | None,
     only: Set[int],
 ) -> tuple[int, ...]:
-    """Return the device that earlier containers of the pod have, if the request fits there too.
+    """Return the device that earlier containers of the pod have, if the request fits there, too.
 
-    Return none if they have several devices: the vendor's plugin serves one device for the whole
-    pod. Source: HAMi v2.10.0, Moore Threads.
+    Return none if they have several devices, because the vendor's plugin allocates one device to
+    the whole pod. Source: HAMi v2.10.0, Moore Threads.
     """
     fitting = passing(columns, columns.node_devices[node], request, preferences.policies, charge)
     return tuple(device for device in fitting if only == {device}) if request.count == 1 else ()
@@ -210,7 +210,7 @@ def _ordered(
 def _take(
     columns: Columns, fitting: Sequence[int], request: RequestDemand, preferences: Preferences
 ) -> tuple[int, ...]:
-    """Return the best devices among those that fit, which the caller may limit to a NUMA node."""
+    """Return the best of the fitting devices, which may be restricted to a NUMA node."""
     if len(fitting) == 1:
         return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
@@ -235,7 +235,7 @@ def _tightest(
     request: RequestDemand,
     preferences: Preferences,
 ) -> tuple[int, ...]:
-    """Return devices of the NUMA node that keeps the fewest free devices; ties go to the lowest."""
+    """Return devices of the NUMA node that keeps the fewest free ones; ties go to the lowest."""
     best: tuple[int, int, tuple[int, ...]] | None = None
     for group in groups:
         chosen = _take(columns, group, request, preferences)
@@ -248,7 +248,7 @@ def _tightest(
 
 
 def _free(columns: Columns, devices: Sequence[int], numa: int, chosen: Sequence[int]) -> int:
-    """Return the number of free devices that a NUMA node is left with."""
+    """Return the number of free devices that would remain on a NUMA node."""
     return sum(
         columns.numa[device] == numa and not columns.slots_used[device] and device not in chosen
         for device in devices
@@ -256,25 +256,25 @@ def _free(columns: Columns, devices: Sequence[int], numa: int, chosen: Sequence[
 
 
 KeyOf: TypeAlias = Callable[[int], float | None]
-"""Returns the sort key of a node, or None if it does not serve.
+"""Returns the sort key of a node, or None if it cannot serve.
 
-The least key is the best; ties go by name.
+The smallest key is the best; names break ties.
 """
 
 _BEHIND = 1000.0
-"""More than the scores of two nodes can differ."""
+"""More than the largest possible difference between the scores of two nodes."""
 _RULED = 10_000.0
-"""The weight of a vendor's rule for nodes, whose scores are whole numbers, as in HAMi v2.10.0."""
+"""The weight of a vendor's rule for nodes, whose scores are integers, as in HAMi v2.10.0."""
 
 _UNSAID = Tally({}, 0)
 
 SEARCH_STEPS = 16
-"""Choices of devices tried on a node, for each request of a claim with several requests."""
+"""The choices of devices tried on one node, per request of a claim with several requests."""
 DECISION_STEPS = 400
-"""Choices tried on all nodes together for one decision.
+"""The choices tried on all nodes together for one decision.
 
-kube-scheduler's calls wait for a decision. Without this bound, pods made for it could block the
-loop for seconds on 5,000 nodes.
+kube-scheduler's calls wait for a decision. Without this limit, specially crafted pods could block
+the loop for seconds on 5,000 nodes.
 """
 
 
@@ -299,7 +299,7 @@ def plan_on(
 def plan_alone_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> tuple[Grant, ...] | Tally:
-    """Do the same as `plan_on`, for a decision about this node only."""
+    """Like `plan_on`, for a decision about this node only."""
     columns.search_steps = DECISION_STEPS
     return plan_on(columns, node, demand, numa, budget)
 
@@ -307,7 +307,7 @@ def plan_alone_on(
 def grants_on(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy
 ) -> tuple[Grant, ...] | None:
-    """Do the same as `plan_on` without reasons, which cost more than the plan."""
+    """Like `plan_on`, but without reasons, which cost more than the plan."""
     outcome = plan_on(columns, node, demand, numa, explain=False)
     return None if isinstance(outcome, Tally) else outcome
 
@@ -315,7 +315,7 @@ def grants_on(
 def why_not(
     columns: Columns, node: int, demand: Demand, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> Tally:
-    """Return the reasons why a node cannot serve the claim; empty if it now can."""
+    """Return why a node cannot serve the claim; empty if it now can."""
     if len(demand.requests) == 1:
         preferences = _preferences(columns, node, demand, numa)
         charge = Charge(budget) if budget.is_limited else None
@@ -327,8 +327,9 @@ def why_not(
 def keys_for(columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget) -> KeyOf:
     """Return the function that computes a node's sort key.
 
-    The fullest node comes first, or the emptiest, or the one where F rises least. Fragmentation has
-    to plan the claim on the node; with other policies the node may turn out not to serve.
+    Depending on the policy, the fullest node comes first, or the emptiest, or the one where F rises
+    least. Fragmentation has to plan the claim on the node; with other policies, a node with a key
+    may turn out not to serve.
     """
     if demand.node_rule is not None:
         return _ruled_keys(columns, demand, demand.node_rule, numa, budget)
@@ -356,7 +357,7 @@ def follows_score(demand: Demand) -> int:
     """Return the sign of a node's score in its sort key.
 
     1 puts the emptiest node first and -1 the fullest; 0 means that the score is not used. A node
-    with a policy of its own may have another sign.
+    with its own policy may have another sign.
     """
     if demand.node_policy == "Fragmentation" or demand.node_rule is not None:
         return 0
@@ -373,9 +374,9 @@ def policies_on(columns: Columns, node: int, demand: Demand) -> tuple[DevicePoli
 def _own_policy(columns: Columns, node: int, demand: Demand) -> NodePolicy | None:
     """Return the node's own policy if the claim has none, else None.
 
-    Each node is then ranked by its own policy: the fullest first, the emptiest first, or, with
-    NUMAFirst, behind all others unless one NUMA node of it serves. Fragmentation ranks all nodes by
-    one measure, so it ignores their own policies.
+    Each such node is ranked by its own policy: the fullest first, the emptiest first, or, with
+    NUMAFirst, behind all others unless one of its NUMA nodes can serve. Fragmentation ranks all
+    nodes by one measure, so it ignores their own policies.
     """
     if not demand.node_may_choose or demand.node_policy == "Fragmentation":
         return None
@@ -385,7 +386,7 @@ def _own_policy(columns: Columns, node: int, demand: Demand) -> NodePolicy | Non
 def _fragmentation_keys(
     columns: Columns, demand: Demand, numa: NumaPolicy, budget: Budget
 ) -> KeyOf:
-    """Return the function that computes the rise of F on a node, as a negated score."""
+    """Return the function that computes how much F rises on a node, as a negated score."""
     only = ("Fragmentation",)
 
     def planned(node: int) -> float | None:
@@ -393,7 +394,7 @@ def _fragmentation_keys(
         outcome = _plan(columns, node, demand, numa, budget, stay=True, explain=False)
         if isinstance(outcome, Tally):
             return None
-        # All requests belong to one pod, and each carries the pod's CPU request.
+        # All requests belong to the same pod, and each carries the pod's CPU request.
         after = fragmentation(columns, node, cpu_milli=demand.requests[0].cpu_milli)
         give_back(columns, outcome[1])
         return -score_of_rise(after - before)
@@ -410,9 +411,9 @@ def _fragmentation_keys(
 def _ruled_keys(
     columns: Columns, demand: Demand, name: NodeRule, numa: NumaPolicy, budget: Budget
 ) -> KeyOf:
-    """Return the function that ranks nodes by a vendor's rule; its usual key breaks ties.
+    """Return the function that ranks nodes by a vendor's rule, with the usual key to break ties.
 
-    The claim is planned on the node, since the rule scores the devices that it would get.
+    The claim is planned on the node, because the rule scores the devices that it would get.
     """
     usual, rule = keys_for(columns, replace(demand, node_rule=None), numa, budget), NODE_RULES[name]
 
@@ -431,7 +432,7 @@ def _ruled_keys(
 
 
 def _is_plain(demand: Demand, budget: Budget) -> bool:
-    """Return True for a single request for one device that depends on the device's state alone."""
+    """Return True for a request for one device that depends only on the device's state."""
     request = demand.requests[0]
     return (
         len(demand.requests) == 1
@@ -448,7 +449,7 @@ def _is_plain(demand: Demand, budget: Budget) -> bool:
 def exceeds(columns: Columns, demand: Demand, plan: Plan, budget: Budget) -> bool:
     """Return True if check 9 refuses a device of a plan that was made without a quota.
 
-    If it refuses none, planning with the quota gives the same plan, since a quota only removes
+    Otherwise, planning with the quota would give the same plan, because a quota only removes
     choices.
     """
     charge = Charge(budget)
@@ -476,10 +477,10 @@ def _plan(
     stay: bool = False,
     explain: bool = True,
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
-    """Plan all requests. The devices stay taken until the caller gives them back.
+    """Plan all requests. The devices stay taken until the caller returns them.
 
-    Requests follow the order in which the pod starts its containers: an ordinary init container
-    is planned beside the sidecars before it, and has ended when the next one starts.
+    Requests are planned in the order in which the pod starts its containers: an ordinary init
+    container runs beside the sidecars before it, and has ended when the next container starts.
 
     Args:
         columns: The state of all devices.
@@ -487,15 +488,16 @@ def _plan(
         demand: The claim's requests.
         numa: The NUMA policy, which may be stricter than the claim's.
         budget: The amounts that the claim's namespace may still take.
-        stay: Take the devices even of a sole request, for a caller that measures the node then.
+        stay: Take the devices even for a single request, for callers that measure the node
+            afterwards.
         explain: Find the reasons of a refusal.
     """
     preferences = _preferences(columns, node, demand, numa)
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
-    # A sole request need not take its devices, as no later request has to see that. A device in MIG
-    # mode is taken all the same, since the request may get several instances of it.
+    # For a single request the devices need not be taken, because no later request has to see that.
+    # A device in MIG mode is taken anyway, because the request may get several instances of it.
     alone = len(demand.requests) == 1 and not stay and not columns.node_in_mig_mode[node]
     tied: dict[tuple[str, str], set[int]] = {}
     for requested in demand.requests:
@@ -520,7 +522,7 @@ def _plan(
             given.append(grant)
             if charge is not None:
                 charge.add(device, request, grant.memory_mib, grant.cores)
-            # A device in MIG mode may be chosen twice, so take it before the next grant.
+            # A device in MIG mode may be chosen twice, so take it before the next choice.
             taken.append((take if request.phase == "App" else take_place)(columns, device, request))
     if len(demand.requests) == 1:
         return tuple(grants[demand.requests[0].name]), taken
@@ -535,10 +537,10 @@ def _search(
     budget: Budget,
     why: Tally,
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
-    """Try other devices for some requests, when preferred ones left too little for a later one.
+    """Try other devices for earlier requests if the preferred ones left too little for a later one.
 
-    Return `why` if no other choice works. Nodes with MIG devices are not searched, nor are claims
-    whose containers must share a device.
+    Return `why` if no other choice works. Nodes with MIG devices are not searched, and neither are
+    claims whose containers must share a device.
     """
     requests = [on_node(columns, node, request) for request in demand.requests]
     is_fixed = any(request is None or request.one_device for request in requests)
@@ -558,7 +560,7 @@ def _search(
 
 
 def _is_particular(request: RequestDemand) -> bool:
-    """Return True if a request may distinguish devices of the same kind."""
+    """Return True if a request may prefer one device over another of the same kind."""
     chooses = request.uuids or request.exclude_uuids or request.choice
     return bool(chooses or request.group_mutex)
 
@@ -569,9 +571,9 @@ def _is_too_much(
     requests: Sequence[RequestDemand],
     policies: Sequence[DevicePolicy],
 ) -> bool:
-    """Return True if a node has less than all requests need together, however they are placed.
+    """Return True if all requests together need more than the node has, however they are placed.
 
-    That is true of most nodes that are nearly full, and costs less than a search.
+    This is so on most nearly full nodes, and the check is cheaper than a search.
     """
     memory, cores, union = 0, 0, set[int]()
     for request in requests:
@@ -589,14 +591,14 @@ def _is_too_much(
 
 @dataclass(slots=True)
 class _Search:
-    """A backtracking search for devices on a node, for each request in turn, preferred ones first.
+    """A backtracking search for devices on a node, request by request, preferred devices first.
 
     Attributes:
         columns: The state of all devices.
         node: The number of the node.
         requests: All requests of the claim, resolved on this node.
         preferences: The rules that choose among devices that fit.
-        is_particular: A request may distinguish devices of the same kind in the same condition.
+        is_particular: True if a request may prefer one device over another in the same condition.
         steps: The number of choices left to try.
         grants: The grants of the requests so far.
         taken: The devices taken for them.
@@ -612,14 +614,14 @@ class _Search:
     taken: list[Taken] = field(init=False, default_factory=list)
 
     def serve(self, at: int, charge: Charge | None) -> bool:
-        """Serve the requests from a position on, besides the devices taken for those before it."""
+        """Serve the requests from a position on, in addition to those before it."""
         if at == len(self.requests):
             return True
         request, tried, pending = self.requests[at], set[frozenset[int]](), [frozenset[int]()]
         while pending and self.steps:
             without = pending.pop()
             self.steps -= 1
-            # Several devices may be charged differently, so check their sum after they are taken.
+            # Several devices may be charged differently, so check their sum after taking them.
             each = charge if request.count == 1 else None
             devices = choose(self.columns, self.node, request, self.preferences, each, without)
             if not devices:
@@ -638,7 +640,7 @@ class _Search:
     def _take(
         self, devices: Sequence[int], request: RequestDemand, charge: Charge | None
     ) -> Charge | None:
-        """Take devices for a request and return the new charge."""
+        """Take devices for a request, and return the new charge."""
         columns, charge = self.columns, None if charge is None else charge.copy()
         for device in devices:
             grant = _grant(columns, device, request)
@@ -652,10 +654,11 @@ class _Search:
     def _others(
         self, devices: Sequence[int], without: frozenset[int], charge: Charge | None
     ) -> list[frozenset[int]]:
-        """Return the sets of devices to exclude that lead to all choices unlike this one.
+        """Return the sets of devices to exclude so that every different choice is tried.
 
-        Another choice has fewer devices of one of the kinds chosen here. Which devices of a kind it
-        has does not matter, so each set excludes one chosen device and the unchosen ones like it.
+        A different choice has fewer devices of some kind that was chosen here. It does not matter
+        which devices of a kind it has, so each set excludes one chosen device and all unchosen ones
+        like it.
         """
         kinds: dict[Hashable, list[int]] = {}
         for device in self.columns.node_devices[self.node]:
@@ -668,7 +671,7 @@ class _Search:
         return list(found)
 
     def _kind(self, device: int, charge: Charge | None) -> Hashable:
-        """Return a key that is equal for devices which serve all requests alike."""
+        """Return a key that is equal for devices which serve all requests equally well."""
         if self.is_particular:
             return device
         holds = charge is not None and charge.holds(device)

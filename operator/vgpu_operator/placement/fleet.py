@@ -1,9 +1,9 @@
-"""The columns, with questions about all devices at once.
+"""The columns, with queries over all devices at once.
 
-Rankings make a decision cheap for a class of requests that is asked again. A new class has to look
-at every node once, and a refusal has a reason for every device. A Python loop over 40,000 devices
-takes tens of milliseconds for that; here it is a few vector operations. Decisions read and write
-the lists of `Columns`; the arrays here follow them and are brought up to date when they are used.
+Rankings make a decision cheap if its class of requests has been seen before. A new class has to
+look at every node once, and a refusal needs a reason for every device. A Python loop over 40,000
+devices takes tens of milliseconds; here it is a few vector operations. Decisions read and write the
+lists of `Columns`; the arrays here mirror them and are updated when they are used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MORE_THAN_ANY = 1 << 62
 _MEMORY = 4
 """The row of a device's memory."""
 _IN_USE = 5
-"""The first row of the amounts in use; the rows before it are properties."""
+"""The first row of the amounts in use; the rows before it are fixed properties."""
 _QUESTIONS_KEPT = 1_024
 
 REASONS: tuple[Reason | None, ...] = (
@@ -55,15 +55,15 @@ REASONS: tuple[Reason | None, ...] = (
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
     Reason.RESOURCE_QUOTA_NOT_FIT,
 )
-"""The reason of each column of `NodeRefusals.counts`; column 0 counts devices that would serve."""
+"""The reason for each column of `NodeRefusals.counts`; column 0 counts devices that would serve."""
 _NUMBER_OF = {reason: number for number, reason in enumerate(REASONS)}
 
 
 class NodeRefusals(NamedTuple):
-    """The number of devices that each reason applies to, by node.
+    """The number of devices refused for each reason, by node.
 
     Attributes:
-        counts: The number of devices, with a row for each node and a column for each of `REASONS`.
+        counts: The number of devices, with a row per node and a column per reason (`REASONS`).
         of_vendor: By node, the number of devices of the requested vendor.
     """
 
@@ -72,12 +72,13 @@ class NodeRefusals(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The devices and the node that come closest to a request.
+    """The devices and the node that come closest to serving a request.
 
     Attributes:
         memory: The device with the most free memory; None if no device is of the requested kind.
-        cores: The device with the most free compute, or None likewise.
-        node: The node with the most devices that serve the request; None if no device does.
+        cores: The device with the most free compute; None in the same case.
+        node: The node with the most devices that could serve the request; None if there is no such
+            device.
         serving: The number of these devices.
     """
 
@@ -90,8 +91,8 @@ class Best(NamedTuple):
 class Fleet(Columns):
     """All devices and nodes of a cluster.
 
-    Arrays are indexed by the numbers that `Columns` gives devices and nodes. Keeping
-    the columns in a separate object would create a reference cycle, which might never be freed (see
+    Arrays are indexed by the device and node numbers of `Columns`. Keeping the columns in a
+    separate object would create a reference cycle, which might never be freed (see
     `garbage_collection`).
     """
 
@@ -106,12 +107,12 @@ class Fleet(Columns):
         self._chooses = np.zeros(0, dtype=np.bool_)
         self._rank = np.zeros(0, dtype=np.int64)
         self._refusals: dict[RequestDemand, npt.NDArray[np.int8]] = {}  # by number of facts
-        self._largest: dict[RequestDemand, Best] = {}  # until a device comes, goes or changes
+        self._largest: dict[RequestDemand, Best] = {}  # until a device is added, removed or changed
 
     # Finding nodes.
 
     def split_by_willingness(self, nodes: NodeFilter) -> tuple[list[int], list[int]]:
-        """Return the nodes with devices that take a pod, and those with devices that do not.
+        """Return the nodes with devices that accept a pod, and those with devices that do not.
 
         Args:
             nodes: The nodes that the pod may use.
@@ -123,7 +124,7 @@ class Fleet(Columns):
         return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
     def _taking(self, nodes: NodeFilter) -> Flags:
-        """Return a flag by number: does the node take a pod that may use `nodes`?"""
+        """Return, by number, True if the node accepts a pod that may use `nodes`."""
         count = len(self._willing)
         taking = self._willing.copy()
         if nodes.tolerated:
@@ -138,16 +139,16 @@ class Fleet(Columns):
         nodes: NodeFilter = EVERY_NODE,
         budget: Budget = UNLIMITED,
     ) -> Numbers:
-        """Return the nodes where each request by itself finds enough devices.
+        """Return the nodes where each request alone finds enough devices.
 
-        All nodes that serve the claim are among them. Some may not serve it, since requests take
-        devices from each other, and NUMA nodes and policies are not considered.
+        They include all nodes that can serve the claim, and possibly some that cannot, because
+        requests take devices from each other, and NUMA nodes and policies are not considered.
         """
         self._refresh()
         serving = self._taking(nodes)
-        if not self.conditions.facts:  # there has never been a device
+        if not self.conditions.facts:  # there has never been any device
             return np.flatnonzero(serving)
-        # With several requests, one may use a device that another is already charged for.
+        # With several requests, one may use a device that is already charged for another.
         is_alone = len(demand.requests) == 1
         for request in demand.requests:
             fitting = self._fitting(request)
@@ -164,16 +165,16 @@ class Fleet(Columns):
         return np.flatnonzero(serving)
 
     def scores(self, nodes: Numbers) -> Scores:
-        """Return the `usage_scores.node_score` of nodes that `may_serve` has just returned."""
+        """Return the `usage_scores.node_score` of the nodes that `may_serve` has just returned."""
         return self._score[nodes]
 
     def choosing(self, nodes: Numbers) -> list[int]:
-        """Return the positions of nodes that have a node policy of their own."""
+        """Return the positions of nodes that have their own node policy."""
         chosen: list[int] = np.flatnonzero(self._chooses[nodes]).tolist()
         return chosen
 
     def best_positions(self, nodes: Numbers, keys: Scores, count: int) -> list[int]:
-        """Return the positions of the nodes with the least keys, in order; ties go by name."""
+        """Return the positions of the nodes with the smallest keys, in order; names break ties."""
         positions = np.arange(len(nodes))
         if count < len(nodes):
             positions = np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
@@ -210,17 +211,17 @@ class Fleet(Columns):
         budget: Budget,
         times: int,
     ) -> Flags:
-        """Return a flag for each device: would `times` like it exceed the budget?"""
+        """Return, for each device, True if `times` devices like it would exceed the budget."""
         node, facts, _, _, memory, _, _, _ = self._known()[:, devices]
         requested, own_cores = _requested(self, request, facts, memory)
-        # An instance has at least the requested memory, but may have less compute.
+        # An instance has at least the requested memory, but it may have less compute.
         own_cores = np.where(self._in_mig_mode[node], 0, own_cores)
         return np.broadcast_to(_over(budget, times, requested, own_cores), devices.shape)
 
     def exceeds_everywhere(self, demand: Demand, budget: Budget) -> bool:
-        """Return True if the claim exceeds the budget whatever devices it gets.
+        """Return True if the claim would exceed the budget with any devices.
 
-        Without this check, a quota that is used up would cost a plan on every node.
+        Without this check, a used-up quota would cost a plan on every node.
         """
         self._refresh()
         if budget.devices is not None and together(demand, lambda _: 1) > budget.devices:
@@ -238,21 +239,21 @@ class Fleet(Columns):
         return least > max(budget.cores, 0)
 
     def closest(self, demand: Demand, count: int, within: NodeFilter) -> list[tuple[int, float]]:
-        """Return the nodes where the least must become free for the claim's first request.
+        """Return the nodes where the least capacity must become free for the claim's first request.
 
         Args:
             demand: The claim's requests.
             count: The most nodes to return.
-            within: The nodes to choose from.
+            within: The nodes from which to choose.
 
         Returns:
-            Each node and the amount that must become free there, as a number of devices, the least
-            amount first.
+            Each node and the amount that must become free, as a number of devices; the smallest
+            amount comes first.
         """
         self._refresh()
         if not self.conditions.facts:
             return []
-        # Prefer the first app container or sidecar, which holds its devices for longest.
+        # Prefer the first app container or sidecar, because it holds its devices the longest.
         request = min(demand.requests, key=lambda request: request.phase == "Init")
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there()
         requested, own_cores = _requested(self, request, facts, memory)
@@ -281,11 +282,11 @@ class Fleet(Columns):
     # Amounts.
 
     def most_free(self, request: RequestDemand, within: NodeFilter) -> Best:
-        """Return the devices and the node that come closest to a request at present.
+        """Return the devices and the node that are currently closest to serving a request.
 
         Args:
             request: The request.
-            within: The nodes to choose from.
+            within: The nodes from which to choose.
         """
         self._refresh()
         if not self.conditions.facts:
@@ -303,7 +304,7 @@ class Fleet(Columns):
         )
 
     def largest(self, request: RequestDemand) -> Best:
-        """Return what `most_free` would if all devices were empty, healthy and on open nodes."""
+        """Return `most_free` as if all devices were empty, healthy and on open nodes."""
         self._refresh()
         if not self.conditions.facts:
             return Best(None, None, None, 0)
@@ -343,7 +344,7 @@ class Fleet(Columns):
 
         Args:
             request: The request.
-            budget: What the namespace may still take; only this request is checked against it.
+            budget: The amounts that the namespace may still take; only this request is checked.
             mutex: True if devices in use are excluded (policy Mutex).
         """
         self._refresh()
@@ -352,7 +353,8 @@ class Fleet(Columns):
         requested, cores_free = _memory_requested(request, memory), cores - cores_used
         over = _over(budget, request.count, requested, np.int64(request.cores))
         used = slots_used > 0
-        # In the order of the checks. The first that applies is the reason, so it is written last.
+        # In the order of the checks: the first one that applies is the reason, so it is written
+        # last.
         tests: list[tuple[Flags | np.bool_, Reason]] = [
             (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
             (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
@@ -375,12 +377,12 @@ class Fleet(Columns):
             [each.vendor == request.vendor for each in self.conditions.facts],
             dtype=np.bool_,
         )
-        of_one = bool(vendors.all())  # in most clusters, and it saves a copy
+        of_one = bool(vendors.all())  # true in most clusters, and saves a copy
         of_vendor = np.bincount(node if of_one else node[vendors[facts]], minlength=nodes)
         return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
     def _refusal_of_facts(self, request: RequestDemand) -> npt.NDArray[np.int8]:
-        """Return, by number of facts, the number of the reason why such a device does not serve."""
+        """Return, by number of facts, the number of the reason why such a device cannot serve."""
         facts = self.conditions.facts
         known = self._refusals.get(request)
         if known is None or len(known) < len(facts):
@@ -430,7 +432,7 @@ class Fleet(Columns):
 
 
 def _best(devices: Numbers, memory: Numbers, cores: Numbers, serving: Numbers) -> Best:
-    """Return the largest of some devices and the most frequent node; ties go to the first."""
+    """Return the largest of some devices and the most frequent node; the first one wins ties."""
     if not len(devices):
         return Best(None, None, None, 0)
     by_memory, by_cores = (int(devices[np.argmax(of[devices])]) for of in (memory, cores))
@@ -449,7 +451,7 @@ def _flags(mask: int, count: int) -> Flags:
 def _over(
     budget: Budget, times: int, memory: Numbers | np.int64, cores: Numbers | np.int64
 ) -> Flags | np.bool_:
-    """Return True where `times` devices, each charged these amounts, exceed the budget."""
+    """Return True where `times` devices with these charges each would exceed the budget."""
     over: Flags | np.bool_ = np.bool_(budget.devices is not None and times > budget.devices)
     for left, amount in ((budget.memory_mib, memory), (budget.cores, cores)):
         if left is not None:
@@ -462,7 +464,7 @@ def _requested(
 ) -> tuple[Numbers | np.int64, Numbers | np.int64]:
     """Return the MiB and percent of compute that a request takes on each device.
 
-    If a device lacks the requested part, the memory is more than any device has.
+    If a device lacks the requested part, the memory is set to more than any device has.
     """
     if request.part is None:
         return _memory_requested(request, memory), np.int64(request.cores)

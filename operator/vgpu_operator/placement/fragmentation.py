@@ -1,15 +1,16 @@
-"""Score nodes and devices by fragmentation: the idle share that typical requests cannot use.
+"""Scores nodes and devices by fragmentation: the idle share that typical requests cannot use.
 
 This is fragmentation gradient descent (Weng et al., USENIX ATC '23). F(node) is the idle share that
-a typical request cannot use, weighted by the request's frequency: all of the idle share if the node
+a typical request cannot use, weighted by the request's frequency: the whole idle share if the node
 cannot run the request, else the share on devices with less left than it needs. A claim goes where F
-rises least. A device's idle share is the share left of memory or of compute, whichever is scarcer.
+rises least. A device's idle share is the free share of memory or of compute, whichever is scarcer.
 
-A node with less free CPU than the pods of a type request runs none of them. Free CPU counts in
-levels, since only the amounts that types request make a difference.
+A node cannot run requests of a type whose pods need more CPU than it has free. Free CPU is measured
+in levels, because only the amounts that types request make a difference.
 
-For types for one device, F is a sum over devices, and a device's part depends only on its condition
-and the level, by which it is remembered. Types for several devices depend on the whole node.
+If all types request one device, F is a sum over devices, and a device's part depends only on its
+condition and the CPU level, so it is cached by these. Types with several devices depend on the
+whole node.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _UNIT = 1000.0
 
 @lru_cache(maxsize=1 << 16)
 def score_of_rise(rise: float) -> int:
-    """Convert a rise of F to a score from 0 to 100, in whole steps as published; more is better."""
+    """Convert a rise of F to a score from 0 (worst) to 100, in whole steps as published."""
     if rise == math.inf:
         return -1
-    exact = round(rise, 6)  # rounding errors of sums must not order equal nodes
+    exact = round(rise, 6)  # rounding errors of sums must not decide between equal nodes
     return int(FULL_SCORE / (1.0 + math.exp(exact / _UNIT)))
 
 
 def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
-    """Return the present F of a node, in thousandths of a device.
+    """Return the current F of a node, in thousandths of a device.
 
     Args:
         columns: The state of all devices.
@@ -50,9 +51,9 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
 
 
 def rises_on(columns: Columns, devices: Sequence[int], request: RequestDemand) -> list[float]:
-    """Return the rise of F with the request on each device, infinite where it does not fit.
+    """Return how much F rises with the request on each device; infinite where it does not fit.
 
-    All devices must be of one node.
+    All devices must be on the same node.
     """
     if columns.mix.knows_cpu and devices:
         node = columns.node_of[devices[0]]
@@ -69,8 +70,8 @@ def rises_on(columns: Columns, devices: Sequence[int], request: RequestDemand) -
 def best_keys(columns: Columns, request: RequestDemand) -> Callable[[int], float | None]:
     """Return the function that computes the negated score of a node's best device.
 
-    It returns None if the request fits on no device. The request must be for one device, and
-    whether it fits must depend on the device's state alone.
+    The function returns None if the request fits on no device. The request must be for one device,
+    and only the device's state may determine if it fits.
     """
     devices_of = columns.node_devices
     if columns.mix.knows_cpu:
@@ -111,7 +112,7 @@ def _at_level(columns: Columns, node: int, level: int) -> float:
 
 
 def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
-    """Return the rise of F when the free CPU falls to a level and the devices do not change."""
+    """Return how much F rises when the free CPU falls to a level and the devices do not change."""
     if not columns.mix.knows_cpu:
         return 0.0
     now = _level(columns, node, 0)
@@ -121,13 +122,13 @@ def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
 
 
 def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
-    """Return the rise of F with the request on a device, at an unchanged level of free CPU."""
+    """Return how much F rises with the request on a device, at the same level of free CPU."""
     before = _view(columns, device, level)
     taken = take(columns, device, request)
     after = _view(columns, device, level)
     give_back(columns, (taken,))
     rise = after.useless - before.useless
-    if not before.several:  # then none after either, as less is free
+    if not before.several:  # if none fit before, none fit afterwards with less free
         return rise
     devices = columns.node_devices[columns.node_of[device]]
     others = [_view(columns, other, level) for other in devices if other != device]
@@ -136,7 +137,7 @@ def _rise_at_level(columns: Columns, device: int, request: RequestDemand, level:
 
 
 def _rise_of_device(columns: Columns, device: int, request: RequestDemand, level: int) -> float:
-    """Do the same as `_rise_at_level`; infinite if it does not fit. Remember lasting results."""
+    """Like `_rise_at_level`, but infinite if the request does not fit, and cached if possible."""
     state, rises = _state(columns, device, level), columns.mix.rises.of(request)
     rise = rises.get(state)
     if rise is None:
@@ -144,7 +145,7 @@ def _rise_of_device(columns: Columns, device: int, request: RequestDemand, level
         alone = not _view(columns, device, level).several
         if passing(columns, (device,), request, ()):
             rise = _rise_at_level(columns, device, request, level)
-        if alone:  # then the node's other devices do not matter
+        if alone:  # then the other devices on the node do not matter
             rises[state] = rise
     return rise
 
@@ -195,7 +196,7 @@ def _idle(columns: Columns, device: int) -> float:
 
 
 def _used_by_several(columns: Columns, views: Iterable[View]) -> float:
-    """Return the idle share that types for several devices can use, if enough devices fit."""
+    """Return the idle share that types with several devices can use, if enough devices fit."""
     idle: dict[int, list[float]] = {}
     for view in views:
         for number in view.several:

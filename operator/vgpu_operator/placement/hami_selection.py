@@ -1,7 +1,7 @@
-"""Take and refuse a node's devices as HAMi v2.10 does, walking the ordered list from its end.
+"""Takes and refuses a node's devices like HAMi v2.10, walking the ordered list from its end.
 
-The reasons and their counts come from here. On a node with devices in MIG mode this walk also makes
-the choice: a device that was taken is tried again, since several instances of it may serve one
+Reasons and their counts come from this walk. On a node with devices in MIG mode it also makes the
+choice: a device that was taken is tried again, because several instances of it may serve one
 request.
 """
 
@@ -34,15 +34,15 @@ def walk(
     one_numa_node: bool,
     count: int | None,
 ) -> tuple[list[int], dict[Reason, int]]:
-    """Return the devices that serve, the most preferred first, and the number of each refusal.
+    """Return the devices that serve, most preferred first, and the count of each refusal.
 
     Args:
-        columns: The state of all devices. It is left unchanged.
-        ordered: The devices of one node, the least preferred first.
+        columns: The state of all devices; it is not modified.
+        ordered: The devices of one node, least preferred first.
         request: The request.
         policies: The policies for the node's devices.
         charge: The namespace's quota, if it has one.
-        one_numa_node: Start again when the walk reaches another NUMA node.
+        one_numa_node: Start over when the walk reaches another NUMA node.
         count: Stop at this number of devices; None for all that serve.
     """
     reasons: dict[Reason, int] = {}
@@ -52,7 +52,7 @@ def walk(
     for device in reversed(ordered):
         reason = refusal_of_kind(columns, device, request)
         if reason is None:
-            # Check 4: start again on the NUMA node of this device.
+            # Check 4: start over on the NUMA node of this device.
             if one_numa_node and gathered and columns.numa[gathered[-1]] != columns.numa[device]:
                 if count is None and len(gathered) >= request.count:
                     break
@@ -76,7 +76,7 @@ def walk(
 def serves_again(columns: Columns, device: int, request: RequestDemand) -> bool:
     """Return True if several instances of the device may serve one request.
 
-    They cannot for init containers: the peak of their use counts one instance of a device for each
+    Init containers cannot have several: the peak of their usage counts one instance per device and
     request.
     """
     return columns.mode[device] == "MIG" and request.phase == "App"

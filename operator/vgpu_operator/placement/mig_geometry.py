@@ -1,8 +1,8 @@
-"""Choose the profile and the place of an instance on a device in MIG mode.
+"""Chooses the profile and the place of an instance on a device in MIG mode.
 
 The driver lists the profiles of a device and the places of each. An instance occupies `size` memory
 slices from `start` on, and no two share a slice. Sets of slices are the bits of an integer. As in
-HAMi v2.10, a request gets the smallest instance that serves it and still has a place, and the
+HAMi v2.10, a request gets the smallest instance that can serve it and still has a place, and the
 device is charged the size of the instance, not the requested amount.
 """
 
@@ -16,7 +16,7 @@ Place: TypeAlias = tuple[int, int]
 """(first memory slice, number of slices)."""
 
 _FROM_THE_END = ("1g.", "3g.")
-"""Profiles that are placed near the end of a device, which keeps its start free for others."""
+"""Profiles that are placed near the end of a device, to keep its start free for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Profile:
         name: The driver's name for it, such as 1g.5gb.
         memory_mib: The memory of an instance in MiB.
         cores: Its share of the device's compute in percent.
-        places: The places where an instance may be, the preferred first.
+        places: The places for an instance, most preferred first.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A MIG instance that exists or will be created; `start` and `size` are in slices."""
+    """A MIG instance that exists or is to be created; `start` and `size` are in slices."""
 
     profile: str
     start: int
@@ -54,7 +54,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A profile as the driver reports it; `compute_slices` decides among equal sizes."""
+    """A profile as the driver reports it; `compute_slices` breaks ties between equal sizes."""
 
     name: str
     memory_mib: int
@@ -64,7 +64,7 @@ class Offer:
 
 
 def bits_of(numbers: Iterable[int]) -> int:
-    """Return an integer with the bits of these numbers set."""
+    """Return an integer in which the bits with these numbers are set."""
     return sum(1 << number for number in set(numbers))
 
 
@@ -74,7 +74,7 @@ def slices_of(start: int, size: int) -> int:
 
 
 def geometry(offers: Iterable[Offer]) -> tuple[Profile, ...]:
-    """Return profiles in the order of choice: least memory first, then fewest compute slices."""
+    """Sort profiles by preference: least memory first, then fewest compute slices."""
     return tuple(
         Profile(offer.name, offer.memory_mib, offer.cores, _in_order(offer))
         for offer in sorted(offers, key=lambda offer: (offer.memory_mib, offer.compute_slices))
@@ -90,7 +90,7 @@ def smallest(
         profiles: The result of `geometry`.
         taken: The slices that other instances occupy.
         memory_mib: The requested memory in MiB.
-        named: The name of the only profile that serves; empty for any profile.
+        named: The only allowed profile; empty for any profile.
     """
     for profile in profiles:
         if profile.memory_mib < memory_mib or named not in ("", profile.name):

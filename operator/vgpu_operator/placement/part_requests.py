@@ -1,9 +1,9 @@
-"""Resolve requests for a part of a device on a node, which registers its parts.
+"""Resolves requests for a part of a device on a node that registers parts.
 
-Only the node tells how much such a request takes. It becomes a request for the memory and compute
-of one part before any device is checked, so that the checks need not know of parts. A part takes
-one slot: the compute of the parts keeps the sum of their sizes within the device's slots
-(`vendors.parts.Part`). See docs/design/vendors.md.
+The amounts in such a request are known only on the node. Before any device is checked, it is
+converted to a request for the memory and compute of one part, so that the checks need not know
+about parts. A part takes one slot: the compute of the parts limits the sum of their sizes to the
+device's slots (`vendors.parts.Part`). See docs/design/vendors.md.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def on_device(columns: Columns, device: int, request: RequestDemand) -> RequestD
 def on_node(columns: Columns, node: int, request: RequestDemand) -> RequestDemand | None:
     """Resolve a request on a node, as `on_device` does; None if no device there has such a part.
 
-    All devices of a node have the same parts. A healthy device is asked first, since the known
+    All devices of a node have the same parts. A healthy device is tried first, because the known
     parts of devices that are no longer registered may be outdated.
     """
     if request.part is None or request.part.name:

@@ -1,4 +1,4 @@
-"""The outcome of a decision: a node with the devices of every request, or reasons."""
+"""The outcome of a decision: a node with devices for every request, or reasons."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vgpu_operator.placement.mig_geometry import Instance, bits_of
 class Grant:
     """A part of one device for one request.
 
-    It is not frozen at run time, since that would make it several times slower to create; `Final`
-    lets the type checker refuse assignments.
+    Not frozen at run time, because creation would take several times as long; `Final` makes the
+    type checker refuse assignments.
 
     Attributes:
         request: The name of the request.
@@ -29,10 +29,10 @@ class Grant:
         memory_mib: The memory in MiB.
         cores: The compute in percent; 0 for no reservation.
         instance: The MIG instance, on a device in MIG mode.
-        of_mib: All memory of the device if the request is a percentage of it, else 0.
-        core_ids: The numbers of the cores it gets, for vendors that allocate cores by number.
+        of_mib: The total memory of the device if the request is a percentage of it, else 0.
+        core_ids: The numbers of the granted cores, for vendors that allocate cores by number.
         neighbours: The request's marks (`vendors.neighbours`).
-        part: The name of its part, of a device that is allocated in parts.
+        part: The name of the part, if the device is allocated in parts.
     """
 
     request: Final[str]
@@ -49,14 +49,14 @@ class Grant:
 
     @property
     def slices(self) -> int:
-        """The slices or numbered cores that it takes, one bit each, or its neighbours' marks."""
+        """The granted slices or numbered cores, one bit each, or the request's marks."""
         if self.instance is not None:
             return self.instance.slices
         return bits_of(self.core_ids) if self.core_ids else self.neighbours
 
     @property
     def mig(self) -> MigAllocation | None:
-        """The instance as written into the claim's status."""
+        """The instance in the form of the claim's status."""
         if self.instance is None:
             return None
         instance = self.instance
@@ -64,7 +64,7 @@ class Grant:
 
 
 Refused: TypeAlias = tuple[Tally, Sequence[str]]
-"""Reasons and the names of the nodes that have them. Several groups may have equal reasons."""
+"""Reasons and the names of the nodes with these reasons. Several groups may have equal reasons."""
 
 
 class Plan:
@@ -73,11 +73,12 @@ class Plan:
     Args:
         node: The node's name, or None for a refusal.
         grants: The grants on that node.
-        refusals: The reasons of every node if there is no place, or a function that finds them. It
-            is called once, when they are first read: most claims are decided again before that.
+        refusals: The reasons of every node if the claim fits nowhere, or a function that finds
+            them. It is called once, when they are first read, because most claims are decided again
+            before that.
 
     Attributes:
-        refused: True if there is no place now.
+        refused: True if the claim fits nowhere now.
     """
 
     __slots__ = ("_by_node", "_refusals", "grants", "node", "refused")
@@ -106,9 +107,9 @@ class Plan:
 
     @property
     def groups(self) -> Sequence[Refused]:
-        """The reasons and the nodes that have them, from the columns as they are when first read.
+        """The reasons and their nodes, computed from the columns at the first access.
 
-        Thousands of nodes have few different reasons, so a text made from groups costs far less.
+        Thousands of nodes have few different reasons, so a text made from groups is far cheaper.
         """
         if callable(self._refusals):
             self._refusals = self._refusals()
@@ -126,7 +127,7 @@ class Plan:
 
     @property
     def reason(self) -> Reason:
-        """Return the reason that stops the claim now (`vgpu_api.reasons.CURES`)."""
+        """Return the reason that blocks the claim now (`vgpu_api.reasons.CURES`)."""
         return stopping(*_summed(self.groups)) or Reason.NO_GPU_NODES
 
     @property
@@ -141,7 +142,7 @@ class Plan:
         return text or Reason.NO_GPU_NODES.value
 
     def allocation(self) -> Allocation:
-        """Return the plan as written into the claim's status, without id, time and node UID.
+        """Return the plan in the form of the claim's status, without id, time and node UID.
 
         Raises:
             ValueError: The plan is a refusal.
@@ -169,7 +170,7 @@ class Plan:
 
 
 def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
-    """Group nodes by identical tally objects."""
+    """Group the nodes that have the identical tally object."""
     groups: dict[int, tuple[Tally, list[str]]] = {}
     for node, tally in refusals.items():
         groups.setdefault(id(tally), (tally, []))[1].append(node)
@@ -177,7 +178,7 @@ def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
 
 
 def in_words(refusals: Mapping[str, Tally]) -> dict[str, str]:
-    """Return each node's reasons as text. Nodes with the same tally share one text."""
+    """Return each node's reasons as text. Nodes with the same tally share one string."""
     said: dict[str, str] = {}
     for tally, nodes in alike(refusals):
         said.update(dict.fromkeys(nodes, str(tally)))
@@ -189,7 +190,7 @@ def _parts(tally: Tally) -> list[str]:
 
 
 def _summed(groups: Sequence[Refused]) -> tuple[Tally, Tally]:
-    """Add up the counts of each reason, separately for devices and for nodes."""
+    """Sum up the counts of each reason, separately for devices and for nodes."""
     of_devices: list[tuple[Tally, int]] = []
     of_nodes: list[tuple[Tally, int]] = []
     for tally, nodes in groups:

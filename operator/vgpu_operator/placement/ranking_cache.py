@@ -1,15 +1,15 @@
 """Rankings of nodes by request class, kept between decisions so that deciding is cheap.
 
-A request class is a set of equal demands. For each class a heap holds the nodes that may serve it,
+A request class is a set of equal demands. Each class has a heap of the nodes that may serve it,
 best first. Each change of a node gives it a new version, which invalidates its entries. A class
-reads the log of changed nodes when it is next asked, so a decision costs as much as has changed,
-not as much as there is.
+reads the log of changed nodes when it is used next, so the cost of a decision depends on the number
+of changes and not on the size of the cluster.
 
 A heap keeps only the best nodes, which bounds the cost of a push and the memory of ten thousand
-classes. `beyond` is the best entry that was cut off; only if none of the kept nodes serves are all
-nodes checked again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
+classes. `beyond` is the best entry that was cut off; all nodes are checked again only if none of
+the kept ones can serve. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
 
-This module only remembers. `fit_node` ranks nodes and decides whether they serve.
+This module only stores rankings. `fit_node` ranks nodes and decides if they can serve.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ BEST = 256
 _LONG = 1_024
 """The number of entries above which a heap is cut."""
 _SLACK = 4
-"""A heap is rebuilt when it has more entries than this per node, most of them outdated."""
+"""A heap with more entries per node than this is rebuilt, because most of them are outdated."""
 
 Entry: TypeAlias = tuple[float, str, int, int]
-"""(sort key, node name, node, version): the least is the best; names decide ties."""
+"""(sort key, node name, node, version): the smallest is the best; names break ties."""
 
 
 @dataclass(slots=True)
 class Ranking:
-    """The ranking of one class. `cursor` is the position up to which it has read the log.
+    """The ranking of one class. `cursor` is its position in the log of changes.
 
     Attributes:
         heap: Nodes that may serve, and outdated entries.
-        beyond: The best entry that was cut off, if any: worse ones are not in the heap.
-        keeps_all: True after the best nodes were not enough, so that nothing is cut for a while.
+        beyond: The best entry that was cut off, if any; worse entries are not in the heap.
+        keeps_all: True if the best nodes were not enough; then nothing is cut for a while.
         mix: The version of the target workload that the keys were computed with.
     """
 
@@ -51,15 +51,15 @@ class Ranking:
     mix: int = 0
 
     def keep_best(self, version: Sequence[int]) -> None:
-        """Cut the heap to the best nodes if it is long, given the nodes' versions."""
+        """Cut a long heap to the best nodes, given the current versions of nodes."""
         if len(self.heap) > _LONG and not self.keeps_all:
             live = (entry for entry in self.heap if entry[3] == version[entry[2]])
-            self.heap[:] = nsmallest(BEST + 1, live)  # sorted, and so a heap
+            self.heap[:] = nsmallest(BEST + 1, live)  # a sorted list is also a heap
             if len(self.heap) > BEST:
                 self.beyond = self.heap.pop()
 
     def look_beyond(self) -> None:
-        """Have every node checked when the class is next asked, since none of the best serves."""
+        """Have every node checked at the class's next use, because none of the best can serve."""
         self.cursor = -1
         self.keeps_all = True
 
@@ -74,20 +74,20 @@ class Rankings:
     def __init__(self) -> None:
         self.version: list[int] = []
         self._log: list[int] = []
-        self._first = 0  # the position of the log's first entry
+        self._first = 0  # the position of the first entry in the log
         self._classes: OrderedDict[Hashable, Ranking] = OrderedDict()
 
     def touch(self, node: int) -> None:
-        """Note that something of the node changed."""
+        """Record a change of the node."""
         self.version[node] += 1
         self._log.append(node)
-        # Drop half of the log at once, so that a touch has a constant cost on average.
+        # Drop half of the log at once, so that the average cost of a touch is constant.
         if len(self._log) >= 2 * _LOG_KEPT:
             del self._log[:_LOG_KEPT]
             self._first += _LOG_KEPT
 
     def of(self, key: Hashable) -> Ranking:
-        """Return the class's ranking, an empty one if it is new. Long unused ones are evicted."""
+        """Return the class's ranking; a new one is empty. Long unused rankings are evicted."""
         ranking = self._classes.get(key)
         if ranking is None:
             ranking = self._classes[key] = Ranking()
@@ -110,4 +110,4 @@ class Rankings:
             return None
         if cursor == ranking.cursor:
             return ()
-        return set(self._log[cursor - self._first :])  # a busy node occurs many times
+        return set(self._log[cursor - self._first :])  # a busy node occurs many times in the log

@@ -1,7 +1,7 @@
-"""Compare a refused request with the most that is free, as text.
+"""Compares a refused request with the largest free amounts, as text.
 
-The text is made when a refusal is reported, not when it is decided, because each costs a few vector
-operations over all devices.
+The text is made when a refusal is reported and not when it is decided, because it takes several
+vector operations over all devices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIEN
 
 
 def amounts(fleet: Fleet, demand: Demand, reasons: str, *, within: NodeFilter) -> list[str]:
-    """Return the requested and the largest free amount, for each reason that is about an amount.
+    """Return the requested and the largest free amount for each reason about an amount.
 
     Args:
         fleet: The state of all devices.
@@ -35,8 +35,8 @@ def amounts(fleet: Fleet, demand: Demand, reasons: str, *, within: NodeFilter) -
 def impossible(fleet: Fleet, demand: Demand) -> str | None:
     """Return why no node could serve the claim even if all devices were empty, or None.
 
-    Devices that are unhealthy, cordoned or on nodes that take no pods count as usable. UUIDs, and
-    the devices that requests take from each other, are not considered.
+    Devices that are unhealthy, cordoned or on nodes that accept no pods count as usable. UUIDs are
+    not considered, nor is the fact that requests take devices from each other.
     """
     for request in demand.requests:
         best = fleet.largest(request)
@@ -74,14 +74,14 @@ def impossible(fleet: Fleet, demand: Demand) -> str | None:
 
 
 def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> list[str]:
-    """Return the amounts that no device has free, or all if each is free but never together."""
+    """Return the amounts that no device has free, or all if each is free but not on one device."""
     if best.memory is None or best.cores is None:
         return []
     meant = on_device(fleet, best.memory, request)
     if meant is None:
         return []
     request = meant
-    found: list[tuple[str, bool]] = []  # text, and True if no device has that much free
+    found: list[tuple[str, bool]] = []  # the text, and True if no device has that much free
     if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
         total = fleet.memory[best.memory]
         free = total - fleet.memory_used[best.memory]
@@ -108,7 +108,7 @@ def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> 
 
 
 def _of(request: RequestDemand, demand: Demand) -> str:
-    """Return a prefix that names the container if there are several requests."""
+    """Return a prefix with the container's name if there are several requests."""
     return f"container {request.name} " if len(demand.requests) > 1 else ""
 
 
@@ -123,7 +123,7 @@ def _memory(request: RequestDemand) -> str:
 
 
 def _part(request: RequestDemand, part: PartDemand) -> str:
-    """Describe a part: by name and memory if resolved on a node, else by what is requested."""
+    """Describe a part: by name and memory if it was resolved on a node, else as requested."""
     if part.name:
         return f"part {part.name} with {_mib(request.memory_mib or 0)}"
     if part.size:

@@ -1,4 +1,4 @@
-"""Count the reasons of all nodes that do not serve a claim, as HAMi counts them."""
+"""Counts the reasons of all nodes that cannot serve a claim, as HAMi does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTED_AS: tuple[Reason, ...] = (
 def why_none_serve(
     fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget = UNLIMITED
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    """Yield the reasons of nodes that take the pod but are known not to serve the claim.
+    """Yield the reasons of nodes that accept the pod but cannot serve the claim.
 
     Args:
         fleet: The state of all devices.
@@ -40,7 +40,7 @@ def why_none_serve(
     judged = set[int]()
     if len(nodes) > _FEW and demand.numa != "Require":
         if len(demand.requests) > 1 and fleet.exceeds_everywhere(demand, budget):
-            # The request that exceeds the quota differs by node, but planning the claim on each
+            # Which request exceeds the quota depends on the node, but planning the claim on each
             # node costs a hundred times as much. So each device counts as one too many.
             budget = _NOTHING_LEFT
         for tally, alike in _of_first(fleet, demand, nodes, budget):
@@ -54,7 +54,7 @@ def why_none_serve(
 def _of_first(
     fleet: Fleet, demand: Demand, nodes: Sequence[int], budget: Budget
 ) -> Iterator[tuple[Tally, Sequence[int]]]:
-    """Yield the reasons of nodes that do not serve the first request."""
+    """Yield the reasons of nodes that cannot serve the first request."""
     if not _is_plain(demand.requests[0]):
         return
     plain = nodes
@@ -79,8 +79,8 @@ def _policies(fleet: Fleet, demand: Demand, nodes: Sequence[int]) -> set[tuple[D
 def _is_plain(request: RequestDemand) -> bool:
     """Return True if a request's checks depend only on a device's properties and amounts in use.
 
-    UUIDs select single devices, a group's mutex depends on linked devices; equal sizes, numbered
-    cores and neighbours depend on the other requests on the device.
+    UUIDs select individual devices, and a group's mutex depends on linked devices. Equal sizes,
+    numbered cores and neighbours depend on the other requests on the device.
     """
     named = request.uuids or request.exclude_uuids or request.group_mutex
     return not (named or request.one_size or request.is_marked)
@@ -94,7 +94,8 @@ def _together(
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)
     enough = at[~too_few[at]] if too_few.any() else at
-    if len(demand.requests) > 1:  # nodes may serve the first request; a sole one is known to fail
+    # some nodes may serve the first of several requests; a single request fails on all of them
+    if len(demand.requests) > 1:
         enough = enough[counts[enough, 0] < request.count]
     if too_few[at].any():
         yield Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE), at[too_few[at]].tolist()
@@ -110,14 +111,14 @@ def _together(
 
 
 def row_numbers(rows: Numbers) -> Numbers:
-    """Return a number for each row of counts, the same for equal rows only.
+    """Return a number for each row of counts; numbers are equal if and only if the rows are.
 
     Sorting these numbers costs a third of sorting the rows as bytes.
     """
     numbers = np.zeros(len(rows), dtype=np.int64)
     for column in rows.T[rows.any(axis=0)]:
         size = int(column.max()) + 1
-        if (int(numbers.max()) + 1) * size > _LARGEST:  # renumber before it overflows
+        if (int(numbers.max()) + 1) * size > _LARGEST:  # renumber before the product overflows
             numbers = np.unique(numbers, return_inverse=True)[1]
         numbers = numbers * size + column
     return numbers

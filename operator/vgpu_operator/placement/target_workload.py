@@ -1,8 +1,8 @@
 """The target workload of fragmentation: the typical mix of requests.
 
-Requests of the claims seen are counted, and the counts are halved from time to time. The mix is the
-most frequent types that make up 95 % of them. It changes in steps, since each change invalidates
-the fragmentation of all nodes.
+The requests of observed claims are counted, and the counts are halved from time to time. The mix
+consists of the most frequent types that make up 95 % of them. It changes in steps, because each
+change invalidates the fragmentation of all nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from vgpu_operator.placement.device_conditions import Findings
 
 _SHARE = 0.95
 _STEP = 1_000
-"""The number of requests between two updates of the mix, once there is one."""
+"""The number of requests between two updates of an existing mix."""
 _REQUESTS_KEPT = 64
 _ALL_UNTIL = 1_000
 _ONE_IN = 8
-"""After `_ALL_UNTIL` claims, one in this many is sampled; a mix needs no more."""
+"""After `_ALL_UNTIL` claims, one in this many is sampled, which is enough for a mix."""
 _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """The sum of all counts at which they are halved."""
@@ -31,13 +31,13 @@ DeviceState: TypeAlias = Hashable
 
 
 class View(NamedTuple):
-    """The idle share of a device and its use for typical requests.
+    """The idle share of a device and how typical requests can use it.
 
     Attributes:
         idle: The idle share, in thousandths of a device.
         useless: The part of it that typical requests cannot use, weighted by their frequency. Types
-            for several devices count as unable to use it here.
-        several: The numbers of the types for several devices that fit on the device.
+            with several devices count as unable to use it.
+        several: The numbers of the types with several devices that fit on the device.
     """
 
     idle: float
@@ -50,11 +50,12 @@ class Mix:
 
     Attributes:
         version: Incremented with every change of the types.
-        types: (frequency, request) by falling frequency, as a fraction of everything seen.
+        types: (frequency, request) by descending frequency, as fractions of everything seen.
         total: The sum of these frequencies and of the frequency of pods that request no device.
         cpu_levels: By type, the least level of a node's free CPU at which it can run.
-        rises: By request and device state, the rise of F with the request on the device, infinite
-            if it does not fit. Only for devices where the node's other devices do not matter.
+        rises: By request and device state, how much F rises with the request on the device;
+            infinite if it does not fit. Only for devices where the node's other devices do not
+            matter.
     """
 
     def __init__(self) -> None:
@@ -72,17 +73,17 @@ class Mix:
         self._seen = 0.0
         self._until_step = 1
 
-    # Results of `fragmentation`, kept until the types change.
+    # Caches of `fragmentation`, valid until the types change.
 
     @property
     def views(self) -> dict[DeviceState, View]:
-        """The views by device state; the caller adds new ones."""
+        """Return the views by device state; the caller adds new ones."""
         if len(self._views) > _STATES_KEPT:
             self._views.clear()
         return self._views
 
     def forget(self) -> None:
-        """Drop all results: conditions are renumbered, or the types have changed."""
+        """Drop all caches, because conditions are renumbered or the types have changed."""
         self._views.clear()
         self.rises.forget()
 
@@ -94,11 +95,11 @@ class Mix:
         return bool(self._steps)
 
     def level(self, free_milli: int) -> int:
-        """Return how many of the CPU amounts that types request are free, the least first."""
+        """Return the number of CPU amounts, among those that types request, that are free."""
         return bisect_right(self._steps, free_milli) if self._steps else 0
 
     def wants_next(self) -> bool:
-        """Return True if the next new claim is to be passed to `observe`."""
+        """Return True if the next new claim should be passed to `observe`."""
         self._offered += 1
         early = self._offered <= _ALL_UNTIL
         return early or self._offered % _ONE_IN == 0
@@ -110,11 +111,11 @@ class Mix:
             self._seen += 1.0
             self._until_step -= 1
         if self._seen >= _WINDOW:
-            # Types that fall below one request are dropped, so that rare ones do not pile up.
+            # Drop types below one request, so that rare ones do not accumulate.
             self._seen /= 2
             self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
         if self._until_step <= 0:
-            # Often at first, when each request changes the mix much, then in steps.
+            # Update often at first, when each request changes the mix a lot, and then in steps.
             self._until_step = min(_STEP, int(self._seen))
             self.set_types(*self._most_frequent())
 
@@ -137,11 +138,11 @@ class Mix:
     def set_types(
         self, types: tuple[tuple[float, RequestDemand], ...], without_devices: float
     ) -> None:
-        """Replace the mix. If it is unchanged, the remembered results stay.
+        """Replace the mix. If it is unchanged, the caches stay valid.
 
         Args:
-            types: Frequencies and requests from `type_of`, by falling frequency.
-            without_devices: The frequency of pods that request no device. They can use no idle
+            types: Frequencies and requests from `type_of`, by descending frequency.
+            without_devices: The frequency of pods that request no device. They cannot use any idle
                 share.
         """
         total = sum(frequency for frequency, _ in types) + without_devices
@@ -155,7 +156,7 @@ class Mix:
 
 
 def type_of(request: RequestDemand) -> RequestDemand:
-    """Return the request without the fields that do not decide where it fits."""
+    """Return the request without the fields that do not affect where it fits."""
     return replace(
         request,
         name="",
@@ -168,5 +169,5 @@ def type_of(request: RequestDemand) -> RequestDemand:
 
 
 def _spelled(request: RequestDemand | None) -> str:
-    """Return a sort key of a type that is the same in every process."""
+    """Return a sort key for a type that is the same in every process."""
     return repr(request)

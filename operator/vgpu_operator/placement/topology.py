@@ -1,7 +1,7 @@
-"""Choose devices by their links: well connected ones for a request, and none that others need.
+"""Chooses devices by their links: well connected ones for a request, while sparing the best links.
 
-A pair scores what both devices report for their link; it scores 0 if they disagree or one reports
-nothing.
+The score of a pair is what both devices report for their link; it is 0 if they disagree or one of
+them reports nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from vgpu_operator.placement.columns import Columns
 
 _MAX_STEPS = 10_000
-"""Partial choices examined before the best so far is taken. Eight devices have fewer in all; the
-bound is for larger nodes whose links follow no pattern."""
+"""The number of partial choices after which the best one so far is taken. Eight devices have fewer
+in all; the limit is for larger nodes whose links follow no pattern.
+"""
 
 
 def pair_score(columns: Columns, one: int, other: int) -> int:
@@ -25,8 +26,8 @@ def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, .
     """Choose `count` devices out of more that fit, which are given in order of preference.
 
     For one device, take the one with the lowest total over its pairs with the others that fit, so
-    that well-linked devices stay free together. Links to full devices do not count. For several,
-    take the combination with the highest sum; ties go to the first.
+    that well-linked devices remain available together. Links to full devices do not count. For
+    several, take the combination with the highest sum; the first one wins ties.
     """
     if count > 1:
         return _best_connected(columns, fitting, count)
@@ -40,14 +41,15 @@ def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, .
 def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tuple[int, ...]:
     """Find the lexicographically first combination with the greatest sum, by branch and bound.
 
-    A branch is abandoned when an upper bound of its sum is no more than the best sum so far. The
-    search starts from the sum of a greedy choice.
+    A branch is abandoned when its upper bound does not exceed the best sum so far. The search
+    starts from the sum of a greedy choice.
     """
     score = [[pair_score(columns, a, b) if a != b else 0 for b in devices] for a in devices]
     most = max(max(row) for row in score)
     greedy = _greedy(score, count)
     best = greedy
-    best_sum = _sum(score, greedy) - 1  # so that the first combination with this sum replaces it
+    # one less, so that the first combination with the greedy sum replaces it
+    best_sum = _sum(score, greedy) - 1
     steps = 0
 
     def extend(chosen: tuple[int, ...], total: int, gains: list[int], start: int) -> None:
@@ -61,7 +63,7 @@ def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tup
         if steps > _MAX_STEPS:
             return
         bound = sum(sorted(gains[start:], reverse=True)[:missing])
-        # The missing devices can gain `bound` with the chosen ones, and `most` with each other.
+        # Missing devices can gain `bound` with the chosen ones and `most` with each other.
         if total + bound + most * missing * (missing - 1) // 2 <= best_sum:
             return
         for index in range(start, len(score) - missing + 1):
@@ -78,7 +80,7 @@ def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tup
 
 
 def _greedy(score: list[list[int]], count: int) -> tuple[int, ...]:
-    """Return the best of the choices that start at some device and add the best one each time."""
+    """Return the best of the choices that start at a device and add the best one at each step."""
     best: tuple[int, tuple[int, ...]] | None = None
     for start in range(len(score)):
         chosen = [start]

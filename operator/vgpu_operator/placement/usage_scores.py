@@ -1,7 +1,7 @@
-"""Score nodes and devices by their use, between 0 and about 30; fuller ones score higher.
+"""Scores nodes and devices by usage, between 0 and about 30; fuller ones score higher.
 
-The formulas are HAMi v2.10's: a node is scored by its use before the request, a device by its use
-with the request. A total of 0 contributes nothing.
+The formulas are those of HAMi v2.10: a node is scored by its usage before the request, a device by
+its usage including the request. A total of 0 contributes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def node_score(columns: Columns, node: int) -> float:
 def device_score(
     columns: Columns, device: int, request: RequestDemand, weights: tuple[int, int, int]
 ) -> float:
-    """Return the weighted sum of the same three shares of a device, the request included."""
+    """Return the weighted sum of the same three shares for a device, including the request."""
     return device_scores(columns, (device,), request, weights)[0]
 
 
@@ -51,7 +51,7 @@ def _summed(
     cores, cores_used = columns.cores, columns.cores_used
     memory, memory_used = columns.memory, columns.memory_used
     requested, memory_on = request.cores, request.memory_on
-    # Inlined: a call for each share of each device would cost more than the arithmetic.
+    # Inlined: a function call for each share of each device would cost more than the arithmetic.
     return [
         10.0
         * (
