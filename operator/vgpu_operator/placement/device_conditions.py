@@ -22,7 +22,7 @@ NUMA_UNKNOWN_FROM = 1 << 20
 
 
 class Facts(NamedTuple):
-    """The properties of a device without links, node and usage. Equal for devices that are alike."""
+    """The properties of a device without links, node and usage; equal for similar devices."""
 
     vendor: str
     model: str
