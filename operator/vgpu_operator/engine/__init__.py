@@ -5,8 +5,7 @@ Data flows one way, and modules exchange values only:
     informers ─events─► apply ─► state ─► round ─effects─► effector ─► API server
     Filter, Bind ─────────────────┘                            └─events─► apply
 
-* `engine`: the serial loop, and the decisions that Filter and Bind ask for; start reading at
-  Engine.round
+* `engine`: the serial loop, and the decisions for Filter and Bind; start reading at Engine.round
 * `events` and `event_handlers`: the events, and a handler for each that updates the state; `apply`
   has the table
 * `state`: everything that changes: the `cache` with each `gpu_pod`, the ledger, the queue, timers

@@ -1,7 +1,7 @@
-"""Applies events to the state. It decides nothing, and only notes what needs a decision.
+"""Applies events to the state. It decides nothing, but records what needs a decision.
 
 An event may come late, twice or out of order, and to a replica that does not lead. Cache and ledger
-keep the newest version from any source, and the notes wait until the replica leads.
+keep the newest version from any source, and the recorded work waits until the replica leads.
 """
 
 from __future__ import annotations

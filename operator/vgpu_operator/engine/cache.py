@@ -17,8 +17,9 @@ from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.ledger import ClaimKey
 
 _DELETED_REMEMBERED = 20_000
-"""Deleted pods and claims remembered. Late news of them comes within seconds, and each takes some
-250 bytes."""
+"""The number of deleted pods and claims to remember. Late news of them comes within seconds, and
+each takes some 250 bytes.
+"""
 
 
 def key_of(claim: VGPUClaim) -> ClaimKey:
@@ -50,8 +51,8 @@ class Cache:
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
         self._serving: dict[str, ClaimKey] = {}  # pod UID → the claim that is allocated for it
-        # UIDs of deleted objects, since a response or a Filter may bring one after its deletion was
-        # observed. The value is True if a pod may have been bound.
+        # UIDs of deleted objects, because a response or a Filter may deliver one after its deletion
+        # was observed. The value is True if a pod may have been bound.
         self._deleted: OrderedDict[str, bool] = OrderedDict()
 
     # Pods.
@@ -79,8 +80,8 @@ class Cache:
     def put_pod(self, pod: GPUPod) -> bool:
         """Store a pod; return False if a newer version is known or the pod was deleted.
 
-        A pod keeps its first demand, and the claim that serves it, even if its annotations are
-        changed later, because a running pod cannot change its devices.
+        A pod keeps its original demand and claim even if its annotations change later, because a
+        running pod cannot change its devices.
         """
         known = self._pods.get(pod.uid)
         if pod.uid in self._deleted or (known is not None and _version(pod) < _version(known)):
@@ -105,8 +106,8 @@ class Cache:
 
         Args:
             uid: The pod's UID.
-            was_seen: True if the watch reported the deletion. If a list only lacks the pod, it may
-                have been bound in between without anybody having seen that.
+            was_seen: True if the watch reported the deletion. If the pod is merely missing in a
+                list, it may have been bound unseen before it was deleted.
         """
         known = self._pods.get(uid)
         if known is not None:
@@ -116,7 +117,7 @@ class Cache:
         return known
 
     def is_deleted(self, uid: str) -> bool:
-        """Return True if a pod or claim is known to be deleted, so that news of it is late."""
+        """Return True if a pod or claim is known to be deleted, so that this news of it is late."""
         return uid in self._deleted
 
     def was_never_bound(self, uid: str) -> bool:
@@ -154,7 +155,7 @@ class Cache:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
 
     def _served(self, pod: GPUPod) -> GPUPod:
-        """Return the pod with the claim that is allocated for it already, if there is one."""
+        """Return the pod with the claim that is already allocated for it, if there is one."""
         claim = self._claims.get(self._serving.get(pod.uid, pod.claim))
         if claim is None or key_of(claim) == pod.claim:
             return pod
@@ -163,7 +164,7 @@ class Cache:
     # Nodes.
 
     def is_there(self, allocation: Allocation) -> bool:
-        """Return True if the node that an allocation was made on still exists.
+        """Return True if the node of an allocation still exists.
 
         A node that was registered again has the same name but another UID.
         """
@@ -185,7 +186,7 @@ class Cache:
         return tuple(self._on_node.get(node, ()))
 
     def put_claim(self, claim: VGPUClaim) -> bool:
-        """Store a claim; return False if the known version is not older."""
+        """Store a claim. Return False if the known version is at least as new."""
         key = key_of(claim)
         known = self._claims.get(key)
         new = version_of(claim.metadata.resource_version)
@@ -204,18 +205,18 @@ class Cache:
         return self._serving.get(uid)
 
     def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
-        """Note that a claim's new version cannot be read, so the stored version is outdated."""
+        """Record that a claim's new version is invalid, so that the stored version is outdated."""
         if uid not in self._deleted:
             self._unreadable[key] = (uid, version)
 
     def is_unreadable(self, key: ClaimKey) -> bool:
-        """Return True if the newest version of a claim cannot be read."""
+        """Return True if the newest version of a claim is invalid."""
         return key in self._unreadable
 
     def delete_claim(self, key: ClaimKey, uid: str) -> VGPUClaim | None:
         """Forget a deleted claim and return its last version.
 
-        Return None if it is not known, or another claim has taken its name.
+        Return None if the claim is unknown, or another claim has taken its name.
         """
         self._remember_deleted(uid, may_have_run=True)
         if self._unreadable.get(key, ("", 0))[0] == uid:

@@ -1,8 +1,8 @@
-"""Carries out effects: the one place where the engine writes to the API server.
+"""Carries out effects: the only place where the engine writes to the API server.
 
 Each outcome that matters becomes an event. If the outcome of a write is unknown, the object is
-read. If a write meets another version than the one it was decided on, the event brings the current
-claim, and the engine decides again.
+read. If a write fails because the object has changed, the event contains the current claim, and the
+engine decides again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ _LAST_WAIT_S = 2.0
 _REQUEUE_ATTEMPTS = 4
 _REQUEUES_AT_ONCE = 16
 _MARKS_AT_ONCE = 8
-"""A failing zone has thousands of devices, and claims and Bindings must not wait behind them."""
+"""Limited because a failing zone has thousands of devices, and claims and Bindings must not wait
+behind them.
+"""
 
 
 class Effector:
@@ -68,10 +70,10 @@ class Effector:
         api: Reads claims and pods.
         writer: Writes objects, in order per object, within what is left of the lease.
         recorder: Records events.
-        clock: Stamps requeues, and waits between attempts.
+        clock: Provides the time for requeues, and waits between attempts.
         observe: Receives the outcomes of effects as events.
-        leads: Returns True while this replica may write. A claim is not read again after that: the
-            successor reads it anyway.
+        leads: Returns True while this replica may write. After that, claims are not read again,
+            because the successor reads them anyway.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Effector:
         self._decisions = DecisionLog()
 
     def submit(self, desired: Iterable[effects.Effect]) -> None:
-        """Start to carry out effects, and return at once."""
+        """Start carrying out effects, and return at once."""
         for effect in desired:
             match effect:
                 case effects.WriteClaim():
@@ -109,7 +111,8 @@ class Effector:
                 case effects.PublishDevice():
                     self._background.start(self._publish_device(effect))
                 case effects.MarkDevice():
-                    if effect.name not in self._marking:  # otherwise a mark is already in flight
+                    # if there is one, a mark for the device is already in flight
+                    if effect.name not in self._marking:
                         self._marking.add(effect.name)
                         self._background.start(self._mark_device(effect))
                 case effects.ReadPod():
@@ -122,7 +125,7 @@ class Effector:
                     self._record(effect)
 
     async def drain(self) -> None:
-        """Wait until every submitted effect has ended."""
+        """Wait until all submitted effects have ended."""
         await self._background.drain()
 
     # Claims.
@@ -154,7 +157,7 @@ class Effector:
         self._observe(ended)
 
     async def _read_claim(self, effect: effects.WriteClaim) -> VGPUClaim | None:
-        """Return the current claim; None if it is gone or unreadable, or the lead is lost."""
+        """Return the current claim; None if it is gone or invalid, or if leadership is lost."""
         namespace, name = effect.key
         backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
         while self._leads():
@@ -189,7 +192,7 @@ class Effector:
         self._observe(_device_written(effect, outcome))
 
     async def _publish_device(self, effect: effects.PublishDevice) -> None:
-        """Write a registered device, with a field manager other than the one for its holders."""
+        """Write a registered device, with another field manager than the device's holders."""
         obj = {"metadata": {"name": effect.name}, "status": effect.status}
         requests: list[Request] = [] if effect.create is None else [Create(effect.create)]
         requests.append(Apply(obj, FIELD_MANAGER_REGISTERS, subresource="status"))
@@ -202,7 +205,7 @@ class Effector:
         self._observe(_device_written(effect, outcome))
 
     async def _mark_device(self, effect: effects.MarkDevice) -> None:
-        """Mark a device, with a field manager of its own so that our other fields are kept."""
+        """Mark a device. A field manager of its own keeps our other fields."""
         status = {"conditions": [effect.condition.to_wire()]}
         obj = {"metadata": {"name": effect.name}, "status": status}
         apply_ = Apply(obj, FIELD_MANAGER_LIVENESS, subresource="status")
@@ -213,7 +216,8 @@ class Effector:
                 )
         finally:
             self._marking.discard(effect.name)
-        if not isinstance(outcome, Written):  # marked again while the agent stays silent
+        # the device is marked again while its agent stays silent
+        if not isinstance(outcome, Written):
             logger.warning("device %s not marked: %s", effect.name, outcome)
 
     async def _read_pod(self, effect: effects.ReadPod) -> None:
@@ -232,7 +236,7 @@ class Effector:
         self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
 
     async def _touch_pod(self, effect: effects.Requeue | effects.EvictPod) -> None:
-        """Carry out an effect that applies to any version of the pod."""
+        """Carry out an effect that applies to any version of a pod."""
         match effect:
             case effects.Requeue():
                 await self._requeue(effect)
@@ -240,7 +244,7 @@ class Effector:
                 await self._evict_pod(effect)
 
     async def _write_pod(self, effect: effects.LiftGate | effects.DeletePod) -> None:
-        """Carry out an effect that applies to one version of the pod only."""
+        """Carry out an effect that applies to a specific version of a pod."""
         match effect:
             case effects.LiftGate():
                 await self._lift_gate(effect)
@@ -248,7 +252,7 @@ class Effector:
                 await self._delete_pod(effect)
 
     async def _lift_gate(self, effect: effects.LiftGate) -> None:
-        """Lift a gate with one conditional request; if that did not succeed, read the pod."""
+        """Lift a gate with one conditional request; if that fails, read the pod."""
         target = Target(PODS, effect.namespace, effect.name)
         outcome = await self._writer.submit(
             Write(target, (Patch(effect.operations),), effect.version)
@@ -265,7 +269,7 @@ class Effector:
             if raw["metadata"].get("uid") == effect.uid:
                 found = Pod.model_validate(raw)
         except NotFound:
-            pass  # the watch reports if the pod was bound
+            pass  # the watch will report it if the pod was bound
         except ClientError as error:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
         if found is not None and not found.spec.scheduling_gates:
@@ -277,14 +281,14 @@ class Effector:
         self._observe(ended)
 
     async def _delete_pod(self, effect: effects.DeletePod) -> None:
-        """Try once to delete a pod; the engine tries again while the pod finds no room."""
+        """Try once to delete a pod; the engine retries while there is no room for the pod."""
         target = Target(PODS, effect.namespace, effect.name)
         outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
         if not isinstance(outcome, Written):
             logger.info("pod %s/%s not deleted: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
-        """Try once to evict a pod; the engine tries again while its claim violates limits."""
+        """Try once to evict a pod; the engine retries while its claim violates limits."""
         pod = effect.regarding
         eviction = {
             "apiVersion": "policy/v1",
@@ -353,7 +357,7 @@ def _requests(effect: effects.WriteClaim) -> list[Request]:
         requests.append(Create(effect.create))
     finalizers = effect.finalizers
     if effect.add_finalizer:
-        # The API server omits an empty list, so there would be nothing to append to.
+        # The API server omits an empty list, and a patch cannot append to a missing one.
         path = "/metadata/finalizers/-" if finalizers else "/metadata/finalizers"
         value: Any = FINALIZER_IN_USE if finalizers else [FINALIZER_IN_USE]
         requests.append(Patch([{"op": "add", "path": path, "value": value}]))

@@ -1,7 +1,7 @@
-"""Effects: the writes and other actions that decisions ask for, as values.
+"""Effects: the writes and other actions that decisions result in, as values.
 
-`effector` carries them out. A write has its precondition as data: the version that it was decided
-on. If the object has changed since, the write fails, and the engine decides again.
+`effector` carries them out. A write carries its precondition as data: the version on which it was
+decided. If the object has changed since then, the write fails, and the engine decides again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from vgpu_operator.ledger import ClaimKey
 
 @dataclass(frozen=True, slots=True)
 class WriteClaim:
-    """Write a claim's status, and its finalizer with it.
+    """A write of a claim's status, and of its finalizer if necessary.
 
     Attributes:
         key: The claim.
-        version: The resourceVersion that this was decided on; empty if there is no claim yet.
+        version: The resourceVersion on which this was decided; empty if there is no claim yet.
         status: The status to write.
         before: The status at that version; None if there is no claim yet.
-        create: The claim to create first, if there is none.
+        create: The claim to create first, if it does not exist.
         finalizers: The claim's finalizers at that version.
         add_finalizer: Add our finalizer before the status is written.
         let_go: Remove our finalizer after the status is written.
         allocation_id: The id of the allocation in the status; empty if it has none.
-        is_news: Record an event on the claim after the write, because the reason of its condition
-            Allocated changes, or its allocation does.
+        is_news: Record an event on the claim after the write, because its allocation or the reason
+            of its condition Allocated changes.
     """
 
     key: ClaimKey
@@ -46,7 +46,7 @@ class WriteClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaim:
-    """Delete a claim, unless it has changed since the decision."""
+    """A deletion of a claim, unless the claim has changed since the decision."""
 
     key: ClaimKey
     uid: str
@@ -55,7 +55,7 @@ class DeleteClaim:
 
 @dataclass(frozen=True, slots=True)
 class WriteDevice:
-    """Write the operator's fields of a device's status.
+    """A write of the operator's fields in a device's status.
 
     Attributes:
         name: The device.
@@ -70,13 +70,13 @@ class WriteDevice:
 
 @dataclass(frozen=True, slots=True)
 class PublishDevice:
-    """Publish a device that a vendor's plugin registers on its Node.
+    """A write of a device that a vendor's plugin registers on its Node.
 
     Attributes:
         name: The device.
         node: The node it is on.
         status: All fields that come from the register.
-        create: The object to create first, if there is none.
+        create: The object to create first, if it does not exist.
     """
 
     name: str
@@ -87,7 +87,7 @@ class PublishDevice:
 
 @dataclass(frozen=True, slots=True)
 class MarkDevice:
-    """Write one condition of a device on behalf of its silent agent.
+    """A write of one condition of a device on behalf of its silent agent.
 
     The agent overwrites it when it comes back.
     """
@@ -98,7 +98,7 @@ class MarkDevice:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """Read a pod from the API server, because our cache may not show yet that it is bound.
+    """A read of a pod from the API server, because the cache may not show yet that it is bound.
 
     Attributes:
         namespace: The pod's namespace.
@@ -115,15 +115,15 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Make kube-scheduler try a pod again, and nominate a node to try first.
+    """A request to kube-scheduler to try a pod again, with an optional nominated node.
 
     Attributes:
         namespace: The pod's namespace.
         name: The pod's name.
         uid: The pod's UID.
         node: The node to nominate; empty for none; None to clear our nomination.
-        wake: Change an annotation, which makes kube-scheduler try the pod again. A change of the
-            status alone would not.
+        wake: Change an annotation, so that kube-scheduler tries the pod again. A change of the
+            status alone has no such effect.
     """
 
     namespace: str
@@ -135,13 +135,13 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class LiftGate:
-    """Tie a pod to a node and remove our scheduling gate from it, in one request.
+    """A request that binds a pod to a node by affinity and removes our scheduling gate.
 
     Attributes:
         namespace: The pod's namespace.
         name: The pod's name.
         uid: The pod's UID.
-        version: The resourceVersion that this was decided on.
+        version: The resourceVersion on which this was decided.
         allocation_id: The id of the pod's allocation in the claim's status.
         operations: The JSON patch.
     """
@@ -156,13 +156,13 @@ class LiftGate:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod so that its controller makes another, unless it has changed since the decision.
+    """A deletion of a pod that makes its controller replace it, unless the pod has changed.
 
     Attributes:
         namespace: The pod's namespace.
         name: The pod's name.
         uid: The pod's UID.
-        version: The resourceVersion that this was decided on; it changes if the pod gets bound.
+        version: The resourceVersion on which this was decided; it changes if the pod is bound.
     """
 
     namespace: str
@@ -173,7 +173,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class EvictPod:
-    """Evict a pod, which a disruption budget may refuse.
+    """An eviction of a pod, which a PodDisruptionBudget may refuse.
 
     Attributes:
         regarding: The pod.
@@ -186,7 +186,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Record an event about an object.
+    """An event about an object.
 
     Attributes:
         regarding: The object.

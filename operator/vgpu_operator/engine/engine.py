@@ -1,4 +1,4 @@
-"""The serial loop from events to effects, and the decisions that Filter and Bind ask for.
+"""The serial loop from events to effects, and the decisions for Filter and Bind.
 
 All code here runs in the loop's task or synchronously in a request, in a single thread. The state
 cannot change between a check and the assumption that follows it, so no lock is needed.
@@ -51,10 +51,10 @@ from vgpu_operator.metrics import SCHEDULING_ATTEMPTS
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-"""Pods that are judged before a slice may end."""
+"""The number of pods to judge before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.05
-"""The tick while refusals wait for their turn to be reported."""
+"""The tick while refusals are waiting to be reported."""
 _AGENTS_EVERY_S = 1.0
 
 
@@ -62,17 +62,17 @@ class EffectWriter(Protocol):
     """The part of the effector that the engine uses."""
 
     def submit(self, effects: Iterable[Effect]) -> None:
-        """Start to carry out effects and return at once; outcomes come back as events."""
+        """Start carrying out effects and return at once; outcomes come back as events."""
 
 
 class Engine:
-    """The engine: applies events, decides if this replica leads, and submits effects.
+    """Applies events, decides if this replica leads, and submits effects.
 
     Args:
         state: The state that decisions are based on.
         effector: Carries out the decisions.
         clock: The monotonic clock and the time of day.
-        leads: Returns True while this replica may decide, after it has closed the fence.
+        leads: Returns True while this replica may decide, that is, after it has closed the fence.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Engine:
         self._drain()
 
     def lead(self) -> None:
-        """Begin to lead: mark all claims, nodes and pods to be looked at."""
+        """Start leading: mark all claims, nodes and pods to be looked at."""
         self._drain()
         state = self.state
         for claim in state.cache.claims():
@@ -129,25 +129,25 @@ class Engine:
                     self._drain()
 
     def round(self) -> Iterable[Iterable[Effect]]:
-        """Yield the effects of one round in slices; the state may change between two of them."""
-        self._drain()  # 1. observe: cache, ledger and queue are brought up to date
+        """Yield the effects of one round in slices. The state may change between two slices."""
+        self._drain()  # 1. observe: bring cache, ledger and queue up to date
         if not self._leads():
             return
         state = self.state
         review_gates(state)
         review_avoidance(state)
         for number, uid in enumerate(_taken(state.pods.due), start=1):
-            judge_pod(state, uid)  # 2. pods whose situation has changed
+            judge_pod(state, uid)  # 2. judge the pods whose situation has changed
             if number % _AT_ONCE == 0:
                 yield ()
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, finalizers, expiry, descriptions
         review_earmarks(state)
-        for _ in earmark_due(state):  # 4. devices kept for requests that starve
+        for _ in earmark_due(state):  # 4. keep devices for requests that starve
             yield ()
-        yield from schedule_due(state)  # 5. the queue, most important and oldest first
-        yield from self._reconciled()  # 6. write what was just decided
+        yield from schedule_due(state)  # 5. serve the queue, the most important and oldest first
+        yield from self._reconciled()  # 6. write the decisions just made
         yield from describe_links(state)
         if state.now >= self._agents_at:
             self._agents_at = state.now + _AGENTS_EVERY_S
@@ -162,12 +162,12 @@ class Engine:
     # Filter and Bind.
 
     def filter(self, pod: Pod, candidates: Collection[str]) -> Reservation | Refusal | None:
-        """Reserve devices for a pod on one of the nodes; None if it asks for no GPU.
+        """Reserve devices for a pod on one of the nodes. Return None if it requests no GPU.
 
-        A refused pod is queued until something changes that may help it.
+        A refused pod waits in the queue until something changes that may help it.
 
         Raises:
-            NotLeading: Another replica decides; ask that one.
+            NotLeading: Another replica decides; ask the leader.
         """
         self.must_lead()
         self._drain()
@@ -175,7 +175,8 @@ class Engine:
         if found is None:
             return None
         there = found.pod.spec.node_name
-        if there:  # kube-scheduler lost the response to its Bind, as when the leader has just ended
+        # kube-scheduler lost the response to its Bind, for instance because the leader ended
+        if there:
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
         softly = found.awaits_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
@@ -190,10 +191,10 @@ class Engine:
     def filter_without_effect(
         self, pod: Pod, candidates: Collection[str]
     ) -> Mapping[str, str] | Refusal | None:
-        """Return why the pod cannot use some nodes, reserving nothing; None if it asks for no GPU.
+        """Return why the pod cannot use some nodes, without reserving; None if it requests no GPU.
 
         Raises:
-            NotLeading: Another replica decides; ask that one.
+            NotLeading: Another replica decides; ask the leader.
         """
         self.must_lead()
         self._drain()
@@ -201,21 +202,21 @@ class Engine:
         return None if found is None else without_effect(self.state, found, candidates)
 
     def preempt(self, pod: Pod, victims: Mapping[str, Collection[str]]) -> Collection[str]:
-        """Return the nodes on which the end of the victims would give the pod its devices.
+        """Return the nodes on which evicting the victims would make room for the pod's devices.
 
         Args:
             pod: The pod that is to run.
-            victims: UIDs of the pods that kube-scheduler would end, by node.
+            victims: UIDs of the pods that kube-scheduler would evict, by node.
 
         Raises:
-            NotLeading: Another replica decides; ask that one.
+            NotLeading: Another replica decides; ask the leader.
         """
         self.must_lead()
         self._drain()
         found = observe_in_call(self.state, pod)
         if found is not None:
             return nodes_that_victims_free(self.state, found, victims)
-        # If a GPU pod has already been deleted, nobody needs to make room for it.
+        # Nobody has to make room for a GPU pod that has already been deleted.
         return () if gpu_pod_of(pod, self.state.config) is not None else victims.keys()
 
     def pod(self, uid: str) -> GPUPod | None:
@@ -224,15 +225,15 @@ class Engine:
         return self.state.cache.pod(uid)
 
     def observe_now(self, pod: Pod) -> GPUPod | None:
-        """Apply a pod that a request has read; return it if it asks for GPUs."""
+        """Apply a pod that came with a request. Return it if it requests GPUs."""
         self._drain()
         return observe_pod(self.state, pod)
 
     def withdraw(self, uid: str) -> None:
-        """Free the place that is offered to a pod, because its scheduler gives it back.
+        """Free the place that was offered to a pod, because its scheduler returned it.
 
         Raises:
-            NotLeading: Another replica decides; ask that one.
+            NotLeading: Another replica decides; ask the leader.
         """
         self.must_lead()
         self._drain()
@@ -242,10 +243,10 @@ class Engine:
             self._act(pod)
 
     def begin_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:
-        """Reserve devices on the node for Bind; the reservation does not lapse from now on.
+        """Reserve devices on the node for Bind. From now on, the reservation does not lapse.
 
         Raises:
-            NotLeading: Another replica decides; ask that one.
+            NotLeading: Another replica decides; ask the leader.
         """
         self.must_lead()
         self._drain()
@@ -257,12 +258,12 @@ class Engine:
         return outcome
 
     def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
-        """Return the pod that a vendor's plugin must serve before this one; empty if none."""
+        """Return the pod that a vendor's plugin must serve before this one; empty: none."""
         self._drain()
         return served_before(self.state, pod, node)
 
     async def written(self, reservation: Reservation) -> VGPUClaim | None:
-        """Wait until the claim's status shows the reservation; return the claim.
+        """Wait until the claim's status shows the reservation, and return the claim.
 
         Return None if the status will never show it.
         """
@@ -291,18 +292,18 @@ class Engine:
     async def _something_to_do(self) -> None:
         wait = _TURN_S if self.state.claims.turns else _TICK_S
         if self._leads():
-            # Devices are described once a second. A tick that starts just before that is due must
-            # end then, or nearly two seconds would pass between two descriptions.
+            # Devices are described once a second. If the tick ended after that is due, nearly two
+            # seconds could pass between two descriptions.
             wait = min(wait, max(self._devices_at - self._clock.monotonic(), _TURN_S))
         try:
             async with asyncio.timeout(wait):
                 await self._wake.wait()
         except TimeoutError:
-            pass  # no event has come, but timers may be due
+            pass  # no event came, but timers may be due
         self._wake.clear()
 
     def _drain(self) -> None:
-        """Set the state's clock to the current time, and apply all queued events."""
+        """Set the state's clock to the current time and apply all queued events."""
         state = self.state
         state.now, state.unix = self._clock.monotonic(), self._clock.unix()
         while self._inbox:
@@ -312,12 +313,12 @@ class Engine:
         self._answer()
 
     def _reconciled(self) -> Iterable[Iterable[Effect]]:
-        """Yield the writes that the due claims need, one claim at a time."""
+        """Yield the writes that due claims need, one claim at a time."""
         state = self.state
         due, state.claims.due = state.claims.due, {}
         for key in due:
             effect = reconcile(key, state)
-            # Let the slice end here even if there is no write: some claims take milliseconds.
+            # Let the slice end here even without a write, because some claims take milliseconds.
             yield () if effect is None else (effect,)
         yield self._outbox()
 
@@ -326,7 +327,7 @@ class Engine:
         return outbox
 
     def _act(self, pod: GPUPod) -> None:
-        """Submit the write of a request's decision at once instead of in the next round."""
+        """Submit the write of a request's decision at once, without waiting for the next round."""
         if self._leads():
             self.state.claims.due.pop(pod.claim, None)
             effect = reconcile(pod.claim, self.state)
@@ -335,14 +336,14 @@ class Engine:
         self._wake.set()
 
     def _answer(self) -> None:
-        """Answer the Binds that wait for a claim's write, if its outcome is known."""
-        ends = not self._leads()  # after that, no new write begins
+        """Answer the Binds that wait for a claim's write, once its outcome is known."""
+        ends = not self._leads()  # a former leader starts no new write
         for allocation_id, (reservation, future) in list(self._awaited.items()):
             is_moot = not self.state.reservations.is_current(reservation)
             is_being_written = reservation.key in self.state.claims.writing
             is_moot = is_moot or (ends and not is_being_written)
-            # While a write is in flight, it is not final that the status shows the reservation:
-            # the write may be the one that removes it.
+            # While a write is in flight, a status with the reservation is not final: the write may
+            # be the one that removes it.
             if not (is_moot or (reservation.is_written and not is_being_written)):
                 continue
             del self._awaited[allocation_id]
@@ -371,7 +372,7 @@ def _taken(due: dict[str, None]) -> list[str]:
 
 
 def _set_aside(pod: GPUPod) -> bool:
-    """Return True if kube-scheduler reports that the pod is unschedulable."""
+    """Return True if kube-scheduler reports the pod as unschedulable."""
     return any(
         condition.type == "PodScheduled"
         and condition.status == "False"

@@ -34,7 +34,7 @@ class PodObserved:
 
 @dataclass(frozen=True, slots=True)
 class PodDeleted:
-    """A pod is gone; `was_seen` is False if a list lacked it and the watch did not report it."""
+    """A pod is gone; `was_seen` is False if a list merely lacked it."""
 
     uid: str
     was_seen: bool = True
@@ -42,7 +42,7 @@ class PodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """The end of a list of pods: all pods that existed at `version` have been observed."""
+    """A list of pods is complete: all pods that existed at `version` have been observed."""
 
     version: int
     uids: frozenset[str]
@@ -65,7 +65,7 @@ class ClaimDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimUnreadable:
-    """A version of a claim that cannot be read, as it came."""
+    """A version of a claim that is invalid, as it was received."""
 
     raw: dict[str, Any]
 
@@ -86,7 +86,7 @@ class NodeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class NodeUnreadable:
-    """A node is there, but this version of it cannot be read."""
+    """A node exists, but this version of it is invalid."""
 
     name: str
     uid: str
@@ -158,7 +158,7 @@ class StorageDeleted:
 
 @dataclass(frozen=True, slots=True)
 class StorageUnreadable:
-    """A version of such an object that cannot be read, and why."""
+    """A version of such an object that is invalid, and why."""
 
     kind: type[StorageObject]
     namespace: str
@@ -168,12 +168,12 @@ class StorageUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWritten:
-    """The end of a `WriteClaim`.
+    """The outcome of a `WriteClaim`.
 
     Attributes:
         effect: The write.
         outcome: `done`; `conflict`: not done, because the claim has changed; `refused`: not done,
-            because the server refuses it and would again; `unsent`: not done, try again;
+            because the server refused it and would refuse it again; `unsent`: not done, try again;
             `unknown`: may have been done.
         claim: The current claim from the response or from a read; None if there is none or it is
             unknown.
@@ -191,7 +191,7 @@ class ClaimWritten:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDeletionEnded:
-    """The end of a `DeleteClaim`; `why` is empty if it was done."""
+    """The outcome of a `DeleteClaim`; `why` is empty if it succeeded."""
 
     effect: DeleteClaim
     why: str = ""
@@ -199,7 +199,7 @@ class ClaimDeletionEnded:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWritten:
-    """The end of a `WriteDevice` or a `PublishDevice`.
+    """The outcome of a `WriteDevice` or `PublishDevice`.
 
     Attributes:
         effect: The write.
@@ -217,7 +217,7 @@ class PodRead:
     """The result of a `ReadPod`.
 
     Attributes:
-        effect: The effect that asked for it.
+        effect: The effect that requested the read.
         found: `there`; `gone`, also if another pod has the name now; `unknown` without a response.
         pod: The pod, if it exists.
     """
@@ -229,7 +229,7 @@ class PodRead:
 
 @dataclass(frozen=True, slots=True)
 class RequeueEnded:
-    """The end of a `Requeue`; `why` is empty if it was done."""
+    """The outcome of a `Requeue`; `why` is empty if it succeeded."""
 
     effect: Requeue
     why: str = ""
@@ -237,7 +237,7 @@ class RequeueEnded:
 
 @dataclass(frozen=True, slots=True)
 class GateEnded:
-    """The end of a `LiftGate`.
+    """The outcome of a `LiftGate`.
 
     Attributes:
         effect: The request.
@@ -274,7 +274,7 @@ class AgentDeleted:
 
 @dataclass(frozen=True, slots=True)
 class AgentsListed:
-    """The end of a list of the agents' Leases; renewals before it may have been missed."""
+    """A list of the agents' Leases is complete; earlier renewals may have been missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class BindingEnded:
 
     Attributes:
         pod_uid: The pod's UID.
-        allocation_id: The allocation that it was posted for.
+        allocation_id: The allocation for which it was posted.
         outcome: `bound`: to this node; `refused`: by the server, and the pod is not bound;
             `elsewhere`: the pod is bound to another node; `gone`: this Binding was refused because
             the pod is gone, but an earlier one may have succeeded; `unknown`: it may still succeed.

@@ -1,4 +1,4 @@
-"""GPU pods as the engine knows them: a pod with its request and the claim that serves it."""
+"""GPU pods in the engine: a pod with its request and its claim."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
-"""A position in the queue: standing, then priority, age and name. The lowest rank goes first."""
+"""A position in the queue: standing, then priority, age and name. The lowest rank is first."""
 
 
 class GroupKey(NamedTuple):
-    """The name of a group of pods, of which at least so many start together or none."""
+    """The name of a group of pods, of which a minimum number must start together."""
 
     namespace: str
     name: str
@@ -34,12 +34,12 @@ _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
 
 
 class Standing(IntEnum):
-    """The certainty that a waiting pod lacks nothing but devices."""
+    """How certain it is that a waiting pod lacks nothing but devices."""
 
     BOUND = 0
-    """We bound the pod to its node, so it runs as soon as it has devices."""
+    """The operator bound the pod to its node, so it runs as soon as it has devices."""
     WAITS = 1
-    """A Filter refused the pod for lack of devices, or somebody else bound it."""
+    """A Filter refused the pod for lack of devices, or another scheduler bound it."""
     DOUBTFUL = 2
     """kube-scheduler found the pod unschedulable, for a reason that is no longer known."""
 
@@ -51,20 +51,20 @@ def rank_of(standing: Standing, priority: int, created: str | None, key: ClaimKe
 
 @dataclass(frozen=True)
 class GPUPod:
-    """A pod that asks for GPUs.
+    """A pod that requests GPUs.
 
     Attributes:
         pod: The newest version of the pod.
-        demand: The devices it asks for, or an error if its request is invalid.
-        claim: The claim that serves it: its own, made from `demand` or copied from a template
-            (`owned`), or the one that it names.
+        demand: The requested devices, or an error if the request is invalid.
+        claim: The pod's claim: its own (`owned`), made from `demand` or copied from a template, or
+            the one that the pod names.
         owned: True if the claim is the pod's own.
-        is_admitted: True if our admission has seen the pod, so that it may get devices. Admission
-            skips the system's namespaces and those that opt out, and a pod that it has not checked
-            could run without limits. The mark on the pod counts and not the namespace's label,
-            because the label may have changed since the pod was created.
+        is_admitted: True if the pod passed our admission, so that it may get devices. Admission
+            skips system namespaces and those that opt out, and an unchecked pod could run without
+            limits. The label on the pod counts and not the namespace's, which may have changed
+            since the pod was created.
         priority: The value of its PriorityClass.
-        scopes: The properties of the pod that quota scopes ask about.
+        scopes: The properties of the pod that quota scopes select by.
         awaits_volumes: True if kube-scheduler may have to bind volumes between Filter and Bind,
             which may take minutes.
         group: The group that it belongs to, if any.
@@ -103,7 +103,7 @@ class GPUPod:
 
     @cached_property
     def template(self) -> ClaimKey | None:
-        """The claim to copy if the pod names a template, else None."""
+        """The claim to copy, if the pod names a template, else None."""
         named = None if isinstance(self.demand, BadInput) else self.demand.native
         if named is None or not named.is_template:
             return None
@@ -111,12 +111,12 @@ class GPUPod:
 
     @cached_property
     def reserved_for(self) -> ReservedFor:
-        """The pod as a claim's status names it."""
+        """The reference to the pod in a claim's status."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
 
     @property
     def wants_node(self) -> bool:
-        """True while it waits for kube-scheduler: not bound, ended, being deleted or gated."""
+        """True while the pod waits for kube-scheduler: not bound, ended, being deleted or gated."""
         pod = self.pod
         return not (
             pod.is_bound
@@ -127,7 +127,7 @@ class GPUPod:
 
     @property
     def is_gated(self) -> bool:
-        """True while our scheduling gate, and no other, keeps it from being scheduled."""
+        """True while our scheduling gate, and no other gate, blocks the pod."""
         pod = self.pod
         gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
         return (
@@ -139,42 +139,42 @@ class GPUPod:
 
     @property
     def is_running(self) -> bool:
-        """True while it is bound, not ended and not being deleted, even before it has devices."""
+        """True while the pod is bound, not ended and not being deleted, even without devices yet."""
         pod = self.pod
         return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
 
     @cached_property
     def cpu_milli(self) -> int:
-        """The milli-CPU that it requests."""
+        """The milli-CPU that the pod requests."""
         return cpu_milli_of(self.pod)
 
     @cached_property
     def host_demand(self) -> HostDemand:
-        """The demands on a node besides devices."""
+        """The pod's demands on a node besides devices."""
         return HostDemand.of(self.pod)
 
     @cached_property
     def rules(self) -> NodeRules:
-        """Its node selector, affinity and tolerations.
+        """The pod's node selector, affinity and tolerations.
 
         Raises:
-            BadInput: Kubernetes would not accept its affinity.
+            BadInput: Kubernetes would not accept the affinity.
         """
         kinds = None if isinstance(self.demand, BadInput) else self.demand.kinds
         return NodeRules.of(self.pod, kinds=kinds)
 
     def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Demand:
-        """Return the demand of a claim with this spec when it serves this pod."""
+        """Return the demand of a claim with this spec when it is used by this pod."""
         by_labels = not isinstance(self.demand, BadInput) and self.demand.by_labels
         return Demand.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
 
     def seen_again(self, pod: Pod) -> GPUPod:
-        """Return a copy with a newer version of the pod; its demand stays as it was at first."""
+        """Return a copy with a newer version of the pod, but with its original demand."""
         return replace(self, pod=pod)
 
 
 def _group_of(pod: Pod) -> GroupKey | None:
-    """Return the in-tree PodGroup that a pod names, or None."""
+    """Return the PodGroup of Kubernetes' own API that a pod names, or None."""
     named = pod.spec.scheduling_group
     if named is None or not named.pod_group_name:
         return None
@@ -182,7 +182,7 @@ def _group_of(pod: Pod) -> GroupKey | None:
 
 
 def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
-    """Return the pod with its demand, or None if it asks for no GPU."""
+    """Return the pod with its demand, or None if it requests no GPU."""
     namespace = pod.metadata.namespace or ""
     own = ClaimKey(namespace, pod_claim_name(pod.metadata.name, pod.metadata.uid))
     try:
@@ -202,7 +202,7 @@ def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
     """Return why this claim cannot serve the pod's containers; empty if it can.
 
     The claim's requests must name containers that admission recorded, and an init or app container
-    according to the request's phase. If the pod was created before its claim, all its containers
+    depending on the request's phase. If the pod was created before its claim, all its containers
     were recorded; those without a request start with a slot but no device.
     """
     if isinstance(pod.demand, BadInput):

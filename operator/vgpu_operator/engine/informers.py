@@ -1,6 +1,6 @@
-"""One reflector for each kind of object, which turns its changes into events for the engine.
+"""Runs a reflector for each kind of object and turns changes into events for the engine.
 
-The tables below have every kind that decisions depend on. A replica stands for election only after
+The tables below list every kind on which decisions depend. A replica stands for election only after
 all of them have been listed (`leader/leadership.py`).
 """
 
@@ -69,11 +69,12 @@ class _Kind(Generic[T]):
 
     Attributes:
         resource: The kind.
-        decode: Decodes an object; may raise any exception on a bad one.
+        decode: Decodes an object; may raise any exception if the object is invalid.
         observed: Returns the event for an added or updated object.
         deleted: Returns the event for a deleted object.
         unreadable: Returns the event for a version that `decode` refused, with the reason. If this
-            is None, the object counts as deleted, which is right for kinds that hold nothing.
+            is None, an invalid object counts as deleted, which is right for kinds that hold no
+            devices.
         namespace: The namespace to watch; None for all.
     """
 
@@ -91,7 +92,7 @@ def _signs_of_life(lease: Object) -> events.AgentObserved:
 
 
 _KINDS: tuple[_Kind[Any], ...] = (
-    # Nodes, devices and quotas first, so that claims find their devices and limits.
+    # Nodes, devices and quotas come first, so that claims find their devices and limits.
     _Kind(
         NODES,
         Node.model_validate,
@@ -165,18 +166,18 @@ _STORAGE_KINDS: tuple[_Kind[Any], ...] = (
 
 
 DECISIVE = tuple(kind.resource for kind in _KINDS)
-"""The kinds that decisions depend on in every mode."""
+"""The kinds on which decisions depend in every mode."""
 STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
-"""The kinds that decisions depend on in mode Gate only."""
+"""The kinds on which decisions depend in mode Gate only."""
 
 
 def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Reflector[Any]]:
-    """Return the informers that decisions depend on in every mode.
+    """Return the informers that are needed in every mode.
 
     Args:
         api: The API server to list and watch.
         observe: Receives the events.
-        config: The configuration, which tells which pods ask for devices.
+        config: The configuration, which defines which pods request devices.
     """
     pods = PodReader(config, has_room=config.scheduling.mode == "Gate")
     kinds = (replace(k, decode=pods.read) if k.resource is PODS else k for k in _KINDS)
@@ -184,16 +185,16 @@ def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Refl
 
 
 def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
-    """Return the informers that only mode Gate needs: volumes, their claims, classes and drivers.
+    """Return the informers for mode Gate only: volumes, their claims, classes and drivers.
 
     In mode Extender kube-scheduler has checked volumes before it calls us, so the operator has no
-    right to read them there, and does not spend memory on them.
+    permission to read them there, and spends no memory on them.
     """
     return [_Informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
 
 
 _GROUPS_AGAIN_S = 60.0
-"""The time between two looks for an API server that serves PodGroups."""
+"""The time between two checks for an API server that serves PodGroups."""
 
 
 class EventReceiver(Protocol):
@@ -204,10 +205,10 @@ class EventReceiver(Protocol):
 
 
 async def follow_pod_groups(api: Source, receiver: EventReceiver, clock: Clock) -> NoReturn:
-    """Follow the PodGroups in the version that the API server serves, if it serves any.
+    """Watch PodGroups in the version that the API server serves, if it serves any.
 
     The API is off by default up to Kubernetes 1.37, and an upgrade of the control plane may change
-    the version. So nothing waits for this informer, and it looks again from time to time.
+    the version. So nothing waits for this informer, and it checks again from time to time.
     """
     while True:
         for resource in POD_GROUPS:
@@ -233,7 +234,7 @@ def _pod_groups(resource: Resource) -> _Kind[PodGroup]:
 
 @dataclass(frozen=True, slots=True)
 class _WhileServed:
-    """A source that raises `NotServed`, which ends a reflector, where a kind is not served."""
+    """A source that raises `NotServed`, which ends a reflector, if the kind is not served."""
 
     api: Source
 
@@ -248,7 +249,7 @@ class _WhileServed:
 
 
 async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> list[Event]:
-    """Return all current objects as events, without watching them, for a command that ends.
+    """Return all current objects as events, without watching, for a command that exits.
 
     Args:
         api: The API server to list.
@@ -316,7 +317,7 @@ class InSlices:
 
 @dataclass(frozen=True, slots=True)
 class _Handler(Generic[T]):
-    """A reflector's handler that turns its reports into events."""
+    """A reflector's handler that turns changes into events."""
 
     kind: _Kind[T]
     observe: Observe

@@ -1,10 +1,10 @@
-"""Decodes the pods of the watch: GPU pods in full, and only a few fields of all others.
+"""Decodes watched pods: GPU pods in full, and only a few fields of all others.
 
-The watch brings every pod of the cluster, and any tenant may create a pod of a megabyte and change
-its annotations several times a second. Decoding all fields of such a pod takes half a second, and
-the engine has a single loop. For a pod that asks for no device the engine needs the node, the phase
-and the resources that it takes there. So only these fields are decoded, and the others cost no more
-than parsing their JSON.
+The watch delivers every pod of the cluster, and any tenant may create a pod of a megabyte and
+change its annotations several times a second. Decoding such a pod in full takes half a second, and
+the engine has a single loop. Of a pod that requests no device, the engine needs the node, the phase
+and the resources that it uses there. Only these fields are decoded; the others only cost the
+parsing of their JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METADATA = (
     "deletionTimestamp",
 )
 _TAKEN = ("name", "resources", "restartPolicy", "ports")
-"""The fields of a container that matter for the resources it takes on its node."""
+"""The fields of a container that affect the resources it uses on its node."""
 
 
 _PLACED = (
@@ -49,8 +49,7 @@ class PodReader:
 
     Args:
         config: The configuration, with the names of our resources.
-        has_room: True if all resources that a pod takes on its node count (mode Gate), and not
-            only its CPU.
+        has_room: True if all resources that a pod uses on its node count (mode Gate), not only CPU.
     """
 
     def __init__(self, config: ClusterConfig, *, has_room: bool) -> None:
@@ -58,7 +57,7 @@ class PodReader:
             name for dialect in dialects() for name in dialect.resource_names(config)
         )
         self._has_room = has_room
-        # The newest version of each GPU pod, for as long as the engine's cache has it.
+        # The newest version of each GPU pod, while the engine's cache holds it.
         self._asking: WeakValueDictionary[str, Pod] = WeakValueDictionary()
 
     def read(self, raw: Object) -> Pod:
@@ -68,7 +67,8 @@ class PodReader:
             pydantic.ValidationError: The object is not a valid pod.
         """
         metadata, spec = raw["metadata"], raw.get("spec") or {}
-        # A pod that once asked for devices stays a GPU pod, whatever is removed from it later.
+        # A pod that once requested devices stays a GPU pod, even if its annotations are removed
+        # later.
         known = self._asking.get(metadata["uid"])
         if known is None and not self._asks(metadata, spec):
             return Pod.model_validate(self._of_host(metadata, spec, raw.get("status") or {}))
@@ -93,7 +93,7 @@ class PodReader:
         kept = _only(metadata, _METADATA)
         owners = metadata.get("ownerReferences") or ()
         kept["ownerReferences"] = [each for each in owners if each.get("kind") == "DaemonSet"][:1]
-        if not spec.get("nodeName"):  # it takes no resources yet
+        if not spec.get("nodeName"):  # an unbound pod uses no resources yet
             return {"metadata": kept, "status": _only(status, ("phase",))}
         containers = {
             section: self._taking(spec.get(section) or ())
@@ -107,7 +107,7 @@ class PodReader:
         return {"metadata": kept, "spec": host, "status": status}
 
     def _taking(self, containers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the containers that take resources of the node, in their order."""
+        """Return the containers that use resources of the node, in order."""
         found = []
         for each in containers:
             requests = (each.get("resources") or {}).get("requests") or ()
@@ -117,10 +117,10 @@ class PodReader:
 
 
 def _again(known: Pod, raw: Object) -> Pod:
-    """Return a newer version of a pod, reusing the decoded spec if its generation is unchanged.
+    """Return a newer version of a pod; its decoded spec is reused if the generation is unchanged.
 
-    The node and the gates are compared as well, because before Kubernetes 1.35 a Binding may leave
-    the generation unchanged.
+    Node and gates are compared as well, because before Kubernetes 1.35 a Binding may leave the
+    generation unchanged.
     """
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     is_same = (

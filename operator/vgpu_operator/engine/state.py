@@ -30,7 +30,7 @@ from vgpu_operator.placement import Plan
 
 
 class Timers:
-    """Times at which claims must be looked at again; only the earliest time of a claim counts."""
+    """Times at which claims must be looked at again. Only each claim's earliest time counts."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, ClaimKey]] = []
@@ -43,7 +43,7 @@ class Timers:
             heappush(self._heap, (at, key))
 
     def pop(self, now: float, *, at_most: int = 1 << 30) -> list[ClaimKey]:
-        """Remove and return the claims whose time has come, the earliest first."""
+        """Remove and return the claims whose time has come, earliest first."""
         found: list[ClaimKey] = []
         while self._heap and self._heap[0][0] <= now and len(found) < at_most:
             at, key = heappop(self._heap)
@@ -55,12 +55,12 @@ class Timers:
 
 @dataclass(slots=True)
 class InFlight:
-    """A write of a claim that has no outcome yet.
+    """A claim's write whose outcome is not known yet.
 
     Attributes:
-        allocation: The allocation that it gives to the claim, if any.
+        allocation: The allocation in the written status, if any.
         spec: The claim's spec.
-        assumption: The ledger's assumption for it.
+        assumption: The ledger's assumption for the write.
     """
 
     allocation: Allocation | None = None
@@ -70,9 +70,9 @@ class InFlight:
 
 @dataclass(slots=True)
 class Unsettled:
-    """An assumption whose write may still land while the claim is at this version.
+    """An assumption whose write may still land, but only while the claim is at this version.
 
-    A write tests the version that it was decided on, so it can no longer land once the claim has
+    A write tests the version on which it was decided, so it can no longer land once the claim has
     been observed at a later version.
     """
 
@@ -82,7 +82,7 @@ class Unsettled:
 
 @dataclass(slots=True)
 class ReportedRefusal:
-    """The reports of a claim's refusal. Times are monotonic seconds.
+    """What has been reported about a claim's refusal. Times are monotonic seconds.
 
     Attributes:
         since: The time of the first refusal.
@@ -99,7 +99,7 @@ class ReportedRefusal:
 
 @dataclass(slots=True)
 class Evicted:
-    """The evictions of the pod of a claim that violates its limits.
+    """The evictions of a pod whose claim violates its limits.
 
     Attributes:
         backoff: The time between two tries.
@@ -112,7 +112,7 @@ class Evicted:
 
 @dataclass(slots=True)
 class Evictions:
-    """The times from which violators' pods may be evicted, in monotonic seconds.
+    """When pods of violating claims may be evicted next, in monotonic seconds.
 
     Attributes:
         cluster_from: The time from which any pod may be evicted.
@@ -123,7 +123,7 @@ class Evictions:
     nodes_from: dict[str, float] = field(default_factory=dict)
 
     def note(self, node: str, now: float, *, cluster_s: float, node_s: float) -> None:
-        """Record an eviction on the node, and the times that the next ones must wait."""
+        """Record an eviction on the node, and how long the next ones must wait."""
         self.cluster_from = now + cluster_s
         waiting = {name: until for name, until in self.nodes_from.items() if until > now}
         self.nodes_from = {**waiting, node: now + node_s}
@@ -131,7 +131,7 @@ class Evictions:
 
 @dataclass(slots=True)
 class ClaimWork:
-    """Work on claims. Times are monotonic seconds.
+    """Pending work on claims. Times are monotonic seconds.
 
     Attributes:
         due: Claims to reconcile in the next round.
@@ -141,13 +141,13 @@ class ClaimWork:
         not_before: The times before which such claims are not written again.
         expired: Ids of allocations whose pods were not bound in time.
         unusable: Idle Immediate claims whose devices no pod could use: the id of the allocation,
-            and the time since when.
+            and since when.
         without_devices: Claims of live pods whose node was registered again but has not published
-            their devices: the time since when.
+            their devices, and since when.
         orphaned: Claims whose pod has ended and whose agent is silent: the id of the allocation,
-            and the time since when.
-        going: Claims that are being deleted and have no running pod: the time since when.
-        evicted: Evictions of violators' pods.
+            and since when.
+        going: Claims that are being deleted and have no running pod, and since when.
+        evicted: Evictions of pods of violating claims.
         init_refused: Refused plans of init containers that must run again.
         reported: Refusals that have been or will be reported.
         violated: The transition time of the violation that was last announced.
@@ -184,7 +184,7 @@ class AgentSeen:
     Attributes:
         renewed: The renewal time as the agent wrote it; a change is a sign of life.
         at: The time at which the change was observed, in monotonic seconds.
-        reported: True if its silence was reported on the pods that wait for it.
+        reported: True if its silence has been reported on the pods that wait for it.
     """
 
     renewed: str
@@ -194,7 +194,7 @@ class AgentSeen:
 
 @dataclass(slots=True)
 class PodWork:
-    """Work on pods, which are named by UID.
+    """Pending work on pods, by UID.
 
     Attributes:
         due: Pods to judge in the next round: bound pods without an allocation, and waiting pods
@@ -204,8 +204,8 @@ class PodWork:
         requeued: The time of each pod's last requeue, in monotonic seconds.
         nominated: Pods that have a nomination of ours.
         slow: Pods that were offered a node and were not bound in time.
-        owed: Bound pods without devices that had devices on their node before, or were offered
-            them there in a Filter. They go first.
+        owed: Bound pods without devices that had devices on their node before, or were offered them
+            there in a Filter. They are served first.
         ended: Pods that still exist, though the agent has reported that they use nothing any more.
         listed: The resourceVersion of the last list of pods.
     """
@@ -222,11 +222,11 @@ class PodWork:
 
 @dataclass(slots=True)
 class Avoided:
-    """A node that turned away a controller's pod.
+    """A node that rejected a controller's pod.
 
     Attributes:
         until: The time from which the controller's pods may go there again, in monotonic seconds.
-        times: The number of times in a row that the node turned away a pod after such a wait.
+        times: How many times in a row the node rejected a pod after such a wait.
         rejection: The kubelet's message; empty if kube-scheduler found no room there.
         is_told: True if an event has been recorded about it.
     """
@@ -239,7 +239,7 @@ class Avoided:
 
 @dataclass(slots=True)
 class Avoidance:
-    """Nodes that the pods of a controller avoid for a time. Times are monotonic seconds.
+    """Nodes that the pods of a controller avoid for some time. Times are monotonic seconds.
 
     Attributes:
         of: The avoided nodes by the controller's UID and the node's name. A pod without a
@@ -255,13 +255,13 @@ class Avoidance:
 
 @dataclass(slots=True)
 class GateWork:
-    """Work on pods in mode Gate, which are named by UID. Times are monotonic seconds.
+    """Pending work on pods in mode Gate, by UID. Times are monotonic seconds.
 
     Attributes:
         lifting: Pods whose gate is being lifted.
         backoffs: The back-off of pods whose gate could not be lifted.
-        not_before: The times before which it is not tried again.
-        stuck: Pods whose gate was lifted but for which kube-scheduler finds no room: the time since
+        not_before: The times before which lifting is not retried.
+        stuck: Pods whose gate was lifted but for which kube-scheduler finds no room, and since
             when.
         reported: The times from which stuck pods without a controller may be reported again.
         waiting: Pods that are judged again every second, because their claim's devices are on a
@@ -293,11 +293,11 @@ class GateWork:
 
 @dataclass(slots=True)
 class DeviceView:
-    """The status that a device should show, while it still changes.
+    """The status that a device should have, while it is still changing.
 
     Attributes:
         status: The status as of the last look.
-        since: The last time at which it did not yet differ from the shown one.
+        since: The last time at which it was equal to the written status.
     """
 
     status: dict[str, Any]
@@ -306,11 +306,11 @@ class DeviceView:
 
 @dataclass(slots=True)
 class DeviceLooks:
-    """The looks at which devices are compared with their statuses.
+    """When devices were compared with their statuses.
 
     Attributes:
-        last: The time of the current or last look; None before the first.
-        before: The time of the look before it.
+        last: The time of the current or last comparison; None before the first.
+        before: The time of the comparison before that.
         zeros: Devices whose first write, which has zeros only, is in flight.
         unwritten: Nodes with devices that wait for such a write.
     """
@@ -343,10 +343,10 @@ class State:
     Attributes:
         config: The cluster's configuration.
         ledger: The devices and who holds them.
-        cache: The observed pods, claims and nodes.
+        cache: The cache of pods, claims and nodes.
         new_id: Returns a new UUID.
         now: The monotonic time of the last drain of events, in seconds.
-        unix: The same as Unix time.
+        unix: The same time as Unix time.
         reservations: Decisions whose pods do not run yet.
         queue: The pods and claims that wait.
         earmarks: Devices that are kept for starving requests.
@@ -416,12 +416,12 @@ class State:
         kind: EquivalenceClass | None = None,
         ended: Collection[ClaimKey] = (),
     ) -> Iterator[KeptFrom]:
-        """Count a claim's own devices as free while it is decided; yield what is kept from it.
+        """Count a claim's own devices as free while deciding it. Yield the capacity kept from it.
 
         A plan computes its reasons only when they are read, so read them inside the context, too.
 
         Args:
-            key: The claim, which need not exist yet.
+            key: The claim, which may not exist yet.
             yielding: The rule for tentative places.
             priority: The priority of its pod, or of an Immediate claim itself.
             kind: Its class, if it waits.

@@ -1,9 +1,9 @@
-"""Prometheus metrics about claims: their number, what they hold, and how long they are refused.
+"""Prometheus metrics about claims: their number, their devices, and the time of refusals.
 
-They are computed during a scrape, in its own thread, so the engine's loop does no work for them.
-That thread only reads immutable values, from dictionaries that it copies in one step. Labels are
-namespaces, reasons and devices but never names of claims, so the number of series stays bounded by
-the devices.
+They are computed during a scrape, in its own thread, so they cost the engine's loop nothing. That
+thread only reads immutable values from dictionaries that it copies in one step. Labels are
+namespaces, reasons and devices, but never names of claims, so the number of series is bounded by
+the number of devices.
 """
 
 from __future__ import annotations

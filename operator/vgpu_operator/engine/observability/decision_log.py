@@ -1,7 +1,7 @@
-"""Logs one line for each decision: a claim was allocated, refused, released, or has expired.
+"""Logs one line for each decision: a claim was allocated, refused, released, or expired.
 
-The line is written after the effect has succeeded, because a decision whose write failed does not
-count. The pure functions that decide log nothing.
+The line is written only after the effect has succeeded, because a decision whose write failed does
+not count. The pure functions that decide do not log.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE, BEING_DELETED)
 
 
 class DecisionLog:
-    """A log of decisions at INFO, each once, though many writes of a claim repeat a decision."""
+    """Logs decisions at INFO, each only once although several writes of a claim repeat it."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[ClaimKey, tuple[str, str]] = OrderedDict()
 
     def log(self, effect: WriteClaim) -> None:
-        """Log the decision in a claim's written status, unless it was logged before."""
+        """Log the decision in a claim's written status, unless it has been logged before."""
         key, status = effect.key, effect.status
         allocated = find(status.conditions, ALLOCATED)
         if allocated is None:
