@@ -139,7 +139,7 @@ class GPUPod:
 
     @property
     def is_running(self) -> bool:
-        """True while the pod is bound, not ended and not being deleted, even without devices yet."""
+        """True while the pod is bound, not ended and not being deleted; it may lack devices."""
         pod = self.pod
         return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
 

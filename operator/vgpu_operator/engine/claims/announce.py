@@ -1,7 +1,7 @@
 """Events on claims: allocated, refused, released, violated.
 
-A claim that a user wrote gets an event for each change of its condition. A claim that was made for
-a pod gets none: the pod has the events already, and a second set would double the requests
+A claim that a user created gets an event for each change of its condition. A claim that was made
+for a pod gets none: the pod has the same events, and a second set would double the requests
 (docs/design/web-cli-and-monitoring.md).
 """
 
@@ -31,7 +31,7 @@ def is_news(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def announce(claim: VGPUClaim) -> RecordEvent | None:
-    """Return the event about the status that was written, or None if it has no condition."""
+    """Return the event about the written status, or None if it has no condition."""
     shown = find(claim.status.conditions, ALLOCATED)
     if shown is None:
         return None

@@ -1,8 +1,8 @@
-"""Reports why a pod or a claim gets nothing: a condition on the claim, an event on the pod.
+"""Reports why a pod or claim gets nothing: a condition on the claim, an event on the pod.
 
-Both have the same text. The counts in a refusal change with every change of the cluster. So a text
-is written again only if its reason changes, or after intervals that double each time; and a pod
-that waits for only a moment gets no report at all.
+Both have the same text. The counts in a refusal change whenever the cluster changes, so a text is
+written again only if its reason changes, or after intervals that double each time. A pod that waits
+for just a moment gets no report at all.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from vgpu_operator.placement import amounts, impossible, place
 from vgpu_operator.placement.constraints import only
 
 REPORT_AFTER_S = 1.0
-"""A refusal that is over sooner is not reported."""
+"""A refusal that ends sooner is not reported."""
 REPORT_AGAIN_S = 5.0
 """The first interval after which a text is written again; it doubles each time."""
 REPORT_AGAIN_AT_MOST_S = 300.0
 REPORT_DELETION_AFTER_S = 5.0
-"""A deletion that is over sooner is not reported."""
+"""A deletion that ends sooner is not reported."""
 _LOOK_AGAIN_S = 0.5
 _ACTION = "Scheduling"
 
@@ -73,15 +73,15 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _describe_deletion(claim: VGPUClaim, state: State) -> Effect | None:
-    """Report that the claim is being deleted, and what its deletion waits for.
+    """Report that the claim is being deleted, and what the deletion is waiting for.
 
-    A running pod is reported at once, since it may run for days. Anything else usually delays a
+    A running pod is reported at once, because it may run for days. Everything else usually delays a
     deletion by seconds only, so it is reported after REPORT_DELETION_AFTER_S: otherwise each pod
     that ends would cost one more write.
     """
     key = key_of(claim)
     if not claim.metadata.finalizers:
-        return None  # it is gone, and the watch will show that in a moment
+        return None  # it is gone, and the watch will soon report that
     if has_live_pod(claim, state.cache):
         state.claims.going.pop(key, None)
     else:
@@ -94,7 +94,7 @@ def _describe_deletion(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _awaited(claim: VGPUClaim, state: State) -> str:
-    """Return what the deletion of a claim waits for, as the end of a sentence."""
+    """Return what the deletion of a claim is waiting for, as the end of a sentence."""
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None:
         return f"waits for its finalizers: {', '.join(claim.metadata.finalizers)}"
@@ -150,7 +150,7 @@ def _is_refused(key: ClaimKey, pods: list[GPUPod], state: State) -> bool:
 def _report(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> DesiredStatus | None:
-    """Return the status that reports the refusal and record the pods' events, if that is due."""
+    """Return the status that reports the refusal and record events on the pods, if due."""
     reported = state.claims.reported.setdefault(key, ReportedRefusal(state.now))
     due = max(reported.since + REPORT_AFTER_S, reported.next)
     if state.now < due:
@@ -163,7 +163,7 @@ def _report(
     if not (is_known or state.claims.turns.may_find_out(key)):
         return None
     found = _refusals(key, pods, claim, state)
-    if not found:  # there is capacity now, so the next pass is likely to serve the claim
+    if not found:  # there is capacity now, so the next pass will probably serve the claim
         state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
         return None
     for refused, why in found:
@@ -193,7 +193,7 @@ def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:
 def _refusals(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> list[tuple[GPUPod | None, Refusal]]:
-    """Return the refusals of the claim's pods, or of the claim itself with None as its pod."""
+    """Return the refusals of the claim's pods, or, with None as the pod, of the claim itself."""
     found: list[tuple[GPUPod | None, Refusal]] = [
         (pod, state.pods.blocked[pod.uid]) for pod in pods if pod.uid in state.pods.blocked
     ]
@@ -231,7 +231,7 @@ def _explained(waiter: Waiter, state: State) -> Refusal | None:
 
 
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
-    """Return why no node can serve a claim of this kind, with all details; None if one can."""
+    """Return why no node can serve a claim of this kind, in full detail; None if one can."""
     columns, request = state.ledger.columns, kind.request
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:
@@ -247,8 +247,8 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         )
         if not plan.refused:
             return None
-        # Read these in here, where the claim's own devices count as free. Only the text is kept:
-        # the plan has the reasons of up to 5,000 nodes, too much for each class that waits.
+        # Read these inside the context, where the claim's own devices count as free. Keep only the
+        # text: the plan has the reasons of up to 5,000 nodes, too much for each waiting class.
         reason, text = plan.reason, plan.text
         texts = [text]
         if Reason.RESOURCE_QUOTA_NOT_FIT in text:
@@ -267,7 +267,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
 
 
 def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:
-    """Return True if the claim has the name of a pod's own claim but belongs to somebody else."""
+    """Return True if the claim has the name of a pod's own claim but belongs to someone else."""
     return any(pod.owned and not is_owned_by(claim, pod.uid) for pod in pods)
 
 

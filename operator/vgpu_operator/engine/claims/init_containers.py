@@ -59,9 +59,9 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
-    """Plan the whole claim on its node, with the app containers on the devices they have.
+    """Plan the whole claim on its node, with the app containers on the devices that they have.
 
-    The node's taints and readiness do not matter, because the pod is there already.
+    The node's taints and readiness do not matter, because the pod is already there.
     """
     columns, name, key = state.ledger.columns, allocation.node_name, key_of(claim)
     node = columns.node_id(name)

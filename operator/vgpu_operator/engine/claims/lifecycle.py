@@ -1,7 +1,7 @@
-"""Pure rules about when a claim's devices are released and when a claim is deleted.
+"""Pure rules that decide when a claim's devices are released and when a claim is deleted.
 
-Capacity is free exactly when `status.allocation` is gone. That is removed only when nothing can use
-the devices any more: the agent has reported so for this very allocation, or the pod never had a
+Capacity is free exactly when `status.allocation` is gone. It is removed only when nothing can use
+the devices any more: the agent has reported that for this very allocation, the pod never had a
 node, or both the node and its pod are gone.
 """
 
@@ -20,9 +20,9 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.device_facts import is_healthy
 
 DEVICES_BACK_S = 60.0
-"""Seconds that a node which registered again may take to publish the devices it had."""
+"""Seconds that a node has to publish its devices after it was registered again."""
 REFIT_S = 1.0
-"""The interval between tries while devices are not published yet or there is no capacity."""
+"""The interval between attempts while devices are not published yet or there is no capacity."""
 UNUSABLE_S = 300.0
 """Seconds for which an Immediate claim keeps devices that no pod could use."""
 
@@ -58,10 +58,10 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
 
 
 def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
-    """Return True if the devices need no agent's report, and their pod has ended or is gone.
+    """Return True if the devices need no agent's report and their pod has ended or is gone.
 
     This is for devices of other vendors' plugins: the kubelet keeps a pod until its containers have
-    ended, and then takes their devices back. A claim that also asks for an NVIDIA device waits for
+    ended, and then takes their devices back. A claim that also requests an NVIDIA device waits for
     the agent.
     """
     reserved = claim.status.reserved_for
@@ -72,7 +72,7 @@ def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
         return pod.pod.is_terminal and pod.pod.is_bound
     if cache.was_never_bound(reserved.pod_uid):
         return False
-    # If the watch missed the pod's end, its claim still shows it: Kubernetes deletes a pod's own
+    # If the watch missed the end of the pod, the claim shows it: Kubernetes deletes a pod's own
     # claim once the pod is gone.
     is_collected = claim.metadata.deletion_timestamp is not None
     return cache.is_deleted(reserved.pod_uid) or is_collected
@@ -101,7 +101,7 @@ def node_lost(allocation: Allocation, cache: Cache) -> str | None:
 
 
 def pod_to_forget(claim: VGPUClaim, cache: Cache) -> str | None:
-    """Return why an Immediate claim's pod will never use it, or None if it may.
+    """Return why the pod of an Immediate claim will never use it, or None if it may.
 
     The claim keeps its devices for another pod.
     """
@@ -118,12 +118,12 @@ def _never_there(uid: str, allocation: Allocation, cache: Cache) -> str | None:
     known = cache.pod(uid)
     if known is None:
         return "its pod went before it had a node" if cache.was_never_bound(uid) else None
-    if known.pod.is_bound:  # perhaps by another scheduler or a user; a pod's node never changes
+    if known.pod.is_bound:  # by whatever scheduler or user; the node of a pod never changes
         node = known.pod.spec.node_name
         return None if node == allocation.node_name else f"its pod was bound to node {node}"
     if known.pod.is_terminal:
         return "its pod ended before it had a node"
-    # The API server refuses to bind a pod that is being deleted, even if a finalizer keeps it.
+    # The API server refuses to bind a pod that is being deleted, even if a finalizer keeps the pod.
     is_going = known.pod.metadata.deletion_timestamp is not None
     return "its pod was deleted before it had a node" if is_going else None
 
@@ -138,7 +138,7 @@ def is_stranded(claim: VGPUClaim) -> bool:
 
 
 def is_idle(claim: VGPUClaim) -> bool:
-    """Return True if it is an Immediate claim that has devices and no pod."""
+    """Return True for an Immediate claim that has devices but no pod."""
     reserved = claim.status.reserved_for
     return (
         claim.spec.binding_mode == "Immediate"
@@ -169,10 +169,10 @@ def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | 
 
 
 def init_devices_are_free(claim: VGPUClaim) -> bool:
-    """Return True if init containers have ended and their devices can be released.
+    """Return True if the init containers have ended and their devices can be released.
 
     MIG instances and numbered cores are kept while the pod lives. If they were released, another
-    claim could get their places, and a rerun could not have the same ones again.
+    claim could take their places, and a rerun could not get the same ones again.
     """
     allocation = claim.status.allocation
     if allocation is None or any(each.mig or each.core_ids for each in allocation.devices):
@@ -183,8 +183,8 @@ def init_devices_are_free(claim: VGPUClaim) -> bool:
 def unused_since(claim: VGPUClaim) -> float | None:
     """Return the Unix time at which the claim released its devices; None if it never had any.
 
-    None also while it has devices. The condition `Allocated` keeps its transition time while it
-    stays False, even if pods are refused in between, so a new leader gets the same answer.
+    Also return None while it has devices. The condition `Allocated` keeps its transition time while
+    it stays False, even if pods are refused in between, so a new leader gets the same answer.
     """
     status = claim.status
     was_used = status.state == RELEASED or status.released is not None

@@ -1,8 +1,8 @@
 """Reconciles one claim: returns the next write that it needs.
 
-Each step looks at the last observed version of the claim and at the state, and returns the write it
-wants or None. The first step that wants a write wins. The claim is reconciled again when that write
-has ended, whatever its outcome, and whenever anything about the claim changes.
+Each step looks at the last observed version of the claim and at the state, and returns a write or
+None. The first write wins. The claim is reconciled again when that write has ended, whatever its
+outcome, and whenever anything about the claim changes.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
 def _reconcile_missing(key: ClaimKey, state: State) -> Effect | None:
     """Return the write that creates a pod's claim, with its allocation or its refusal."""
     effect = _make(key, state) or describe_missing(key, state)
-    if effect is None:  # the last response may have come after the claim's deletion
+    if effect is None:  # the last response may have arrived after the claim's deletion
         state.claims.backoffs.pop(key, None)
         state.claims.not_before.pop(key, None)
     return effect
 
 
 def _first_wanted(claim: VGPUClaim, state: State) -> Effect | None:
-    """Return the write of the first step that wants one."""
+    """Return the write of the first step that needs one."""
     if claim.unknown_values:
-        return None  # written by a later version of the operator: leave it as it is
+        return None  # a later version of the operator wrote this claim, so leave it alone
     announce_violation(claim, state)
     effects = (step(claim, state) for step in CLAIM_STEPS)
     return next((each for each in effects if each is not None), None)
@@ -89,9 +89,9 @@ def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
 def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
     """Move the allocation of a live pod to the new UID of its node, if that was registered again.
 
-    The pod keeps its devices, since its containers may have kept running. If the node no longer has
-    these devices, another machine has taken its name; then the devices are released and the pod is
-    decided again.
+    The pod keeps its devices, because its containers may have kept running. If the node no longer
+    has these devices, another machine has taken its name; then the devices are released and the pod
+    is decided again.
     """
     key, allocation, cache = key_of(claim), claim.status.allocation, state.cache
     node = None if allocation is None else cache.nodes.get(allocation.node_name)
@@ -114,7 +114,7 @@ def follow_node(claim: VGPUClaim, state: State) -> Effect | None:
 def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     """Release an Immediate claim whose devices no pod could use for five minutes.
 
-    It is then decided again. Otherwise the claim might never be used, because its pod can only go
+    The claim is then decided again. Otherwise it might never be used, because its pod can go only
     to the node of the allocation.
     """
     key, allocation = key_of(claim), claim.status.allocation
@@ -166,7 +166,7 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
 def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
     """Return True while a Binding to a node that is gone may still succeed.
 
-    The API server binds a pod to any name, even if no such node exists. The bound pod would keep
+    The API server binds a pod to any name, even if there is no such node. The bound pod would keep
     its devices, because the node may come back with the pod's containers on it.
     """
     allocation, pod = claim.status.allocation, state.cache.pod(uid)
@@ -176,7 +176,7 @@ def _may_get_its_node(claim: VGPUClaim, uid: str, state: State) -> bool:
 
 
 def _unreserve_written(state: State, key: ClaimKey) -> None:
-    """End the reservation of a claim that is released, unless it has yet to be written."""
+    """End the reservation of a released claim, unless the reservation has not been written yet."""
     held = state.reservations.of_claim(key)
     if held is not None and held.is_written:
         unreserve(state, held)
@@ -185,9 +185,9 @@ def _unreserve_written(state: State, key: ClaimKey) -> None:
 def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
     """Release the devices of an ended pod after some time if the node's agent is silent.
 
-    Without this the namespace of a deleted claim would stay `Terminating` for as long as the node
+    Otherwise, the namespace of a deleted claim would stay `Terminating` for as long as the node
     exists. No device is allocated twice: nothing new is placed on a node whose agent is silent, and
-    an agent that comes back counts what still runs there before it lets a container start.
+    an agent that comes back counts what is still running there before it lets a container start.
     """
     key, allocation, reserved = key_of(claim), claim.status.allocation, claim.status.reserved_for
     if allocation is None or reserved is None or not reserved.pod_uid:
@@ -215,11 +215,11 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _orphaned_since(state: State, key: ClaimKey, allocation: Allocation, absent: Absent) -> float:
-    """Return the time since when the pod has been ended and the agent silent, in monotonic s."""
+    """Return since when the pod has ended and the agent has been silent, in monotonic seconds."""
     named, since = state.claims.orphaned.get(key, ("", state.now))
     if named != allocation.id:
         since = state.now
-    since = max(since, absent.seen)  # the agent may have been back for a while
+    since = max(since, absent.seen)  # the agent may have been back in the meantime
     state.claims.orphaned[key] = allocation.id, since
     return since
 
@@ -256,7 +256,7 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
-    """Clear the pod of an Immediate claim if it will never use it; the claim keeps its devices."""
+    """Clear the pod of an Immediate claim if it will never use it. The claim keeps its devices."""
     if lifecycle.pod_to_forget(claim, state.cache) is None:
         return None
     held = state.reservations.of_claim(key_of(claim))
@@ -266,7 +266,7 @@ def keep_for_next_pod(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
-    """Read the pod of a lapsed reservation before freeing its devices: it may already be bound."""
+    """Read the pod of a lapsed reservation before freeing its devices, because it may be bound."""
     held = state.reservations.of_claim(key_of(claim))
     reserved = claim.status.reserved_for
     if held is None or held.is_tentative or held.is_read or not held.is_written:
@@ -283,7 +283,7 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def resize(claim: VGPUClaim, state: State) -> Effect | None:
-    """Write the amounts of a changed request, assumed in the ledger first, on the same devices."""
+    """Write changed amounts of a request, on the same devices. The ledger assumes them first."""
     new, key = resized(claim, state), key_of(claim)
     if new is None:
         return None
@@ -296,7 +296,7 @@ def resize(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
-    """Make a reservation of an allocation whose pod is not bound, so that it can lapse.
+    """Create a reservation for an allocation whose pod is not bound, so that it can lapse.
 
     Such an allocation was written by a former leader, or its reservation ended before the write.
     """
@@ -309,7 +309,7 @@ def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
     if state.reservations.of_claim(key) is None and state.reservations.of_pod(pod.uid) is None:
         held = adopt(state, pod, claim)
         if claim.metadata.deletion_timestamp is not None:
-            held.until = state.now  # its pod cannot use it any more
+            held.until = state.now  # the pod cannot use it any more
         note_lifted(state, pod)
     return read_lapsed(claim, state)
 
@@ -329,7 +329,7 @@ def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
 def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
     """Update `observedGeneration` after a change of the spec that needs no other write.
 
-    `kubectl wait` and kstatus wait for it. A change of the TTL alone is an example.
+    `kubectl wait` and kstatus rely on it. A change of only the TTL is an example.
     """
     status, generation = claim.status, claim.metadata.generation
     is_decided = status.allocation is not None or status.state == RELEASED
@@ -337,7 +337,7 @@ def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
         return None
     if claim.metadata.deletion_timestamp is not None:
         return None
-    if state.reservations.of_claim(key_of(claim)) is not None:  # a resize waits for its end
+    if state.reservations.of_claim(key_of(claim)) is not None:  # a resize has to end first
         return None
     if resized(claim, state) is not None:
         return None
@@ -347,7 +347,7 @@ def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
 def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
     """Write the claim again after a write without a response, so that the latter must fail.
 
-    That one could land for as long as the claim is at the version that it tests.
+    Otherwise, it could land for as long as the claim stays at the version that it tests.
     """
     if key_of(claim) not in state.claims.unsettled:
         return None
@@ -376,20 +376,21 @@ CLAIM_STEPS: tuple[Step, ...] = (
     observe_generation,
     outrun_unsettled,
 )
-"""Order matters: steps that free devices come before steps that keep them, descriptions last."""
+"""The order matters: steps that free devices come before steps that keep them, descriptions last.
+"""
 
 
 # Making claims.
 
 
 def _make(key: ClaimKey, state: State) -> Effect | None:
-    """Return the write that creates the claim of a pod together with its reservation."""
+    """Return the write that creates a pod's claim together with its reservation."""
     held = state.reservations.of_claim(key)
     if held is None or held.allocation is None:
         return None
     pod = state.cache.pod(held.pod_uid)
     if pod is None or not pod.owned or held.spec is None:
-        unreserve(state, held)  # the pod is gone, or the claim it names is
+        unreserve(state, held)  # the pod is gone, or the claim that it names is
         return None
     desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
     state.claims.writing[key] = InFlight(held.allocation, held.spec, held.assumption)

@@ -1,4 +1,4 @@
-"""Limits how many refusals are written into claims and events in a second."""
+"""Limits how many refusals are written into claims and events per second."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ _REPORTS_AT_ONCE = 8.0
 """Refusals per round."""
 _FOUND_OUT_AT_ONCE = 2
 """Refusals per round whose reasons have yet to be computed. Each takes a look at all devices, some
-milliseconds at 5,000 nodes, and no waiting pod is served meanwhile."""
+milliseconds at 5,000 nodes, while no waiting pod is served.
+"""
 
 
 class RefusalLimiter:
-    """A rate limiter for reports of refusals, fair between namespaces.
+    """A rate limiter for reports of refusals that is fair between namespaces.
 
-    Namespaces take turns, and within a namespace the first in line goes first, so ten thousand
+    Namespaces take turns, and within a namespace the first in line comes first, so ten thousand
     refusals of one tenant do not delay another's. A refusal costs nothing while it waits for its
-    turn. If its reasons have yet to be computed and the round has computed enough already, it gives
-    its turn back.
+    turn. If its reasons have yet to be computed and the round has computed enough already, it
+    returns its turn.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class RefusalLimiter:
     def next(self, now: float) -> list[ClaimKey]:
         """Return the claims whose turn has come at `now`, in monotonic seconds.
 
-        A turn that is not taken in this round is lost.
+        A turn that is not used in this round is lost.
         """
         gained = (now - self._at) * _REPORTS_A_SECOND
         self._left, self._at = min(self._left + gained, _REPORTS_AT_ONCE), now
@@ -73,7 +74,7 @@ class RefusalLimiter:
     def may_find_out(self, key: ClaimKey) -> bool:
         """Return True if the reasons of a claim that has taken its turn may be computed now.
 
-        If not, the claim gives its turn back and is first in the next round.
+        If not, the claim returns its turn and is first in the next round.
         """
         if self._found_out < _FOUND_OUT_AT_ONCE:
             self._found_out += 1

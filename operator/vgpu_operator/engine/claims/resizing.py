@@ -1,6 +1,6 @@
 """The operator's part of an in-place resize.
 
-It grants larger amounts if they fit, and frees smaller ones once the agent has applied them.
+It grants larger amounts if they fit, and frees capacity once the agent has applied smaller ones.
 `vgpu_api.resize` describes how operator and agent share the work.
 """
 
@@ -17,9 +17,10 @@ from vgpu_operator.engine.state import State
 
 
 def resized(claim: VGPUClaim, state: State) -> Allocation | None:
-    """Return the allocation with the amounts that the claim should hold now; None if it has them.
+    """Return the allocation with the amounts that the claim should have now; None if it has them.
 
-    Nothing changes while the claim has a reservation: its pod gets the amounts that were decided.
+    Nothing changes while the claim has a reservation, because its pod gets the amounts that were
+    decided.
     """
     allocation = claim.status.allocation
     if (
@@ -63,7 +64,7 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
         return False
     used, has = of_device
     if added.cores > 0 and after.cores >= ALL_CORES and used.slots > after.slots:
-        return False  # a claim can only get all of the compute if it has the device alone
+        return False  # a claim can have all of the compute only if it is alone on the device
     return (
         used.memory_mib + max(0, added.memory_mib) <= has.memory_mib
         and used.cores + max(0, added.cores) <= has.cores
@@ -73,9 +74,9 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
 def _used_and_given(
     devices: Sequence[AllocatedDevice], uuid: str, state: State
 ) -> tuple[Use, Use] | None:
-    """Return the used and the total amounts of a device, or None if the device is not known.
+    """Return the used and the total amounts of a device, or None if the device is unknown.
 
-    These are the amounts that placement uses: a device with an unreadable claim counts as full.
+    Placement uses the same amounts: a device with an invalid claim counts as full.
     """
     columns = state.ledger.columns
     name = next((device.name for device in devices if device.uuid == uuid), "")

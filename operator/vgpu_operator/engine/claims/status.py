@@ -36,7 +36,7 @@ _DEVICES_SHOWN = 1024
 
 
 def summary(spec: VGPUClaimSpec) -> str:
-    """Return the requests in short, as in `1 × 8Gi, 50 %`, joined by ` + `."""
+    """Summarize the requests, as in `1 × 8Gi, 50 %`, joined by ` + `."""
     parts = []
     for request in spec.requests:
         if request.mig_profile is not None:
@@ -88,7 +88,7 @@ class DesiredStatus:
         state: The value of `status.state`.
         reason: The reason of the conditions.
         message: The message of the condition Allocated.
-        pod: The pod that waits with the claim, if the claim is reserved for none.
+        pod: The pod that waits for the claim, if the claim is not reserved.
         ready: The condition Ready as kstatus reads it: the operator has nothing left to do.
         kept_for_others: In a refusal, the devices that earmarks keep from the claim.
     """
@@ -122,7 +122,7 @@ class DesiredStatus:
         Args:
             reason: The reason of the conditions.
             message: The message of the condition Allocated.
-            pod: The pod that waits with the claim.
+            pod: The pod that waits for the claim.
             kept: By node, how many devices earmarks keep from the claim; None if not computed.
         """
         devices = (
@@ -146,25 +146,25 @@ class DesiredStatus:
 
     @classmethod
     def expired(cls, pod: str) -> DesiredStatus:
-        """Return the status of a claim whose pod was not bound in time and waits again."""
+        """Return the status of a claim whose pod was not bound in time and which waits again."""
         message = "its pod was not bound in time; decided anew then"
         return cls.refused(reason=RESERVATION_EXPIRED, message=message, pod=pod)
 
     @classmethod
     def released(cls, message: str) -> DesiredStatus:
-        """Return the status of a claim whose pod has ended and that holds nothing."""
+        """Return the status of a claim whose pod has ended and which holds nothing."""
         return cls(None, None, RELEASED, RELEASED, message, ready=True)
 
     @classmethod
     def terminating(cls, status: VGPUClaimStatus, until: str) -> DesiredStatus:
-        """Return the status of a claim that is being deleted and keeps its devices `until` then."""
+        """Return the status of a claim that is being deleted but still holds its devices."""
         kept = "" if status.allocation is None else f"keeps {holding(status.allocation)} "
         message = f"{kept}{until}"
         return cls(status.allocation, status.reserved_for, "Terminating", BEING_DELETED, message)
 
 
 def holding(allocation: Allocation) -> str:
-    """Return an allocation in short, as in `2 GPUs on node-1`."""
+    """Summarize an allocation, as in `2 GPUs on node-1`."""
     count = len(allocation.devices)
     return f"{count} {'GPU' if count == 1 else 'GPUs'} on {allocation.node_name}"
 
@@ -227,7 +227,7 @@ def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
 
 
 def observed(claim: VGPUClaim) -> VGPUClaimStatus:
-    """Return the status with summary and observed generation updated, and the rest unchanged."""
+    """Return the status with updated summary and observed generation, and the rest unchanged."""
     generation = claim.metadata.generation or None
     ours = (condition_types.ALLOCATED, condition_types.READY)
     return claim.status.model_copy(

@@ -1,10 +1,10 @@
 """Evicts pods whose claims violate their limits, if the administrator has enabled that.
 
 Agents only report a violation, in the claim's condition `Violated`, and may not evict pods. So a
-compromised agent can have pods of its own node evicted, whose claims it may write, but no others.
-Only a few pods are evicted per minute, so that a mistake of ours or of an agent is noticed in time.
-The limit for one node is lower than that for the cluster, so that one agent cannot delay the
-evictions on other nodes.
+compromised agent can cause the eviction of pods on its own node, whose claims it may write, but of
+no others. Only a few pods are evicted per minute, so that a mistake of the operator or an agent is
+noticed in time. The limit per node is lower than the limit for the cluster, so that one agent
+cannot delay the evictions on other nodes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from vgpu_operator.engine.effects import EvictPod
 from vgpu_operator.engine.state import Evicted, State
 
 EVERY_S = 6.0
-"""The least time between two evictions in the cluster: ten per minute."""
+"""The shortest time between two evictions in the cluster: ten per minute."""
 OF_A_NODE_EVERY_S = 30.0
-"""The least time between two evictions on one node: two per minute."""
+"""The shortest time between two evictions on one node: two per minute."""
 AGAIN_S = 60.0
-"""The time between the first two tries for one pod, which a disruption budget may protect."""
+"""The time before the first retry for a pod, which a PodDisruptionBudget may protect."""
 AGAIN_AT_MOST_S = 960.0
-"""The longest such time. It doubles with each try, or two protected pods would use up all turns
-of their node."""
+"""The longest time between two attempts. It doubles each time; otherwise, two protected pods would
+use up all turns of their node.
+"""
 _YIELD_S = 1.0
 """Seconds for which a free turn is left to pods that have not been tried yet."""
 
@@ -48,7 +49,7 @@ def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
     evictions, node = state.evictions, claim.status.allocation.node_name
     evicted = state.claims.evicted.get(key) or Evicted(Backoff(AGAIN_S, AGAIN_AT_MOST_S))
     free = max(evictions.cluster_from, evictions.nodes_from.get(node, 0.0))
-    # Pods that were not evicted yet take a turn first.
+    # Pods that have not been tried yet go first.
     due = max(free + _YIELD_S, evicted.again) if evicted.again else free
     if state.now < due:
         state.claims.timers.set(key, due)
@@ -56,7 +57,8 @@ def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
     evictions.note(node, state.now, cluster_s=EVERY_S, node_s=OF_A_NODE_EVERY_S)
     evicted.again = state.now + evicted.backoff.failed()
     state.claims.evicted[key] = evicted
-    state.claims.look_at(key)  # for the steps that follow, and to set the timer for the next try
+    # for the steps that follow, and to set the timer for the next attempt
+    state.claims.look_at(key)
     metadata = pod.pod.metadata
     regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
     return EvictPod(regarding, f"{violated.message} ({violated.reason})")

@@ -34,12 +34,13 @@ def write(
     let_go: bool = False,
     is_news: bool = False,
 ) -> WriteClaim:
-    """Return the write of a claim's status; it tests the version of the claim given here.
+    """Return the write of a claim's status; it tests the given version of the claim.
 
     Args:
         claim: The claim as it was last observed.
         status: The status to write.
-        add_finalizer: Add our finalizer, because the claim gets devices that must be freed first.
+        add_finalizer: Add our finalizer, because the claim gets devices that must be freed before
+            it is deleted.
         let_go: Remove our finalizer, because the claim holds nothing any more.
         is_news: Record an event once the write is done.
     """

@@ -1,7 +1,7 @@
 """Publishes the devices that other vendors' plugins register on their Node as GPUDevice objects.
 
 Our agent publishes NVIDIA's devices. Other vendors' device plugins write an annotation on their
-Node, and the objects repeat its content. A device that is no longer registered, or whose plugin is
+Node, from which these objects are made. A device that is no longer registered, or whose plugin is
 no longer connected to the kubelet, is not Ready. See docs/design/vendors.md.
 """
 
@@ -36,13 +36,13 @@ LINKED = "Group"
 """The type of a link between devices of one group."""
 _LINK = 10
 _UNDIVIDED = 100
-"""The compute of devices whose compute is requested in percent or not at all."""
+"""The total compute of devices whose compute is requested in percent or not at all."""
 
 
 def publish_registered(state: State) -> Iterator[list[Effect]]:
-    """Yield the writes of registered devices on changed nodes, one list for each node.
+    """Yield the writes of registered devices on changed nodes, one list per node.
 
-    For a new leader these are all nodes.
+    For a new leader, all nodes count as changed.
     """
     due, state.registers = state.registers, {}
     for name in due:
@@ -55,7 +55,7 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
 
 
 def _report_unread(node: Node, state: State) -> Iterator[Effect]:
-    """Report annotations and labels of the node that are not understood, when they change."""
+    """Report annotations and labels of the node that are invalid, when they change."""
     devices = state.ledger.devices(node.metadata.name)
     text = "; ".join([*unread_words(node), *unknown_cordons(node, devices)])
     if _is_new(text, node, "", state) and text:
@@ -74,7 +74,7 @@ def _is_new(text: str, node: Node, of: str, state: State) -> bool:
 def _publish_kind(
     kind: Kind, node: Node, known: dict[str, GPUDevice], state: State
 ) -> Iterator[Effect]:
-    """Publish a node's devices of a kind: those it registers, and those it no longer registers."""
+    """Publish a node's devices of a kind, both registered and no longer registered ones."""
     registered, unreadable = _read_register(kind, node)
     if _is_new(unreadable, node, kind.name, state) and unreadable:
         yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
@@ -94,7 +94,7 @@ def _publish_kind(
 def _publish_gone(
     node: Node, gone: Sequence[GPUDevice], unreadable: str, state: State
 ) -> Iterator[Effect]:
-    """Publish that devices are not registered, or that their register cannot be read."""
+    """Publish that devices are not registered, or that their register is invalid."""
     reason = UNREADABLE if unreadable else NOT_REGISTERED
     why = unreadable or f"node {node.metadata.name} registers it no more"
     for device in gone:
@@ -103,7 +103,7 @@ def _publish_gone(
 
 
 def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...], str]:
-    """Return the devices of a register, or why the register is not used."""
+    """Return the devices of a register, or why the register is ignored."""
     try:
         registered = devices_of(kind, node)
     except BadInput as error:
@@ -114,7 +114,7 @@ def _read_register(kind: Kind, node: Node) -> tuple[tuple[RegisteredDevice, ...]
 
 
 def _name(uuid: str, node: str, state: State) -> str:
-    """Return the object's name; if another node has it, a name with this node, as agents do."""
+    """Return the object's name; if another node has taken it, the name includes this node."""
     name = names.device_object_name(uuid)
     holder = state.ledger.node_of(name)
     is_anothers = holder is not None and holder != node
@@ -124,7 +124,7 @@ def _name(uuid: str, node: str, state: State) -> str:
 def _publish(
     name: str, node: Node, status: dict[str, Any], known: GPUDevice | None, state: State
 ) -> Iterator[Effect]:
-    """Yield the write of a status, unless the device shows it or its write is under way."""
+    """Yield the write of a status, unless the device has it or the write is in flight."""
     if known is not None and _says(known, status):
         return
     written = state.register_writes.get(name)
@@ -140,7 +140,7 @@ def _publish(
 
 
 def _object(name: str, node: Node) -> dict[str, Any]:
-    """Return the object to create; it is owned by its node, and deleted with it."""
+    """Return the object to create. Its node owns it, so it is deleted together with the node."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -229,7 +229,7 @@ def _unusable(kind: Kind, device: RegisteredDevice) -> str:
 
 
 def _without(device: GPUDevice, ready: dict[str, Any]) -> dict[str, Any]:
-    """Return the status of a device that is no longer registered: as it was, but not Ready."""
+    """Return the status of a device that is no longer registered: unchanged, but not Ready."""
     healthy = conditions.find(device.status.conditions, conditions.HEALTHY)
     kept = [] if healthy is None else [healthy.to_wire()]
     return {**_said_by(device.status), "conditions": [ready, *kept]}
@@ -289,7 +289,7 @@ def _says(device: GPUDevice, status: dict[str, Any]) -> bool:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return True if two statuses are equal, leaving transition times aside."""
+    """Return True if two statuses are equal, apart from transition times."""
     return _timeless(one) == _timeless(other)
 
 

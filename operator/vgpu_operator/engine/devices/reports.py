@@ -1,4 +1,4 @@
-"""The operator's reports on devices: holders, duplicates, and links that disagree.
+"""The operator's reports on devices: holders, duplicates, and contradictory links.
 
 They are for people, and no decision reads them. They are written when they change, and after
 everything else.
@@ -27,15 +27,17 @@ OUT_OF_SERVICE = "OutOfService"
 BACK_IN_SERVICE = "BackInService"
 SHOWN_WITHIN_S = 5.0
 """The longest time from the first difference between a device and its status to the write. It also
-limits the writes of a device that is filling up to about one in this time."""
+limits the writes of a device that is filling up, to about one in this time.
+"""
 LOOKS_EVERY_S = 1.0
 _LAST_LOOK_S = SHOWN_WITHIN_S - 1.5 * LOOKS_EVERY_S
-"""The age of a difference at which the status is written, since the next look may be too late."""
+"""The age of a difference at which the status is written, because the next look may be too late."""
 _ZEROS_AT_ONCE = 32
-"""First writes, which have zeros only, in flight at a time. A fleet of 40,000 new devices needs
-40,000 of them, and the writes of claims go through the same lanes."""
+"""Initial writes, which contain only zeros, in flight at a time. A fleet of 40,000 new devices
+needs 40,000 of them, and the writes of claims share the same lanes.
+"""
 _PAIRS_NAMED = 3
-"""Pairs of devices named in one event."""
+"""Pairs of devices to name in one event."""
 _NODES_AT_ONCE = 64
 """Nodes in one slice of a round."""
 
@@ -43,10 +45,10 @@ _NODES_AT_ONCE = 64
 def describe_due(state: State) -> Iterator[Iterator[Effect]]:
     """Yield the writes and events for the devices of changed nodes, in slices.
 
-    For a new leader these are all nodes: 40,000 devices take a third of a second.
+    For a new leader, all nodes count as changed: 40,000 devices take a third of a second.
     """
     looks = state.device_looks
-    # A difference that this look finds must have begun after the look before it.
+    # A difference that this look finds must have appeared after the previous look.
     looks.before, looks.last = state.now if looks.last is None else looks.last, state.now
     for node in list(looks.unwritten)[: _ZEROS_AT_ONCE - len(looks.zeros)]:
         del looks.unwritten[node]
@@ -59,9 +61,9 @@ def describe_due(state: State) -> Iterator[Iterator[Effect]]:
 
 
 def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
-    """Yield the writes of devices whose status differs from what they show.
+    """Yield the writes of devices whose status is outdated.
 
-    Each device has one write in flight at a time, and its content counts as shown until the watch
+    Each device has one write in flight at a time, and its content counts as written until the watch
     brings it back. Under load that takes seconds, and every look would write it again meanwhile.
     """
     duplicates = state.ledger.duplicates()
@@ -79,7 +81,8 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
                 continue
             if not _is_due(name, status, shown, state):
                 if written is None or written.version is not None:
-                    state.devices[node] = None  # otherwise the end of the write makes it due again
+                    # otherwise the outcome of the write makes it due again
+                    state.devices[node] = None
                 continue
             if shown["allocated"] is None and not status["claims"]:
                 if len(state.device_looks.zeros) >= _ZEROS_AT_ONCE:
@@ -94,7 +97,7 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
 def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: State) -> bool:
     """Return True if the status has not changed since the last look, or has differed long enough.
 
-    A burst of pods fills a device within moments, and one write shows them all.
+    A burst of pods fills a device within moments, and a single write reports them all.
     """
     written = state.device_writes.get(name)
     before = state.device_views.get(name)
@@ -114,7 +117,7 @@ def _is_due(name: str, status: dict[str, Any], shown: dict[str, Any], state: Sta
 def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
     """Yield events about devices that go out of service or come back.
 
-    The first look at a device makes no event, or a new leader would record one for every device.
+    The first look at a device causes no event; otherwise a new leader would record one per device.
     """
     duplicates = state.ledger.duplicates()
     for node in nodes:
@@ -143,9 +146,9 @@ def _why_out(device: GPUDevice) -> str:
 
 
 def describe_links(state: State) -> Iterator[list[Effect]]:
-    """Yield events about links that two devices report differently, one list for each node.
+    """Yield events about links that two devices report differently, one list per node.
 
-    Placement ignores such links. For a new leader these are all nodes with links.
+    Placement ignores such links. For a new leader, all nodes with links are checked.
     """
     nodes, state.links = state.links, {}
     for name in sorted(nodes):
@@ -191,7 +194,7 @@ def _older(device: GPUDevice, state: State) -> str:
 
 
 def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
-    """Return the condition of a device whose UUID an older object has already."""
+    """Return the condition of a device whose UUID an older object already has."""
     return Condition(
         type=conditions.DUPLICATE_UUID,
         status="True",

@@ -14,7 +14,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 
 _NEVER = 1 << 63
-"""A version greater than any that a write was decided on."""
+"""A version greater than any on which a write can be based."""
 
 
 def claim_observed(event: events.ClaimObserved, state: State) -> None:
@@ -45,7 +45,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
 
 
 def _compare(state: State, claim: VGPUClaim, held: Reservation) -> None:
-    """Confirm a reservation if the claim shows it; end one that the claim no longer shows."""
+    """Confirm a reservation that the claim shows, and end one that the claim no longer shows."""
     allocation = claim.status.allocation
     if allocation is not None and allocation.id == held.allocation_id:
         confirm(state, held, claim)
@@ -56,16 +56,17 @@ def _compare(state: State, claim: VGPUClaim, held: Reservation) -> None:
 
 
 def _note_owed(state: State, claim: VGPUClaim) -> None:
-    """If a claim has lost its devices while its pod runs, let that pod go first.
+    """If a claim has lost its devices while its pod runs, let that pod be served first.
 
-    Standbys record this, too, because the pod may wait for longer than the current leader lasts.
+    Standbys record this, too, because the pod may have to wait for longer than the current leader
+    lasts.
     """
     if claim.status.reserved_for is not None and has_live_pod(claim, state.cache):
         state.pods.owed.add(claim.status.reserved_for.pod_uid)
 
 
 def note_scopes(state: State, key: ClaimKey) -> None:
-    """Give the ledger the quota scopes of a claim's pod, whichever of the two was seen first."""
+    """Give the ledger the quota scopes of a claim's pod, whichever was observed first."""
     claim, held = state.cache.claim(key), state.reservations.of_claim(key)
     reserved = None if claim is None else claim.status.reserved_for
     uid = "" if reserved is None else reserved.pod_uid
@@ -77,13 +78,13 @@ def note_scopes(state: State, key: ClaimKey) -> None:
 
 
 def _has_arrived(state: State, held: Reservation) -> bool:
-    """Return True if the claim's status is enough from now on, and the reservation can go."""
+    """Return True if the claim's status is now sufficient, so that the reservation can end."""
     pod = state.cache.pod(held.pod_uid)
     return not held.pod_uid or (held.is_bound and pod is not None and pod.pod.is_bound)
 
 
 def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
-    """Forget a deleted claim, but keep the devices of its pod if that still runs."""
+    """Forget a deleted claim, but keep the devices of a pod that is still running."""
     key = event.key
     state.ledger.remove_claim(event.uid)
     known = state.cache.delete_claim(key, event.uid)
@@ -118,10 +119,10 @@ def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
 
 
 def _keep_for_pod(state: State, claim: VGPUClaim) -> None:
-    """Keep the devices of a running pod whose own claim has vanished, and create the claim again.
+    """Keep the devices of a running pod whose own claim has vanished, and recreate the claim.
 
-    Our finalizer keeps claims that are in use. They vanish only if it is removed by hand or the CRD
-    is deleted. The new claim has the same allocation, so the agent recognizes it.
+    Our finalizer protects claims in use. They vanish only if it is removed by hand or the CRD is
+    deleted. The new claim has the same allocation, so the agent recognizes it.
     """
     reserved = claim.status.reserved_for
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
@@ -130,7 +131,7 @@ def _keep_for_pod(state: State, claim: VGPUClaim) -> None:
 
 
 def claim_unreadable(event: events.ClaimUnreadable, state: State) -> None:
-    """Count the devices of an unreadable claim as full, and leave the claim alone."""
+    """Count the devices of an invalid claim as full, and leave the claim alone."""
     metadata = event.raw["metadata"]
     key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
     uid, version = metadata["uid"], version_of(metadata["resourceVersion"])
@@ -158,7 +159,7 @@ def _lacks_devices(state: State, claim: VGPUClaim) -> bool:
         and claim.status.allocation is None
         and claim.metadata.deletion_timestamp is None
         and (held is None or held.is_tentative)
-        # A claim that was used and released gets no devices until another pod wants to use it.
+        # A claim that was used and released gets no devices until another pod needs it.
         and (claim.status.state != RELEASED or _is_needed(state, key))
     )
 
@@ -169,7 +170,7 @@ def _is_needed(state: State, key: ClaimKey) -> bool:
 
 
 def drop_earmark(state: State, key: ClaimKey) -> None:
-    """Remove the claim's earmark, and let waiters look at its node again."""
+    """Remove the claim's earmark, so that waiters look at its node again."""
     earmark = state.earmarks.remove(key)
     if earmark is not None:
         state.ledger.touch(earmark.node)

@@ -16,12 +16,12 @@ from vgpu_operator.ledger.device_table import DEVICES_OF_A_NODE
 from vgpu_operator.vendors import values_of
 
 TOO_MANY_DEVICES = "TooManyDevices"
-"""The reason of the event on a node with more devices than are used."""
+"""The reason of the event on a node with more devices than can be used."""
 logger = logging.getLogger(__name__)
 
 
 def node_observed(event: events.NodeObserved, state: State) -> None:
-    """Apply an added or updated node; check its register and claims if these may be affected."""
+    """Apply an added or updated node; check its register and claims if they may be affected."""
     node, name = event.node, event.node.metadata.name
     known = state.cache.nodes.get(name)
     state.cache.nodes[name] = node
@@ -44,7 +44,7 @@ def node_deleted(event: events.NodeDeleted, state: State) -> None:
 
 
 def node_unreadable(event: events.NodeUnreadable, state: State) -> None:
-    """Record that a node exists though it cannot be read, so that its claims keep their devices."""
+    """Record that an invalid node exists, so that its claims keep their devices."""
     if event.name not in state.cache.nodes:
         metadata = Metadata(name=event.name, uid=event.uid)
         state.cache.nodes[event.name] = Node(metadata=metadata)
@@ -65,7 +65,7 @@ def device_observed(event: events.DeviceObserved, state: State) -> None:
 
 
 def _report_crowded(state: State, name: str) -> None:
-    """Report once that a node has too many devices, since an agent could create thousands."""
+    """Report once that a node has too many devices, because an agent could create thousands."""
     if name in state.crowded:
         return
     state.crowded.add(name)
@@ -77,7 +77,7 @@ def _report_crowded(state: State, name: str) -> None:
 
 
 def device_deleted(event: events.DeviceDeleted, state: State) -> None:
-    """Forget a device, and what was written or reported about it."""
+    """Forget a device, and everything that was written or reported about it."""
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
     if node is not None:
@@ -93,7 +93,7 @@ def device_deleted(event: events.DeviceDeleted, state: State) -> None:
 
 
 def agent_observed(event: events.AgentObserved, state: State) -> None:
-    """Record a renewal of an agent's Lease with the time of this replica's clock."""
+    """Record the renewal of an agent's Lease with the time of this replica's clock."""
     known = state.agents.get(event.node)
     if known is None or known.renewed != event.renewed:
         state.agents[event.node] = AgentSeen(event.renewed, state.now)
@@ -102,13 +102,13 @@ def agent_observed(event: events.AgentObserved, state: State) -> None:
 def agent_deleted(event: events.AgentDeleted, state: State) -> None:
     """Forget an agent; without a Lease it does not count as silent.
 
-    Its node was removed, or its version keeps no Lease.
+    The node was removed, or it runs a version of the agent without a Lease.
     """
     state.agents.pop(event.node, None)
 
 
 def agents_listed(event: events.AgentsListed, state: State) -> None:
-    """Restart the clock of every agent, since silence counts only while this replica watches."""
+    """Restart the clock of every agent, because silence counts only while this replica watches."""
     for agent in state.agents.values():
         agent.at = state.now
 
@@ -137,7 +137,7 @@ def storage_deleted(event: events.StorageDeleted, state: State) -> None:
 
 
 def storage_unreadable(event: events.StorageUnreadable, state: State) -> None:
-    """Record why such an object cannot be read; pods that depend on it are refused with it."""
+    """Record why such an object is invalid; pods that depend on it are refused with this reason."""
     state.ledger.filters.volumes.unreadable(event.kind, event.namespace, event.name, event.why)
 
 
@@ -149,7 +149,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 
 
 def _registers(node: Node) -> list[object]:
-    """Return the values of a node that matter for registered devices and reports about them."""
+    """Return the values of a node that affect registered devices and reports about them."""
     said: list[object] = [unread_words(node), cordoned_uuids(node)]
     return said + [values_of(kind, node) for kind in kinds()]
 

@@ -24,7 +24,7 @@ _READ_AGAIN_S = 1.0
 
 
 def claim_written(event: events.ClaimWritten, state: State) -> None:
-    """Apply the outcome of a claim's write."""
+    """Apply the outcome of a write of a claim."""
     key = event.effect.key
     in_flight = state.claims.writing.pop(key, None)
     if event.claim is not None:
@@ -43,15 +43,16 @@ def claim_written(event: events.ClaimWritten, state: State) -> None:
 
 
 def _settle(state: State, event: events.ClaimWritten, write: InFlight) -> None:
-    """Forget the assumption of a write, or keep it for as long as the write may still land."""
+    """Forget the assumption of a write, or keep it while the write may still land."""
     key, standing = event.effect.key, state.cache.claim(event.effect.key)
     if event.tested and standing is not None:
         tested = version_of(event.tested)
-        if version_of(standing.metadata.resource_version) <= tested:  # otherwise it has failed
+        # if a later version has been observed, the write has failed
+        if version_of(standing.metadata.resource_version) <= tested:
             leave_unsettled(state, key, tested, write)
     held = state.reservations.of_claim(key)
-    # Compare the assumptions and not the allocation ids: a resize keeps the id of the allocation,
-    # and a Filter may have adopted that allocation while the write was in flight.
+    # Compare the assumptions and not the allocation ids: a resize keeps the allocation's id, and a
+    # Filter may have adopted that allocation while the write was in flight.
     if write.assumption is not None and (held is None or held.assumption is not write.assumption):
         state.ledger.forget(write.assumption)
 
@@ -68,7 +69,8 @@ def _end_unwritten(state: State, event: events.ClaimWritten, held: Reservation) 
 def _back_off(state: State, event: events.ClaimWritten) -> None:
     """Delay the next write of a claim whose writes keep failing."""
     key = event.effect.key
-    is_gone = event.outcome == "conflict" and event.claim is None  # and its deletion not observed
+    # but the deletion has not been observed yet
+    is_gone = event.outcome == "conflict" and event.claim is None
     if event.outcome in ("done", "conflict") and not is_gone:
         state.claims.backoffs.pop(key, None)
         state.claims.not_before.pop(key, None)
@@ -81,7 +83,7 @@ def _back_off(state: State, event: events.ClaimWritten) -> None:
 
 
 def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:
-    """Return True if the write was refused, or the claim has been deleted since."""
+    """Return True if the write was refused or the claim has since been deleted."""
     if event.outcome == "done" and event.claim is not None:
         return state.cache.is_deleted(event.claim.metadata.uid)
     return event.outcome == "refused"
@@ -94,9 +96,9 @@ def claim_deletion_ended(event: events.ClaimDeletionEnded, state: State) -> None
 
 
 def device_written(event: events.DeviceWritten, state: State) -> None:
-    """Record the version that was written, or forget a failed write so that it is made again.
+    """Record the written version, or forget a failed write so that it is made again.
 
-    The node is looked at in any case, since the device may have changed since the decision.
+    The node is checked in any case, because the device may have changed since the decision.
     """
     name = event.effect.name
     if isinstance(event.effect, PublishDevice):
@@ -115,8 +117,8 @@ def pod_read(event: events.PodRead, state: State) -> None:
     """End a lapsed reservation if the pod, as just read from the API server, is not bound.
 
     Our cache may be outdated: a Binding whose response was lost, or that a former leader posted,
-    may have succeeded although our watch has not reported it yet. A pod that is gone may have been
-    bound, and its containers may still run, so its reservation is kept until the watch or the agent
+    may have succeeded without our watch having reported it. A pod that is gone may have been bound,
+    and its containers may still run, so its reservation is kept until the watch or the agent
     reports its end.
     """
     known = state.cache.pod(event.effect.uid)
@@ -137,7 +139,7 @@ def pod_read(event: events.PodRead, state: State) -> None:
 
 
 def _note_orphan(state: State, event: events.PodRead) -> None:
-    """Apply the result about the pod of a claim whose agent is silent: gone, or still there."""
+    """Apply the result of reading the pod of a claim with a silent agent: gone, or still there."""
     key = state.cache.claim_serving(event.effect.uid)
     if key is None:
         return
@@ -214,7 +216,7 @@ def _resolve(
 def _may_have_run(state: State, held: Reservation) -> bool:
     """Return True unless the pod, which is gone, is known never to have been bound.
 
-    An earlier Binding may have succeeded: the watch may have shown it, or it got no response.
+    An earlier Binding may have succeeded: the watch may have shown it, or its response was lost.
     """
     if held.is_bound or state.now < held.pinned_until:
         return True
@@ -225,7 +227,7 @@ def _may_have_run(state: State, held: Reservation) -> bool:
 def _report_binding(event: events.BindingEnded, state: State) -> None:
     """Record HAMi's events about a Binding.
 
-    They do not depend on the reservation, which is gone if the watch has shown the bound pod first.
+    They do not depend on the reservation, which is gone if the watch reports the bound pod first.
     """
     pod = state.cache.pod(event.pod_uid)
     claim = None if pod is None else state.cache.claim(pod.claim)

@@ -19,5 +19,5 @@ def pod_group_deleted(event: events.PodGroupDeleted, state: State) -> None:
 
 
 def pod_groups_not_served(event: events.PodGroupsNotServed, state: State) -> None:
-    """Forget all PodGroups; what another version serves is observed anew."""
+    """Forget all PodGroups; those of another version will be observed anew."""
     state.cache.pod_groups.clear()

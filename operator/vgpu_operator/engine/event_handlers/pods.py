@@ -24,7 +24,7 @@ def pod_observed(event: events.PodObserved, state: State) -> None:
 
 
 def observe_pod(state: State, pod: Pod) -> GPUPod | None:
-    """Apply an added or updated pod; return the pod if it asks for GPUs."""
+    """Apply an added or updated pod. Return the pod if it requests GPUs."""
     return _observe(state, pod, state.cache.pod(pod.metadata.uid))
 
 
@@ -51,14 +51,14 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
 
 
 def _read(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
-    """Return the pod with its first demand, unless that was invalid; None without a demand."""
+    """Return the pod with its original demand, unless that was invalid; None without a demand."""
     if known is not None and not isinstance(known.demand, BadInput):
         return known.seen_again(pod)
     return gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
 
 
 def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
-    """Update the work on a pod and its claim after a new version of the pod."""
+    """Update the work on a pod and its claim for a new version of the pod."""
     if known is None:
         _learn_typical(state, found)
     elif known.pod.status.phase != found.pod.status.phase:
@@ -71,9 +71,9 @@ def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
 
 
 def _note_room(state: State, pod: Pod) -> None:
-    """Count or free the resources that a pod takes on its node.
+    """Count or free the resources that a pod uses on its node.
 
-    A pod that is not bound is left alone, because a reservation may expect it on a node.
+    Unbound pods are left alone, because a reservation may expect them on a node.
     """
     if pod.is_terminal:
         state.ledger.forget_pod(pod.metadata.uid)
@@ -82,15 +82,15 @@ def _note_room(state: State, pod: Pod) -> None:
 
 
 def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
-    """Apply a pod from a call of kube-scheduler, unless it was deleted since; see `observe_pod`."""
+    """Apply a pod from a kube-scheduler call, unless it has been deleted; see `observe_pod`."""
     known = state.cache.pod(pod.metadata.uid)
     if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
-        return None  # the last list was newer and did not have it, so the pod is deleted
+        return None  # the last list is newer and lacks the pod, so the pod is deleted
     return _observe(state, pod, known)
 
 
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
-    """Forget a pod with its tentative place and its work, and look at its claim."""
+    """Forget a pod with its tentative place and its work, and reconcile its claim."""
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
     state.ledger.filters.hosts.remove_pod(event.uid)
     state.ledger.forget_pod(event.uid)
@@ -106,8 +106,8 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
 def pods_listed(event: events.PodsListed, state: State) -> None:
     """Forget pods that the list lacks.
 
-    The informer does not report all of these as deleted: a pod may be known from a Filter alone, if
-    it came and went between two watches.
+    The informer does not report all of these as deleted: a pod may be known from a Filter only, if
+    it was created and deleted between two watches.
     """
     state.pods.listed = event.version
     for pod in list(state.cache.pods()):
@@ -117,7 +117,7 @@ def pods_listed(event: events.PodsListed, state: State) -> None:
 
 
 def _note_pod(state: State, pod: GPUPod) -> None:
-    """Update the pod's reservation and its place in the queue after a new version of the pod."""
+    """Update the pod's reservation and its place in the queue for a new version of the pod."""
     uid, held = pod.uid, state.reservations.of_pod(pod.uid)
     if pod.is_gated:
         state.pods.due[uid] = None
@@ -137,7 +137,7 @@ def _note_pod(state: State, pod: GPUPod) -> None:
 
 
 def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
-    """Update the reservation of a pod that was bound, to the reserved node or to another."""
+    """Update the reservation of a pod that was bound to the reserved node or another."""
     is_there = held.node == pod.pod.spec.node_name
     if is_there and not held.is_tentative:
         held.begin_bind(pod.reserved_for)
@@ -148,7 +148,7 @@ def _note_bound(state: State, pod: GPUPod, held: Reservation) -> None:
     if is_there and not held.is_awaited:
         state.pods.owed.add(
             pod.uid
-        )  # it was offered this node, and bound after the offer had ended
+        )  # the pod was offered this node, and was bound after the offer had ended
     unreserve(state, held)
 
 
@@ -172,9 +172,9 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
 
 
 def _learn_typical(state: State, pod: GPUPod) -> None:
-    """Add the demand of a new pod, with its CPU, to the mix of typical demands.
+    """Add the demand of a new pod, including its CPU, to the mix of typical demands.
 
-    The ledger adds the claims that no pod owns, since the CPU of their pods is unknown.
+    Claims without an owning pod are added by the ledger, because the CPU of their pods is unknown.
     """
     mix = state.ledger.columns.mix
     if not pod.owned or pod.pod.is_terminal:
@@ -185,9 +185,9 @@ def _learn_typical(state: State, pod: GPUPod) -> None:
 
 
 def _came_without(state: State, pod: Pod) -> None:
-    """Count a pod without devices in the mix if it takes CPU on a node that has devices.
+    """Count a pod without devices in the mix if it uses CPU on a node that has devices.
 
-    Pods of a DaemonSet do not count, because they take it on every node.
+    Pods of a DaemonSet do not count, because they run on every node.
     """
     columns = state.ledger.columns
     node = columns.node_id(pod.spec.node_name)

@@ -1,1 +1,1 @@
-"""Events, annotations and plugin turns that HAMi's tools and vendors' plugins expect."""
+"""Events, annotations and plugin turns that HAMi's tools and vendors' device plugins expect."""

@@ -1,10 +1,10 @@
 """Lets a vendor's device plugin serve one pod of its node at a time.
 
-The kubelet's call names no pod. So such a plugin takes the pod of its node that a Binding has
-marked `allocating`, and marks it `success` when it has handed out the devices. If two pods were
-marked, they could get each other's devices. HAMi locks the Node against that. Here a single
-scheduler binds, so its own view is enough: it refuses the second Bind, and kube-scheduler tries
-again.
+The kubelet does not tell a plugin which pod it serves. So such a plugin takes the pod of its node
+that a Binding has marked `allocating`, and marks it `success` when it has allocated the devices. If
+two pods were marked, they could get each other's devices. HAMi prevents that by locking the Node.
+Here only one scheduler binds, so its own view is enough: it refuses the second Bind, and
+kube-scheduler tries again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.state import State
 
 MARKED_S = 300
-"""Seconds after which a mark is ignored, since its plugin has failed; HAMi's lock lasts as long."""
+"""Seconds after which a mark is ignored because its plugin has failed; HAMi's lock lasts as long.
+"""
 
 
 def served_before(state: State, pod: GPUPod, node: str) -> str:
@@ -33,7 +34,7 @@ def served_before(state: State, pod: GPUPod, node: str) -> str:
 
 
 def _pods_on(state: State, node: str) -> Iterator[GPUPod]:
-    """Yield the pods that have devices on a node or a reservation there."""
+    """Yield the pods that have devices or a reservation on a node."""
     for key in state.cache.claims_on(node):
         yield from state.cache.pods_of(key)
     for held in state.reservations:
@@ -43,12 +44,12 @@ def _pods_on(state: State, node: str) -> Iterator[GPUPod]:
 
 
 def takes_turns(pod: GPUPod) -> bool:
-    """Return True if the pod asks for devices of a plugin that serves one pod at a time."""
+    """Return True if the pod requests devices of a plugin that serves one pod at a time."""
     return bool(_marks(pod))
 
 
 def _marks(pod: GPUPod) -> list[Mark]:
-    """Return the marks of the pod's plugins that serve one pod at a time."""
+    """Return the marks of those plugins of the pod that serve one pod at a time."""
     if isinstance(pod.demand, BadInput) or pod.demand.spec is None:
         return []
     kinds = (kind_of(request.vendor) for request in pod.demand.spec.requests)
@@ -56,7 +57,7 @@ def _marks(pod: GPUPod) -> list[Mark]:
 
 
 def _is_served_on(state: State, pod: GPUPod, node: str) -> bool:
-    """Return True while the pod's Binding is in flight, or done but not answered by the plugin."""
+    """Return True while the pod's Binding is in flight, or the plugin has not answered it."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None and held.node == node and held.is_binding:
         return True

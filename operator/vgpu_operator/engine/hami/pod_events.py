@@ -1,7 +1,6 @@
-"""HAMi's events on a pod, for tools and tests that wait for their reasons; off by default.
+"""HAMi's events on a pod, for tools and tests that wait for their reasons. Off by default.
 
-They are recorded in addition to our own event with the reason of the refusal, and each costs a
-write.
+They come in addition to our own event with the reason of the refusal, and each costs a write.
 Source: HAMi v2.10, pkg/scheduler/event.go.
 """
 

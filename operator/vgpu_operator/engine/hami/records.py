@@ -1,4 +1,4 @@
-"""The annotations that a pod gets when it is bound, for other tools; our code never reads them."""
+"""The annotations that other tools expect on a bound pod. The operator never reads them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def records_of(
 
 
 def _memory_of(state: State, device: str) -> int:
-    """Return the memory of a device in MiB by its object's name, or 0 if it is not known."""
+    """Return the memory of a device in MiB, given its object's name; 0 if it is unknown."""
     node = state.ledger.node_of(device)
     known = () if node is None else state.ledger.devices(node)
     found = (each.status.capacity for each in known if each.metadata.name == device)

@@ -1,15 +1,15 @@
 """The fence: before its first decision, a new leader makes late writes of the former leader fail.
 
 The former leader may have sent a decision that has not landed yet. Every decision tests the
-resourceVersion of its claim, so the new leader touches each claim that may still be given devices,
-or other devices. A write that landed before shows in the response, and a later one is refused.
-Claims whose pods are bound are left alone, because their devices are never moved
+resourceVersion of its claim, so the new leader touches each claim whose devices a late write could
+still change. A write that landed before shows in the response, and a later one is refused. Claims
+whose pods are bound are left alone, because their devices are never moved
 (docs/design/leader-and-fence.md).
 
-Before that, the cache must have everything that the former leader wrote. The first touch checks it:
-a watch delivers claims in the order in which they were written, so once it delivers the touch,
-nothing earlier is missing. If it does not do so in time, everything is listed again. Pods must be
-up to date as well, because the claim of a bound pod must not be moved.
+Before that, the cache must contain everything that the former leader wrote. The first touch proves
+it: a watch delivers claims in the order in which they were written, so once it delivers the touch,
+nothing earlier is missing. If that does not happen in time, everything is listed again. Pods must
+be up to date as well, because the claim of a bound pod must not be moved.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
 _REACHED_S = 2.0
-"""Seconds the watch of claims may take; a live stream delivers a write within milliseconds."""
+"""Seconds to wait for the watch of claims; a live stream delivers a write within milliseconds."""
 _PODS_S = 1.0
-"""Seconds the watch of pods may take. If pods wait for a leader, kube-scheduler writes to some of
-them more often than this."""
+"""Seconds to wait for the watch of pods. While pods wait for a leader, kube-scheduler writes to
+some of them more often than this.
+"""
 
 
 class AwaitedInformer(Protocol):
-    """The part of a reflector that the fence uses; it keeps one kind of object in the cache."""
+    """The part of a reflector that the fence uses. It keeps one kind of object in the cache."""
 
     async def reach(self, version: int) -> None:
         """Wait until everything up to a version of the kind has been delivered."""
 
     async def relist(self) -> None:
-        """Wait until a list that began after this call has been delivered."""
+        """Wait until a list that started after this call has been delivered."""
 
 
 class Observer(Protocol):
-    """The part of the engine that the fence uses; it keeps the cache."""
+    """The part of the engine that the fence uses. It keeps the cache."""
 
     def observe(self, event: ClaimObserved) -> None:
         """Queue an event."""
 
     def observe_all(self) -> None:
-        """Apply all queued events at once, those of the informers too."""
+        """Apply all queued events at once, including those of the informers."""
 
 
 def may_be_decided(claim: VGPUClaim, node: str) -> bool:
@@ -80,12 +81,12 @@ def may_be_decided(claim: VGPUClaim, node: str) -> bool:
 
     A Binding is posted only after the claim's write has landed. Every earlier write fails against
     that one, and afterwards the devices are never moved. The devices of an Immediate claim are not
-    moved either: it is decided again only after its allocation was seen to be gone. In both cases
-    the amounts may still be made larger, though.
+    moved either: it is decided again only after its allocation was seen to be gone. In both cases,
+    however, the amounts may still be raised.
 
     Args:
         claim: The claim.
-        node: The node that the pod in `status.reservedFor` is bound to; empty if none is known.
+        node: The node to which the pod in `status.reservedFor` is bound; empty if unknown.
     """
     allocation = claim.status.allocation
     if allocation is None:
@@ -109,8 +110,8 @@ class Fence:
         pods: The informer of pods.
         others: The informers of all other kinds.
         engine: Receives every version that the fence reads.
-        decider: The value that a touch writes. It must differ from process to process, or the
-            touch would change nothing.
+        decider: The value that a touch writes. It must be unique to the process; otherwise a touch
+            might change nothing.
     """
 
     api: Api
@@ -124,7 +125,7 @@ class Fence:
     decider: str
 
     async def close(self) -> int:
-        """Wait until no write of a predecessor can land; return the number of touched claims."""
+        """Wait until no write of a predecessor can land. Return the number of touched claims."""
         marker, _ = await asyncio.gather(self._catch_up(), self._catch_up_with_pods())
         self.engine.observe_all()
         open_claims = [
@@ -139,7 +140,7 @@ class Fence:
         """Wait until the cache has every version of a claim that was written until now.
 
         Returns:
-            The UID of the claim that was touched for it; empty if none was.
+            The UID of the claim that was touched for that; empty if none was.
         """
         known = list(self.cache.claims())
         marker = next((claim for claim in known if self._is_open(claim)), next(iter(known), None))
@@ -190,7 +191,8 @@ class Fence:
                     self.engine.observe(ClaimObserved(VGPUClaim.read(obj)))
                     return
                 case Rejected(error):
-                    # It is gone, or its content is refused; then a predecessor's write is, too.
+                    # The claim is gone, or the server refuses the write. It would refuse a
+                    # predecessor's write as well.
                     logger.warning("claim %s not touched: %s", claim.metadata.name, error)
                     return
                 case Conflicted():
@@ -202,7 +204,7 @@ class Fence:
             claim = await self._read(claim)
 
     async def _read(self, claim: VGPUClaim) -> VGPUClaim | None:
-        """Return the current claim, or None if it is gone or cannot be read."""
+        """Return the current claim, or None if it is gone or invalid."""
         metadata = claim.metadata
         while True:
             try:
@@ -216,7 +218,8 @@ class Fence:
             try:
                 now = VGPUClaim.read(raw)
             except ValidationError:
-                return None  # the reflector reports it, and its devices count as full
+                # the reflector reports the invalid claim, and its devices count as full
+                return None
             self.engine.observe(ClaimObserved(now))
             return now
 

@@ -1,8 +1,8 @@
-"""From candidate to leader: first the Lease, then the fence, and only then decisions.
+"""Becoming the leader: first the Lease, then the fence, and only then decisions.
 
 A candidate keeps its cache warm, so a takeover costs one touch of each claim that may still be
 decided, and nothing is listed twice (docs/design/leader-and-fence.md). Losing the Lease ends the
-process, because that is the only sure way to stop all of a leader's work.
+process, because that is the only sure way to stop everything a leader does.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from vgpu_operator.metrics import LEADER
 
 logger = logging.getLogger(__name__)
 
-# Decide only while at least this much of the lease is left, so that there is time for the write.
+# Decide only while at least this much of the lease is left, so that a write still has time.
 _MARGIN_S = 0.5
 
 
 class FollowedInformer(Protocol):
-    """The part of a reflector that leadership uses; it keeps one kind of object in the cache."""
+    """The part of a reflector that leadership uses. It keeps one kind of object in the cache."""
 
     synced: asyncio.Event
     follows: asyncio.Event
 
 
 class Replica(Protocol):
-    """The part of the replica that leads once it is elected."""
+    """The part of the replica that leads after its election."""
 
     async def close_fence(self) -> int:
-        """Observe what a predecessor wrote, and make its late writes fail.
+        """Observe everything that a predecessor wrote, and make its late writes fail.
 
         Returns:
-            The number of claims that were touched for it.
+            The number of claims that were touched for this.
         """
 
     def begin(self) -> None:
-        """Start to decide."""
+        """Start making decisions."""
 
     async def publish(self) -> None:
-        """Make this replica known as the leader, for as long as it leads."""
+        """Announce this replica as the leader for as long as it leads."""
 
 
 class Leadership:
-    """The state of this replica as candidate or leader.
+    """This replica's role: candidate or leader.
 
     Args:
         elector: Acquires and renews the Lease.
@@ -92,7 +92,7 @@ class Leadership:
             await asyncio.wait({renewing, leading}, return_when=asyncio.FIRST_COMPLETED)
             for ended in (renewing, leading):
                 if ended.done():
-                    ended.result()  # raises, since both run until they fail
+                    ended.result()  # raises an error, because both tasks run until they fail
             raise AssertionError("a leader ends by an error or is cancelled")
         except LeaseLost as error:
             raise LeadershipLost(str(error)) from error
@@ -110,5 +110,5 @@ class Leadership:
         LEADER.set(1)
         self._replica.begin()
         await self._replica.publish()
-        await asyncio.Event().wait()  # until `run` ends us
+        await asyncio.Event().wait()  # wait until `run` cancels this task
         raise AssertionError("nobody sets it")

@@ -1,9 +1,9 @@
 """Finds silent agents, and marks their devices `Ready=Unknown` so that they take no new claims.
 
-Each agent renews the Lease of its node every ten seconds. What counts is the time at which this
-replica observed the renewal, by its own clock; it is not compared with times that agents write. If
-most agents are silent at once, the fault is the API server or the network, and nothing is marked.
-(Kubernetes' node lifecycle controller holds back at the same share of a zone.)
+Each agent renews the Lease of its node every ten seconds. Silence is measured by this replica's own
+clock, from the time at which it observed a renewal; times that agents write are not used. If most
+agents are silent at once, the fault is with the API server or the network, and nothing is marked.
+(Kubernetes' node lifecycle controller stops evictions at the same share of a zone.)
 
 An agent that comes back overwrites the mark with its own conditions.
 """
@@ -24,12 +24,12 @@ from vgpu_operator.engine.state import State
 
 SILENT = "AgentSilent"
 _MOST = 0.55
-"""If a larger share of all agents is silent, the fault is not theirs."""
+"""If a larger share of all agents is silent, the agents are not at fault."""
 
 
 @dataclass(slots=True)
 class _Silent:
-    """A node whose agent is silent, and for how many seconds."""
+    """A node whose agent is silent, and since how many seconds."""
 
     node: str
     seconds: float
@@ -47,7 +47,8 @@ def describe_silent(state: State) -> Iterator[list[Effect]]:
         return
     for found in silent:
         agent = state.agents.get(found.node)
-        if agent is None or state.now - agent.at < found.seconds:  # it is gone, or back
+        # the agent is gone, or has come back
+        if agent is None or state.now - agent.at < found.seconds:
             continue
         effects: list[Effect] = list(_marks(found, state))
         if not agent.reported:
@@ -63,7 +64,7 @@ def _marks(silent: _Silent, state: State) -> Iterator[MarkDevice]:
     )
     for device in state.ledger.devices(silent.node):
         if kind_of(device.status.vendor) is not None:
-            continue  # its vendor's own plugin reports its health
+            continue  # the device plugin of its vendor reports its health
         ready = conditions.find(device.status.conditions, conditions.READY)
         if ready is not None and ready.status == "True":
             yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))
@@ -84,7 +85,7 @@ class Absent:
 
 
 def absent_agent(node: str, state: State) -> Absent | None:
-    """Return the node's agent if it is absent; none is while most agents are silent at once."""
+    """Return the node's agent if it is absent; None while most agents are silent at once."""
     seen = state.agents.get(node)
     if seen is None:
         return Absent(f"the agent of node {node} keeps no Lease", -inf)
@@ -108,7 +109,7 @@ def _too_many(silent: int, state: State) -> bool:
 
 
 def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
-    """Yield events for pods that have devices there and wait for the agent to let them start."""
+    """Yield events for pods with devices on the node that are waiting for its agent."""
     note = (
         f"waits for the agent of node {silent.node}, which has not been heard of for "
         f"{silent.seconds:.0f} s"
