@@ -71,6 +71,8 @@ class Reason(StrEnum):
     VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
     WAITING_FOR_POD = "WaitingForPod"
+    GROUP_INCOMPLETE = "GroupIncomplete"
+    """Fewer pods of its group can start than must start together."""
     GATED = "Gated"  # behind our scheduling gate in a cluster not in mode Gate
 
 

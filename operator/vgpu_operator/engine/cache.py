@@ -6,7 +6,7 @@ whatever its source. The cache consists of plain dictionaries, without I/O and w
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -46,6 +46,8 @@ class Cache:
         self._pods: dict[str, GPUPod] = {}
         self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
         self._of_group: dict[GroupKey, dict[str, GPUPod]] = {}
+        self._others: dict[str, GroupKey] = {}  # of pods without GPUs, by UID
+        self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self._claims: dict[ClaimKey, VGPUClaim] = {}
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
@@ -76,6 +78,21 @@ class Cache:
     def groups(self) -> Collection[GroupKey]:
         """Return the groups that have GPU pods."""
         return self._of_group.keys()
+
+    def others_of_group(self, group: GroupKey) -> int:
+        """Return how many pods without GPUs the group has."""
+        return self._others_of_group[group]
+
+    def put_other(self, uid: str, group: GroupKey | None) -> None:
+        """Record the group of a pod without GPUs; None if it has none, has ended or is gone."""
+        known = self._others.pop(uid, None)
+        if known is not None:
+            self._others_of_group[known] -= 1
+            if not self._others_of_group[known]:
+                del self._others_of_group[known]
+        if group is not None:
+            self._others[uid] = group
+            self._others_of_group[group] += 1
 
     def put_pod(self, pod: GPUPod) -> bool:
         """Store a pod; return False if a newer version is known or the pod was deleted.
@@ -112,6 +129,7 @@ class Cache:
         known = self._pods.get(uid)
         if known is not None:
             self._remove_pod(known)
+        self.put_other(uid, None)
         may_have_run = not was_seen or known is None or known.pod.is_bound
         self._remember_deleted(uid, may_have_run=may_have_run)
         return known

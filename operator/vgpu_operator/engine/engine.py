@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from vgpu_api.core import Pod
@@ -29,6 +30,7 @@ from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.nodes.agents import describe_silent
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
+from vgpu_operator.engine.scheduling.groups import ask, filter_member, review_tries, verdict
 from vgpu_operator.engine.scheduling.judge_pod import judge_pod
 from vgpu_operator.engine.scheduling.preemption import nodes_that_victims_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -44,7 +46,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
 )
 from vgpu_operator.engine.scheduling.starvation import earmark_due, review_earmarks
 from vgpu_operator.engine.slices import Slice, Slices
-from vgpu_operator.engine.state import State
+from vgpu_operator.engine.state import GroupTry, State
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS
 
@@ -56,6 +58,16 @@ _TICK_S = 1.0
 _TURN_S = 0.05
 """The tick while refusals are waiting to be reported."""
 _AGENTS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupBind:
+    """A Bind of a group's pod that waits for others of the group."""
+
+    pod: GPUPod
+    node: str
+    work: GroupTry
+    answer: asyncio.Future[Reservation | Refusal]
 
 
 class EffectWriter(Protocol):
@@ -88,6 +100,7 @@ class Engine:
         self._devices_at = 0.0
         self._agents_at = 0.0
         self._cursor = 0
+        self._gathered: list[_GroupBind] = []
         self._awaited: dict[str, tuple[Reservation, asyncio.Future[VGPUClaim | None]]] = {}
 
     # Events.
@@ -135,6 +148,7 @@ class Engine:
             return
         state = self.state
         review_gates(state)
+        review_tries(state)
         review_avoidance(state)
         for number, uid in enumerate(_taken(state.pods.due), start=1):
             judge_pod(state, uid)  # 2. judge the pods whose situation has changed
@@ -161,10 +175,18 @@ class Engine:
 
     # Filter and Bind.
 
-    def filter(self, pod: Pod, candidates: Collection[str]) -> Reservation | Refusal | None:
+    def filter(
+        self, pod: Pod, candidates: Collection[str], *, may_be_simulated: bool = True
+    ) -> Reservation | Refusal | None:
         """Reserve devices for a pod on one of the nodes. Return None if it requests no GPU.
 
         A refused pod waits in the queue until something changes that may help it.
+
+        Args:
+            pod: The pod.
+            candidates: The names of the nodes that its scheduler offers.
+            may_be_simulated: True if the scheduler may try a whole group without telling that it
+                has taken the pods back. Then a group's pod gets a provisional place only.
 
         Raises:
             NotLeading: Another replica decides; ask the leader.
@@ -178,8 +200,11 @@ class Engine:
         # kube-scheduler lost the response to its Bind, for instance because the leader ended
         if there:
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
-        softly = found.awaits_volumes or found.uid in self.state.pods.slow
-        outcome = offer(self.state, found, candidates, softly=softly)
+        if found.group is not None and may_be_simulated:
+            outcome = filter_member(self.state, found, candidates)
+        else:
+            softly = found.awaits_volumes or found.uid in self.state.pods.slow
+            outcome = offer(self.state, found, candidates, softly=softly)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
             wait(self.state, found, outcome, candidates)
@@ -257,6 +282,25 @@ class Engine:
         self._act(pod)
         return outcome
 
+    async def begin_group_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:
+        """Do as `begin_bind` does, for a group's pod, once enough pods of the group ask for it.
+
+        Raises:
+            NotLeading: Another replica decides; ask that one.
+        """
+        self.must_lead()
+        self._drain()
+        work = ask(self.state, pod, node)
+        for uid in work.made:
+            fellow = self.state.cache.pod(uid)
+            if fellow is not None:
+                self._act(fellow)
+        future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
+        self._gathered.append(_GroupBind(pod, node, work, future))
+        self._wake.set()
+        self._answer()
+        return await asyncio.shield(future)
+
     def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
         """Return the pod that a vendor's plugin must serve before this one; empty: none."""
         self._drain()
@@ -290,7 +334,7 @@ class Engine:
             raise NotLeading("this replica does not lead; ask the one that does")
 
     async def _something_to_do(self) -> None:
-        wait = _TURN_S if self.state.claims.turns else _TICK_S
+        wait = _TURN_S if self.state.claims.turns or self.state.groups else _TICK_S
         if self._leads():
             # Devices are described once a second. If the tick ended after that is due, nearly two
             # seconds could pass between two descriptions.
@@ -338,6 +382,8 @@ class Engine:
     def _answer(self) -> None:
         """Answer the Binds that wait for a claim's write, once its outcome is known."""
         ends = not self._leads()  # a former leader starts no new write
+        if self._gathered:
+            self._answer_groups(ends=ends)
         for allocation_id, (reservation, future) in list(self._awaited.items()):
             is_moot = not self.state.reservations.is_current(reservation)
             is_being_written = reservation.key in self.state.claims.writing
@@ -350,6 +396,19 @@ class Engine:
             if not future.done():
                 claim = self.state.cache.claim(reservation.key)
                 future.set_result(claim if reservation.is_written else None)
+
+    def _answer_groups(self, *, ends: bool) -> None:
+        """Answer the Binds of groups' pods that need not wait for others any more."""
+        waiting, self._gathered = self._gathered, []
+        for each in waiting:
+            outcome = verdict(self.state, each.pod, each.node, each.work)
+            if outcome is None and ends:
+                outcome = Refusal(Reason.GROUP_INCOMPLETE, "this replica no longer leads")
+            if outcome is None:
+                self._gathered.append(each)
+            elif not each.answer.done():
+                each.answer.set_result(outcome)
+                self._wake.set()
 
     def _inherit(self, pod: GPUPod) -> None:
         """Queue or block a pod that an earlier leader may have refused."""

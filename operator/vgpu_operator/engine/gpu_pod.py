@@ -88,7 +88,7 @@ class GPUPod:
         volumes = self.pod.spec.volumes
         awaits = any(not _OF_CLAIMS.isdisjoint(volume) for volume in volumes)
         object.__setattr__(self, "awaits_volumes", awaits)
-        object.__setattr__(self, "group", _group_of(self.pod))
+        object.__setattr__(self, "group", group_of(self.pod))
 
     @cached_property
     def uid(self) -> str:
@@ -173,7 +173,7 @@ class GPUPod:
         return replace(self, pod=pod)
 
 
-def _group_of(pod: Pod) -> GroupKey | None:
+def group_of(pod: Pod) -> GroupKey | None:
     """Return the PodGroup of Kubernetes' own API that a pod names, or None."""
     named = pod.spec.scheduling_group
     if named is None or not named.pod_group_name:

@@ -93,17 +93,22 @@ class PodReader:
         kept = _only(metadata, _METADATA)
         owners = metadata.get("ownerReferences") or ()
         kept["ownerReferences"] = [each for each in owners if each.get("kind") == "DaemonSet"][:1]
+        grouped = _only(spec, ("schedulingGroup",))
         if not spec.get("nodeName"):  # an unbound pod uses no resources yet
-            return {"metadata": kept, "status": _only(status, ("phase",))}
+            return {"metadata": kept, "spec": grouped, "status": _only(status, ("phase",))}
         containers = {
             section: self._taking(spec.get(section) or ())
             for section in ("initContainers", "containers")
         }
         if self._has_room:
             kept["labels"] = metadata.get("labels") or {}
-            host = {**_only(spec, _PLACED), **containers}
+            host = {**grouped, **_only(spec, _PLACED), **containers}
         else:
-            host = {**_only(spec, ("nodeName", "overhead", "resources")), **containers}
+            host = {
+                **grouped,
+                **_only(spec, ("nodeName", "overhead", "resources")),
+                **containers,
+            }
         return {"metadata": kept, "spec": host, "status": status}
 
     def _taking(self, containers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

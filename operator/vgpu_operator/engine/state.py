@@ -21,10 +21,11 @@ from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.refusal_limiter import RefusalLimiter
 from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.kept import Earmarks, KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, WaitQueue
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.engine.scheduling.reservation import Reservations
+from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Plan
 
@@ -292,6 +293,46 @@ class GateWork:
 
 
 @dataclass(slots=True)
+class GroupTry:
+    """One try of kube-scheduler to place the pods of a group. Times are monotonic seconds.
+
+    First come Filters, which may all be a simulation. If enough pods have found a node, their Binds
+    come, all at once. Pods are named by UID.
+
+    Attributes:
+        since: The time since when the group has been tried again and again without a Bind.
+        last: The time of the last Filter or Bind.
+        offered: The nodes that Filters were answered with; an empty name for a refusal.
+        asked: The nodes that Binds have asked for.
+        until: The time by which enough pods must have asked.
+        made: The reservations made for them.
+        is_doomed: True if so many pods were refused that the group cannot start.
+        has_passed: True once enough pods have asked and their claims are written.
+        failure: Why all Binds of this try fail; None while they may succeed.
+    """
+
+    since: float
+    last: float
+    offered: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
+    until: float = float("inf")
+    made: dict[str, Reservation] = field(default_factory=dict)
+    is_doomed: bool = False
+    has_passed: bool = False
+    failure: Refusal | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the Binds of this try have passed or failed."""
+        return self.has_passed or self.failure is not None
+
+    @property
+    def refused(self) -> set[str]:
+        """The pods that were refused."""
+        return {uid for uid, node in self.offered.items() if not node}
+
+
+@dataclass(slots=True)
 class DeviceView:
     """The status that a device should have, while it is still changing.
 
@@ -354,6 +395,7 @@ class State:
         claims: Work on claims.
         pods: Work on pods.
         gates: Work on pods behind our gate.
+        groups: The current try of each group that kube-scheduler is placing.
         avoidance: The nodes that the pods of a controller avoid.
         devices: Nodes whose devices must be compared with their statuses.
         device_looks: The times of these comparisons.
@@ -388,6 +430,7 @@ class State:
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
+    groups: dict[GroupKey, GroupTry] = field(default_factory=dict)
     avoidance: Avoidance = field(default_factory=Avoidance)
     devices: dict[str, None] = field(default_factory=dict)
     device_looks: DeviceLooks = field(default_factory=DeviceLooks)
@@ -414,6 +457,7 @@ class State:
         *,
         priority: int = 0,
         kind: EquivalenceClass | None = None,
+        group: GroupKey | None = None,
         ended: Collection[ClaimKey] = (),
     ) -> Iterator[KeptFrom]:
         """Count a claim's own devices as free while deciding it. Yield the capacity kept from it.
@@ -425,9 +469,17 @@ class State:
             yielding: The rule for tentative places.
             priority: The priority of its pod, or of an Immediate claim itself.
             kind: Its class, if it waits.
+            group: The group of its pod.
             ended: Other claims whose devices count as free, too.
         """
         with self.ledger.without(key, *ended):
             yield KeptFrom(
-                key, kind, priority, yielding, self.ledger.columns, self.reservations, self.earmarks
+                key,
+                kind,
+                priority,
+                yielding,
+                self.ledger.columns,
+                self.reservations,
+                self.earmarks,
+                group,
             )

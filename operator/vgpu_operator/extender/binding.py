@@ -103,10 +103,16 @@ class Binder:
             return pod
         if pod is None:
             return _why(await self._post(request, {}))
+        outcome: Reservation | Refusal | None = None
+        if pod.group is not None:
+            outcome = await self._engine.begin_group_bind(pod, request.node)
         before = self._engine.waits_for_plugin(pod, request.node)
         if before:
+            if isinstance(outcome, Reservation):
+                self._engine.end_bind(BindingEnded(pod.uid, outcome.allocation_id, "refused"))
             return f"the device plugin of node {request.node} serves pod {before} first"
-        outcome = self._engine.begin_bind(pod, request.node)
+        if outcome is None:
+            outcome = self._engine.begin_bind(pod, request.node)
         if isinstance(outcome, Refusal):
             return f"{outcome.reason}: {outcome.on(request.node)}"
         return await self._bind_reserved(request, pod, outcome)

@@ -67,7 +67,8 @@ def allocate(engine: Engine, body: Any) -> dict[str, Any]:
     """Reserve devices for the task's pod on its node."""
     try:
         task = Task.of_event(body)
-        outcome = engine.filter(read_pod(task.pod), frozenset((task.node,)))
+        candidates = frozenset((task.node,))
+        outcome = engine.filter(read_pod(task.pod), candidates, may_be_simulated=False)
     except BadInput as error:
         return {"errorMessage": str(error)}
     if isinstance(outcome, Refusal):

@@ -232,6 +232,18 @@ def test_a_sidecar_is_an_app_container() -> None:
     assert grant(pod=a_pod(containers=[], init_containers=[sidecar])).limits
 
 
+@pytest.mark.parametrize(("phase", "restart_policy"), [("App", None), ("Init", "Always")])
+def test_a_container_of_the_other_phase_than_its_request_does_not_start(
+    phase: str, restart_policy: str | None
+) -> None:
+    """The claim was summed as if it ran at another time."""
+    started = a_container(limits={SLOT: "1"}, restart_policy=restart_policy)
+    pod = a_pod(containers=[], init_containers=[started])
+    with pytest.raises(Refused, match=f"has phase {phase}") as refused:
+        grant(request={"phase": phase}, pod=pod)
+    assert refused.value.reason is Why.REQUEST_MISMATCH
+
+
 def test_an_init_container_that_its_sidecar_was_not_added_to_does_not_start() -> None:
     pod = a_pod(
         init_containers=[

@@ -94,6 +94,15 @@ def test_a_new_peak_in_the_drivers_accounts_is_proof_however_short_it_was() -> N
     assert not account.violating  # the account reports it for ever, of once
 
 
+@pytest.mark.parametrize(("limit", "margin"), [(GIB, 64 * MIB), (10 * GIB, GIB // 5)])
+def test_a_new_peak_is_proof_from_the_first_byte_above_the_margin(limit: int, margin: int) -> None:
+    for above, is_proof in ((0, False), (1, True)):
+        account = MemoryExcess()
+        account.look(0, limit, now=0.0, peaks={})
+        account.look(0, limit, now=1.0, peaks={1: limit + margin + above})
+        assert account.violating is is_proof
+
+
 def test_peaks_of_before_the_first_look_accuse_nobody() -> None:
     account = MemoryExcess()
     for now in range(3):

@@ -236,7 +236,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:
         nodes = replace(nodes, welcoming=~kind.avoided)
-    with state.deciding(key, Yielding.MORE_IMPORTANT, kind=kind) as kept:
+    with state.deciding(key, Yielding.MORE_IMPORTANT, kind=kind, group=kind.group) as kept:
         plan = place(
             columns,
             request,

@@ -423,7 +423,12 @@ def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
 def _note_lapsed(key: ClaimKey, state: State) -> None:
     """End a tentative place if no Filter has come for it in time."""
     held = state.reservations.of_claim(key)
-    if held is not None and held.is_tentative and held.has_lapsed(state.now):
+    if held is None or not held.is_tentative:
+        return
+    if not held.has_lapsed(state.now):
+        if held.until is not None:  # a timer of an earlier place has brought us here
+            state.claims.timers.set(key, held.until)
+    else:
         unreserve(state, held)
         pod = state.cache.pod(held.pod_uid)
         cleared = None if pod is None else clear_nomination(pod, state)

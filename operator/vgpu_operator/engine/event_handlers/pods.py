@@ -9,7 +9,7 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
-from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of, group_of
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
 from vgpu_operator.engine.scheduling.places import unreserve
@@ -39,6 +39,7 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
         _note_room(state, pod)
     found = _read(state, pod, known)
     if found is None:
+        cache.put_other(metadata.uid, None if pod.is_terminal else group_of(pod))
         if is_new_there:
             _came_without(state, pod)
         return None

@@ -1,16 +1,33 @@
 """Groups of pods that start together or not at all.
 
 A pod names its group, and something else says how many pods must start together: today the
-PodGroup of that name. Members that ask for no GPU are unknown here, so a group may be complete
-although fewer than `least` of its members are known.
+PodGroup of that name.
+
+kube-scheduler places a group in tries. It asks Filter for one pod after another, then takes all
+pods back in its own memory, and says nothing of that to an extender. Only if enough pods have found
+a node do their Binds come, all at once. So a Filter is no promise here. It gives the pod a
+provisional place, in memory only, which the group's other pods respect and everybody else treats as
+a tentative place of the pod's priority. The first Bind turns all places into reservations, or none.
+The Binds wait for each other until enough pods have asked and their claims are written; only then
+are Bindings posted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from vgpu_api.reasons import Reason
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
-from vgpu_operator.engine.state import State
+from vgpu_operator.engine.scheduling.places import unreserve
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
+from vgpu_operator.engine.scheduling.schedule_one import offer
+from vgpu_operator.engine.state import GroupTry, State
+
+GATHER_S = 1.0
+"""Seconds in which enough pods of a group must ask for Bind. kube-scheduler starts their Binds at
+the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +38,267 @@ class Group:
         key: Its key.
         least: The least number of pods that may run; None while nothing says it.
         members: Its GPU pods that have not ended and are not being deleted, by name.
+        others: The number of its pods without GPUs.
     """
 
     key: GroupKey
     least: int | None
     members: tuple[GPUPod, ...]
+    others: int
 
 
 def group(state: State, key: GroupKey) -> Group:
     """Return what is known of a group; it may have no members."""
-    object_ = state.cache.pod_groups.get(key)
-    least = None if object_ is None else object_.least
-    return Group(key, least, tuple(members(state, key)))
+    return Group(key, least_of(state, key), tuple(members(state, key)), others_of(state, key))
+
+
+def least_of(state: State, key: GroupKey) -> int | None:
+    """Return the least number of the group's pods that may run; None while nothing says it."""
+    said = state.cache.pod_groups.get(key)
+    return None if said is None else said.least
+
+
+def others_of(state: State, key: GroupKey) -> int:
+    """Return the number of the group's pods without GPUs, which no Filter or Bind of ours asks."""
+    return state.cache.others_of_group(key)
 
 
 def members(state: State, key: GroupKey) -> list[GPUPod]:
     """Return the group's GPU pods that have not ended and are not being deleted, by name."""
-    live = (
-        pod
-        for pod in state.cache.pods_of_group(key)
-        if not pod.pod.is_terminal and pod.pod.metadata.deletion_timestamp is None
-    )
-    return sorted(live, key=lambda pod: pod.pod.metadata.name)
+    return sorted(_live(state, key), key=lambda pod: pod.pod.metadata.name)
+
+
+def _live(state: State, key: GroupKey) -> Iterator[GPUPod]:
+    for pod in state.cache.pods_of_group(key):
+        if not pod.pod.is_terminal and pod.pod.metadata.deletion_timestamp is None:
+            yield pod
+
+
+# Filter.
+
+
+def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Reservation | Refusal:
+    """Give a group's pod a provisional place on the best of the candidate nodes.
+
+    A second Filter of the same pod begins a new try, in which no place of the last one counts.
+    """
+    assert pod.group is not None
+    work = _try_for(state, pod, pod.group)
+    outcome = offer(state, pod, candidates, softly=True)
+    work.last = state.now
+    if isinstance(outcome, Reservation):
+        work.offered[pod.uid] = outcome.node
+        if work.is_doomed:
+            outcome.give_up()
+        elif outcome.group is not None:
+            outcome.is_awaited = state.now < work.since + PROVISIONAL_S
+        return outcome
+    # kube-scheduler asks for a nominated node alone, and for all nodes if it is refused that one.
+    if set(candidates) != {pod.pod.status.nominated_node_name}:
+        work.offered[pod.uid] = ""
+        _note_refused(state, pod.group, work)
+    return outcome
+
+
+def _try_for(state: State, pod: GPUPod, key: GroupKey) -> GroupTry:
+    """Return the try that a Filter belongs to, which may begin with it."""
+    work = state.groups.get(key)
+    has_paused = work is None or state.now >= work.last + PROVISIONAL_S
+    if (
+        work is not None
+        and not has_paused
+        and not work.is_over
+        and pod.uid not in work.offered
+        and pod.uid not in work.asked
+    ):
+        return work
+    since = state.now if work is None or has_paused or work.has_passed else work.since
+    end_try(state, key)
+    work = state.groups[key] = GroupTry(since, state.now)
+    return work
+
+
+def end_try(state: State, key: GroupKey) -> None:
+    """End the current try of a group, with its provisional places and the Binds that still wait."""
+    work = state.groups.pop(key, None)
+    if work is not None and work.asked and not work.is_over:
+        _fail(state, key, work, "kube-scheduler tries the group anew")
+    for place in _places(state, key):
+        unreserve(state, place)
+
+
+def _places(state: State, key: GroupKey) -> Iterator[Reservation]:
+    """Yield the provisional places of a group's pods."""
+    for pod in state.cache.pods_of_group(key):
+        held = state.reservations.of_pod(pod.uid)
+        if held is not None and held.group == key:
+            yield held
+
+
+def _note_refused(state: State, key: GroupKey, work: GroupTry) -> None:
+    """Give all places up if too few pods are left that may find one.
+
+    The places stay in memory until the try is over: kube-scheduler may still place the group, if
+    more pods without GPUs belong to it than are known here.
+    """
+    if work.is_doomed:
+        return
+    least, refused = least_of(state, key), work.refused
+    left = sum(pod.uid not in refused for pod in _live(state, key)) + others_of(state, key)
+    if least is not None and left >= least:
+        return
+    work.is_doomed = True
+    for place in list(_places(state, key)):
+        if place.is_awaited:
+            state.ledger.touch(place.node)  # others may have been refused because of it
+        place.give_up()
+
+
+# Bind.
+
+
+def ask(state: State, pod: GPUPod, node: str) -> GroupTry:
+    """Record that a Bind asks for a node; reserve for the whole group if that is possible now."""
+    assert pod.group is not None
+    key = pod.group
+    work = state.groups.get(key)
+    if work is None:
+        work = state.groups[key] = GroupTry(state.now, state.now)
+    if work.is_over:
+        return work
+    work.asked[pod.uid], work.last = node, state.now
+    work.until = min(work.until, state.now + GATHER_S)
+    if not work.made:
+        _reserve(state, key, work)
+    return work
+
+
+def verdict(state: State, pod: GPUPod, node: str, work: GroupTry) -> Reservation | Refusal | None:
+    """Return the reservation that a Bind may use, or why it fails; None while it must wait."""
+    assert pod.group is not None
+    if not work.is_over:
+        _settle(state, pod.group, work)
+    if work.failure is not None:
+        return work.failure
+    if not work.has_passed:
+        return None
+    outcome = offer(state, pod, {node})
+    if isinstance(outcome, Reservation):
+        outcome.begin_bind(pod.reserved_for)
+    return outcome
+
+
+def review_tries(state: State) -> None:
+    """End tries that are over, and take back what was reserved for pods that asked for no Bind."""
+    for key, work in list(state.groups.items()):
+        if work.asked and not work.is_over:
+            _settle(state, key, work)
+        if work.has_passed and state.now >= work.until:
+            for uid in [uid for uid in work.made if uid not in work.asked]:
+                _take_back(state, work.made.pop(uid))
+        if state.now >= work.last + PROVISIONAL_S:
+            end_try(state, key)
+
+
+def _needed(state: State, key: GroupKey, work: GroupTry) -> int:
+    """Return how many pods of this try must bind, so that enough run."""
+    least = least_of(state, key)
+    if least is None:
+        return len(_targets(work))
+    standing = sum(_stands(state, pod) for pod in _live(state, key))
+    return max(least - standing - others_of(state, key), 1)
+
+
+def _stands(state: State, pod: GPUPod) -> bool:
+    """Return True if the pod is bound or its Binding is under way."""
+    held = state.reservations.of_pod(pod.uid)
+    return pod.pod.is_bound or (held is not None and held.is_binding)
+
+
+def _targets(work: GroupTry) -> dict[str, str]:
+    """Return the node of each pod that may ask for Bind in this try, by UID."""
+    return {uid: node for uid, node in (work.offered | work.asked).items() if node}
+
+
+def _reserve(state: State, key: GroupKey, work: GroupTry) -> None:
+    """Reserve for every pod of the try, or for none if too few of them fit any more."""
+    needed, targets = _needed(state, key, work), _targets(work)
+    lost = []
+    for uid, node in targets.items():
+        pod = state.cache.pod(uid)
+        if pod is None or not pod.wants_node:
+            lost.append("a pod of it is gone")
+            continue
+        outcome = offer(state, pod, {node})
+        if isinstance(outcome, Reservation):
+            work.made[uid] = outcome
+        else:
+            lost.append(f"{pod.pod.metadata.name} on {node}: {outcome.on(node)}")
+    if len(work.made) >= needed:
+        return
+    if lost:
+        _fail(state, key, work, "; ".join(lost))
+        return
+    # Binds without a Filter, as after a change of leader: more of them are on their way.
+    for reservation in work.made.values():
+        _take_back(state, reservation)
+    work.made.clear()
+
+
+def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
+    """Let the Binds of a try pass, or fail all of them, if that can be decided now."""
+    work.made = {
+        uid: each for uid, each in work.made.items() if state.reservations.is_current(each)
+    }
+    needed = _needed(state, key, work)
+    asked = [each for uid, each in work.made.items() if uid in work.asked]
+    why = _why_not(state, key, work, needed, len(asked))
+    if why:
+        _fail(state, key, work, why)
+    elif len(asked) >= needed and all(_is_written(state, each) for each in asked):
+        work.has_passed = True
+        for held in asked:
+            pod = state.cache.pod(held.pod_uid)
+            if pod is not None:
+                held.begin_bind(pod.reserved_for)
+                state.pods.slow.discard(pod.uid)
+
+
+def _why_not(state: State, key: GroupKey, work: GroupTry, needed: int, asked: int) -> str:
+    """Return why the Binds of a try cannot pass any more; empty if they still may."""
+    if (work.made and len(work.made) < needed) or _is_short(state, key, needed):
+        return "a pod of it is gone, or its claim could not be written"
+    if asked < needed and state.now >= work.until:
+        return f"{asked} of {needed} pods asked for their Binding within {GATHER_S:.0f} s"
+    return ""
+
+
+def _is_short(state: State, key: GroupKey, needed: int) -> bool:
+    """Return True if too few pods are left that could ask for Bind."""
+    waiting = sum(pod.wants_node and not _stands(state, pod) for pod in _live(state, key))
+    return least_of(state, key) is not None and waiting < needed
+
+
+def _is_written(state: State, held: Reservation) -> bool:
+    return held.is_written and held.key not in state.claims.writing
+
+
+def _fail(state: State, key: GroupKey, work: GroupTry, why: str) -> None:
+    """Fail all Binds of a try, and take back what was reserved for them."""
+    work.failure = Refusal(Reason.GROUP_INCOMPLETE, f"group {key.name} cannot start: {why}")
+    for reservation in work.made.values():
+        _take_back(state, reservation)
+    work.made = {}
+    for place in list(_places(state, key)):
+        unreserve(state, place)
+
+
+def _take_back(state: State, held: Reservation) -> None:
+    """End a reservation; if its claim may show it, read the pod first."""
+    if held.is_binding or not state.reservations.is_current(held):
+        return
+    if held.is_written or held.key in state.claims.writing:
+        held.withdraw(state.now)
+        state.claims.look_at(held.key)
+    else:
+        unreserve(state, held)

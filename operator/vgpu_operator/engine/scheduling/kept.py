@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import ClaimKey
@@ -144,6 +145,7 @@ class KeptFrom:
         columns: The state of all devices.
         reservations: All reservations, among them the tentative places.
         earmarks: All earmarks; those of other claims always count.
+        group: The group of its pod. Provisional places of the same group always count.
     """
 
     key: ClaimKey
@@ -153,6 +155,7 @@ class KeptFrom:
     columns: Final[Columns]
     reservations: Final[Reservations]
     earmarks: Final[Earmarks]
+    group: GroupKey | None = None
 
     @property
     def nodes(self) -> Collection[int]:
@@ -166,7 +169,10 @@ class KeptFrom:
         there = self.reservations.tentative.get(node, {}).values()
         crowded = self.yielding is Yielding.OF_ITS_KIND and self._is_crowded(there)
         for place in there:
-            if place.key != self.key and (crowded or self._counts(place)):
+            if place.key == self.key:
+                continue
+            is_fellows = place.group is not None and place.group == self.group
+            if is_fellows or (not place.is_given_up and (crowded or self._counts(place))):
                 shares += place.shares
         return shares
 

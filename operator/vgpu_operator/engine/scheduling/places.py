@@ -14,6 +14,7 @@ from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.reservation import (
     LAPSED_S,
     OFFERED_S,
+    PROVISIONAL_S,
     TENTATIVE_S,
     Phase,
     Reservation,
@@ -116,7 +117,10 @@ def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> R
 
 
 def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
-    """Keep a tentative place for a pod that may take minutes to reach Bind."""
+    """Keep a tentative place for a pod that may take minutes to reach Bind, or never does.
+
+    The place of a group's pod is provisional, because its Filter may be a simulation.
+    """
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
         unreserve(state, held)
@@ -124,7 +128,10 @@ def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
     state.pods.blocked.pop(pod.uid, None)
     shares = _shares(state.ledger.columns, plan)
     assert plan.node is not None
-    return _tentative(state, pod.claim, pod.uid, plan.node, shares, LAPSED_S)
+    for_s = LAPSED_S if pod.group is None else PROVISIONAL_S
+    place = _tentative(state, pod.claim, pod.uid, plan.node, shares, for_s)
+    place.priority, place.group = pod.priority, pod.group
+    return place
 
 
 def lapse(state: State, reservation: Reservation) -> None:
@@ -140,8 +147,8 @@ def lapse(state: State, reservation: Reservation) -> None:
     state.claims.expired[reservation.key] = allocation.id
     pod = state.cache.pod(reservation.pod_uid)
     is_nobodys = reservation.is_immediate or reservation.is_withdrawn
-    if is_nobodys or pod is None or not pod.wants_node:
-        return
+    if is_nobodys or pod is None or not pod.wants_node or pod.group is not None:
+        return  # a group's pod begins anew with its group
     if state.queue.get(reservation.key) is None:  # if it waits, a Filter has ruled its node out
         state.pods.slow.add(pod.uid)
     columns = state.ledger.columns
@@ -164,7 +171,9 @@ def unreserve(state: State, reservation: Reservation) -> None:
 def _let_go(state: State, reservation: Reservation) -> None:
     """Free the capacity of a reservation that has ended."""
     if reservation.is_tentative:
-        state.ledger.touch(reservation.node)  # pods that wait may fit there now
+        # Nobody was ever refused because of a provisional place that is not awaited.
+        if reservation.group is None or reservation.is_awaited:
+            state.ledger.touch(reservation.node)  # pods that wait may fit there now
     else:
         _no_longer_expected(state, reservation.pod_uid)
     _retire(state, reservation)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from vgpu_api.core import PodScopes
 from vgpu_operator.demand import Demand
-from vgpu_operator.engine.gpu_pod import Rank
+from vgpu_operator.engine.gpu_pod import GroupKey, Rank
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
@@ -43,6 +43,7 @@ class EquivalenceClass(NamedTuple):
         avoided: Bits of nodes that its controller's pods avoid for now.
         host_demand: The pod's other demands on a node; None if kube-scheduler checks them.
         scopes: The quota scopes that match the pod; None if it is for no pod.
+        group: The group that the pod starts with; its pods are only served together.
     """
 
     request: Demand
@@ -53,6 +54,7 @@ class EquivalenceClass(NamedTuple):
     avoided: int = 0
     host_demand: HostDemand | None = None
     scopes: PodScopes | None = None
+    group: GroupKey | None = None
 
 
 @dataclass(slots=True)

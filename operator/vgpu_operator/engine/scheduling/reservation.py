@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vgpu_api.v1alpha1 import Allocation, ReservedFor, VGPUClaimSpec
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.ledger import Assumption, ClaimKey
 from vgpu_operator.placement import Share
@@ -15,6 +16,8 @@ TENTATIVE_S = 15.0
 """Seconds a tentative place waits for the Filter of the pod that was requeued for it."""
 LAPSED_S = 600.0
 """Seconds a place stays tentative after its offer lapsed: binding volumes may take minutes."""
+PROVISIONAL_S = 2.0
+"""Seconds a provisional place of a group's pod lasts: its Filter may be a simulation."""
 OFFERED_S = 15.0
 """Seconds an offered reservation waits for Bind before it lapses and frees its devices."""
 PINNED_S = 60.0
@@ -45,7 +48,8 @@ class Reservation:
     A tentative place exists in memory only, and yields to any Filter. From Offered on, the devices
     are assumed in the ledger and the claim is written. Because of that difference, the step between
     Tentative and Offered makes a new reservation that replaces the old one. All other changes of
-    phase are methods below. docs/design/reservations.md has a table of the ways a reservation ends
+    phase are methods below. A provisional place is a tentative one that a group's pod gets in a
+    Filter (groups.py). docs/design/reservations.md has a table of the ways a reservation ends
     and of what is left of it.
 
     Attributes:
@@ -58,7 +62,10 @@ class Reservation:
         priority: The pod's priority; the place does not yield to less important requeues.
         shares: The capacity that a tentative place keeps.
         kind: The class of the waiter that a tentative place was taken for.
-        is_awaited: True if the pod was requeued for this tentative place, so its Filter is due.
+        is_awaited: True if the pod was requeued for this tentative place, so its Filter is due; or
+            if it is provisional, and the group may still start.
+        group: The group of a provisional place; None of any other.
+        is_given_up: True for a provisional place that only its own group respects any more.
         spec: The spec that was decided on; if the claim's spec has changed, the claim is not
             written. None if the claim has the allocation already.
         allocation: The allocation in the claim's status, or the one to be written; None while
@@ -85,6 +92,8 @@ class Reservation:
     shares: tuple[Share, ...] = ()
     kind: EquivalenceClass | None = None
     is_awaited: bool = False
+    group: GroupKey | None = None
+    is_given_up: bool = False
     spec: VGPUClaimSpec | None = None
     allocation: Allocation | None = None
     reserved_for: ReservedFor | None = None
@@ -115,6 +124,10 @@ class Reservation:
     def allocation_id(self) -> str:
         """The id of its allocation; empty while it is tentative."""
         return "" if self.allocation is None else self.allocation.id
+
+    def give_up(self) -> None:
+        """Let everybody but the place's own group have its devices."""
+        self.is_awaited, self.is_given_up = False, True
 
     def lapse_now(self, now: float) -> None:
         """Let the offer lapse at once, because kube-scheduler has ruled the node out."""

@@ -276,6 +276,7 @@ def put_in_queue(
             avoided=avoided_by(state, pod),
             host_demand=host_demand,
             scopes=pod.scopes,
+            group=None if pod.is_gated else pod.group,
         )
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
@@ -476,7 +477,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
     try respects those of more important pods alone.
     """
     nodes, yielding = nodes_of(state, pod), yielding_of(state, pod)
-    with state.deciding(pod.claim, yielding, priority=pod.priority) as kept:
+    with state.deciding(pod.claim, yielding, priority=pod.priority, group=pod.group) as kept:
         views = [kept]
         if state.reservations.tentative:
             views.insert(0, replace(kept, yielding=Yielding.ALL))

@@ -1,0 +1,177 @@
+"""Groups and other pods come, are tried, bound and deleted in every order, among faults.
+
+kube-scheduler is played by its rules: it asks for the pods of a group in any order, forgets what it
+was answered as often as it likes, and only if enough of them found a node it binds these, all at
+once. What stands is read from the API server alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from tests.property.test_engine_states import MIB, EngineStates
+
+from builders import a_container, a_pod, a_pod_group
+from vgpu_api.resources import PODS
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+from world_states import NODES, PICK, SETTINGS
+
+GROUPS = ("g", "h")
+ORDER = st.permutations(range(4))
+
+
+class GroupStates(EngineStates):
+    """No group starts by halves, and what is only tried is never written."""
+
+    def __init__(self) -> None:
+        self.least: dict[str, int] = {}
+        self.were_bound: dict[str, set[str]] = {}  # pod UIDs that ever had a node, by group
+        self.shrunk: set[str] = set()  # groups of which a pod was deleted while Binds were open
+        self.asked: set[str] = set()  # UIDs of pods for which a Bind has ever come
+        self.open: dict[str, Any] = {}  # Binds under way, by pod UID
+        super().__init__()
+
+    def _before(self, verb: str, name: str) -> BaseException | None:
+        return None if verb == "bind" else super()._before(verb, name)
+
+    def _of(self, group: str) -> list[dict[str, Any]]:
+        return [pod for pod in self._pods() if _group(pod) == group]
+
+    def _open(self) -> set[str]:
+        """UIDs of the pods whose Bind is under way: kube-scheduler does not try them again."""
+        self.open = {uid: task for uid, task in self.open.items() if not task.done()}
+        return set(self.open)
+
+    # Users.
+
+    @rule(group=st.sampled_from(GROUPS), count=st.integers(1, 4), least=st.integers(1, 4), mib=MIB)
+    def create_a_group(self, group: str, count: int, least: int, mib: int) -> None:
+        if self._of(group) or any(uid.endswith(f"-{group}") for uid in self._open()):
+            return
+        self.least[group] = min(least, count)
+        self.were_bound[group] = set()
+        self.shrunk.discard(group)
+        self.world.operator.news.pod_group_changed(a_pod_group(group, least=self.least[group]))
+        for number in range(count):
+            self.born += 1
+            name = f"{group}{number}"
+            limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+            pod = a_pod(
+                name,
+                uid=f"{self.born:08x}-{name}",
+                group=group,
+                containers=[a_container(limits=limits)],
+            )
+            self.api.put(PODS, pod.to_wire())
+
+    def delete_a_pod_by_force(self, pick: int) -> None:
+        pods = self._pods()
+        gone = pods[pick % len(pods)]
+        group, uid = _group(gone), gone["metadata"]["uid"]
+        if group and not gone["spec"].get("nodeName") and self._open():
+            self.shrunk.add(group)
+        self.open.pop(uid, None)
+        super().delete_a_pod_by_force(pick)
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK)
+    def delete_a_pod(self, pick: int) -> None:
+        self.delete_a_pod_by_force(pick)
+
+    # kube-scheduler.
+
+    @rule(group=st.sampled_from(GROUPS), order=ORDER, upto=st.integers(1, 4))
+    def try_a_group(self, group: str, order: Sequence[int], upto: int) -> None:
+        """It gives up half-way, or a plugin of its own refuses the group at the end."""
+        self._simulate(group, order[:upto])
+
+    @rule(group=st.sampled_from(GROUPS), order=ORDER, missing=st.booleans())
+    def schedule_a_group(self, group: str, order: Sequence[int], missing: bool) -> None:
+        placed = self._simulate(group, order)
+        ready = len(self.were_bound.get(group, ())) + sum(
+            1 for uid in self._open() if uid in {p["metadata"]["uid"] for p in self._of(group)}
+        )
+        if not placed or len(placed) + ready < self.least[group]:
+            return
+        if missing:  # of one pod the Bind never comes
+            placed.pop(min(placed))
+        for uid, node in placed.items():
+            self._start_bind(uid, node)
+        self.world.turn()
+
+    def _simulate(self, group: str, order: Sequence[int]) -> dict[str, str]:
+        """Ask for the pods that wait, in this order; return the node of each that found one."""
+        busy = self._open()
+        waiting = [
+            pod
+            for pod in self._of(group)
+            if not pod["spec"].get("nodeName") and pod["metadata"]["uid"] not in busy
+        ]
+        placed = {}
+        for pod in (waiting[number] for number in order if number < len(waiting)):
+            asked = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": list(NODES)})
+            nodes = filter_nodes(self.world.operator.engine, asked).node_names
+            if nodes:
+                placed[pod["metadata"]["uid"]] = nodes[0]
+        return placed
+
+    def _bind(self, uid: str) -> None:
+        self._start_bind(uid, self.offers.pop(uid))
+        self.world.turn()
+
+    def _start_bind(self, uid: str, node: str) -> None:
+        self.asked.add(uid)
+        request = BindRequest("default", uid.split("-", 1)[1], uid, node)
+
+        async def start() -> None:
+            self.open[uid] = self.world.loop.create_task(self.world.operator.binder.bind(request))
+            self.world.binds.append(self.open[uid])
+
+        self.world.loop.run_until_complete(start())
+
+    @rule()
+    def another_operator_leads(self) -> None:
+        """It knows the PodGroups from its own watch."""
+        super().another_operator_leads()
+        for group, least in self.least.items():
+            self.world.operator.news.pod_group_changed(a_pod_group(group, least=least))
+
+    # What must hold.
+
+    @invariant()
+    def no_group_is_bound_in_part(self) -> None:
+        """Once no Bind is under way, a group has nothing bound, or at least its minimum."""
+        for group in self.least:
+            bound = {
+                pod["metadata"]["uid"] for pod in self._of(group) if pod["spec"].get("nodeName")
+            }
+            self.were_bound[group] |= bound
+            if self._open() or group in self.shrunk:
+                continue
+            assert not 0 < len(self.were_bound[group]) < self.least[group], group
+
+    @invariant()
+    def a_try_is_never_written(self) -> None:
+        """A group without any Bind has no device; a Filter may be a simulation."""
+        of_groups: set[str] = set()
+        for group in self.least:
+            uids = {pod["metadata"]["uid"] for pod in self._of(group)}
+            of_groups |= uids if uids.isdisjoint(self.asked) else set()
+        for claim in self.world.claims():
+            reserved = claim.status.reserved_for
+            if claim.status.allocation is not None and reserved is not None:
+                assert reserved.pod_uid not in of_groups, claim.metadata.name
+
+
+def _group(pod: dict[str, Any]) -> str:
+    return str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName", ""))
+
+
+GroupStates.TestCase.settings = SETTINGS
+TestGroupStates = pytest.mark.timeout(300)(GroupStates.TestCase)

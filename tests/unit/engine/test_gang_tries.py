@@ -1,0 +1,337 @@
+"""kube-scheduler's tries of a group: Filters that may be simulations, then Binds all at once.
+
+Each test plays one cycle as kube-scheduler does: it asks for one pod after another, takes
+everything back without a word, and begins anew, or sends a Bind for each pod at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from builders import a_container, a_pod, a_pod_group, use_of
+from replica import Replica
+from vgpu_api.core import Pod
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.errors import Invalid, Unreachable
+from vgpu_operator.engine.scheduling.groups import GATHER_S
+from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PROVISIONAL_S
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+
+WHOLE = {"nvidia.com/gpu": 1}
+HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+FAILS = "GroupIncomplete"
+
+
+class Scheduler:
+    """Asks the extender as kube-scheduler does."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+
+    def filter(self, pod: Pod, *nodes: str) -> str:
+        """Return the node that the Filter leaves, or an empty text."""
+        asked = list(nodes or self.replica.cache.nodes)
+        request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": asked})
+        return next(iter(filter_nodes(self.replica.engine, request).node_names), "")
+
+    def simulate(self, pods: Sequence[Pod]) -> list[str]:
+        """Return the node of each pod, in the order in which they are asked for."""
+        return [self.filter(pod) for pod in pods]
+
+    async def bind(self, pods: Sequence[Pod], nodes: Sequence[str]) -> list[str]:
+        """Send all Binds at once; return their errors."""
+        asked = [
+            asyncio.create_task(self.replica.binder.bind(binding(pod, node)))
+            for pod, node in zip(pods, nodes, strict=True)
+        ]
+        for _ in range(40):
+            await asyncio.sleep(0)
+        if not all(each.done() for each in asked):  # somebody waits: time passes
+            self.replica.time += GATHER_S
+            await self.replica.settle()
+        return list(await asyncio.gather(*asked))
+
+
+def binding(pod: Pod, node: str) -> BindRequest:
+    return BindRequest(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, node)
+
+
+def a_gang(
+    replica: Replica,
+    name: str,
+    count: int,
+    *,
+    least: int | None = None,
+    limits: dict[str, int] = WHOLE,
+    **fields: int,
+) -> list[Pod]:
+    """Store a PodGroup with its pods."""
+    replica.news.pod_group_changed(a_pod_group(name, least=least or count))
+    return [replica.pod(f"{name}-{i}", group=name, limits=limits, **fields) for i in range(count)]
+
+
+def bound(replica: Replica) -> set[str]:
+    """The pods that got a Binding."""
+    return {name for verb, name in replica.api.log if verb == "bind"}
+
+
+def allocated(replica: Replica) -> int:
+    """The claims with an allocation, as the API server has them."""
+    return sum(
+        bool((claim.get("status") or {}).get("allocation"))
+        for (plural, *_), claim in replica.api.objects.items()
+        if plural == VGPU_CLAIMS.plural
+    )
+
+
+def used(replica: Replica) -> int:
+    """The memory that the ledger counts as used."""
+    return sum(
+        use_of(replica.ledger, device.status.uuid).memory_mib
+        for node in replica.cache.nodes
+        for device in replica.ledger.devices(node)
+    )
+
+
+@pytest.fixture
+def two(replica: Replica) -> Replica:
+    """Two nodes of one device of 16 GiB."""
+    for number in (1, 2):
+        replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    return replica
+
+
+async def test_a_group_that_fits_starts_whole(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    assert sorted(nodes) == ["node-1", "node-2"]
+    assert await scheduler.bind(pods, nodes) == ["", ""]
+    await two.settle()
+    assert bound(two) == {"a-0", "a-1"}
+    assert allocated(two) == 2
+
+
+async def test_a_filter_of_a_groups_pod_writes_and_counts_nothing(two: Replica) -> None:
+    pods = a_gang(two, "a", 2)
+    Scheduler(two).simulate(pods)
+    await two.settle()
+    assert not two.api.log
+    assert used(two) == 0
+
+
+async def test_simulations_in_any_order_find_the_same_room(two: Replica) -> None:
+    """Nothing of the last simulation is in the way of the next, whichever pod comes first."""
+    pods, scheduler = a_gang(two, "a", 4, limits=HALF), Scheduler(two)
+    for order in itertools.permutations(range(4)):
+        nodes = scheduler.simulate([pods[i] for i in order])
+        assert sorted(nodes) == ["node-1", "node-1", "node-2", "node-2"], order
+
+
+async def test_a_group_without_room_leaves_nothing_behind_and_a_lone_pod_runs(
+    two: Replica,
+) -> None:
+    """The last refusal dooms the group: its places are free in the same moment."""
+    pods, scheduler = a_gang(two, "a", 3, priority=10), Scheduler(two)
+    for _ in range(3):
+        assert scheduler.simulate(pods)[2] == ""
+    lone = two.pod("lone", limits=WHOLE)
+    assert scheduler.filter(lone) != ""
+    await two.settle()
+    assert allocated(two) == 1
+
+
+async def test_a_less_important_pod_waits_for_an_unfinished_try_two_seconds_at_most(
+    two: Replica,
+) -> None:
+    """The group's last pod was never asked for: CPU is short, and we hear nothing of that."""
+    pods, scheduler = a_gang(two, "a", 3, least=3, priority=10), Scheduler(two)
+    scheduler.simulate(pods[:2])
+    lone = two.pod("lone", limits=WHOLE)
+    assert scheduler.filter(lone) == ""
+    two.time += PROVISIONAL_S
+    await two.settle()
+    assert ("merge", "lone") in two.api.log  # it is woken
+    assert scheduler.filter(lone) != ""
+
+
+async def test_a_group_that_is_tried_without_end_holds_nothing_after_two_seconds(
+    two: Replica,
+) -> None:
+    pods, scheduler = a_gang(two, "a", 3, least=3, priority=10), Scheduler(two)
+    lone = two.pod("lone", limits=WHOLE)
+    for _ in range(20):
+        scheduler.simulate(pods[:2])
+        two.time += PROVISIONAL_S / 16
+        await two.settle()
+    assert scheduler.filter(lone) != ""
+
+
+async def test_a_pod_as_important_is_not_refused_for_a_try(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    lone = two.pod("lone", limits=WHOLE)
+    assert scheduler.filter(lone) in nodes
+    errors = await scheduler.bind(pods, nodes)
+    assert all(error.startswith(FAILS) for error in errors)
+    await two.settle()
+    assert not bound(two)
+    assert allocated(two) == 1
+
+
+async def test_two_groups_that_want_the_same_room_do_not_get_halves(two: Replica) -> None:
+    a, b, scheduler = a_gang(two, "a", 2), a_gang(two, "b", 2), Scheduler(two)
+    of_a, of_b = scheduler.simulate(a), scheduler.simulate(b)
+    errors = await asyncio.gather(scheduler.bind(b, of_b), scheduler.bind(a, of_a))
+    await two.settle()
+    assert bound(two) in ({"a-0", "a-1"}, {"b-0", "b-1"})
+    assert sorted(sum(error != "" for error in of_one) for of_one in errors) == [0, 2]
+    assert allocated(two) == 2
+
+
+async def test_binds_in_any_order_pass_together(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods[::-1], nodes[::-1]) == ["", ""]
+
+
+async def test_a_bind_that_never_comes_fails_the_others_before_any_binding(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    (error,) = await scheduler.bind(pods[:1], nodes[:1])
+    assert error.startswith(FAILS)
+    assert "1 of 2" in error
+    await two.settle()
+    assert not bound(two)
+    assert allocated(two) == 0
+    assert used(two) == 0
+
+
+async def test_the_last_bind_of_a_failed_try_fails_like_the_others(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    (first,) = await scheduler.bind(pods[:1], nodes[:1])
+    (late,) = await scheduler.bind(pods[1:], nodes[1:])
+    assert late == first
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods, nodes) == ["", ""]  # the next try has nothing of this one
+
+
+async def test_a_member_deleted_between_filter_and_bind_fails_the_others(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    two.api.vanish(PODS, "a-1")
+    two.news.pod_gone("uid-of-a-1")
+    (error,) = await scheduler.bind(pods[:1], nodes[:1])
+    assert error.startswith(FAILS)
+    await two.settle()
+    assert not bound(two)
+    assert used(two) == 0
+
+
+async def test_pods_beyond_the_minimum_bind_alone(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 3, least=2, limits=HALF), Scheduler(two)
+    nodes = scheduler.simulate(pods[:2])
+    assert await scheduler.bind(pods[:2], nodes) == ["", ""]
+    node = scheduler.filter(pods[2])
+    assert await scheduler.bind(pods[2:], [node]) == [""]
+    assert bound(two) == {"a-0", "a-1", "a-2"}
+
+
+async def test_a_group_starts_with_its_minimum_where_not_all_fit(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 3, least=2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    assert nodes[2] == ""
+    assert await scheduler.bind(pods[:2], nodes[:2]) == ["", ""]
+
+
+async def test_what_is_reserved_for_a_pod_that_asks_for_no_bind_is_taken_back(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2, least=1), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods[:1], nodes[:1]) == [""]
+    two.time += GATHER_S
+    await two.settle()
+    assert bound(two) == {"a-0"}
+    assert allocated(two) == 1
+    assert used(two) == 16384
+
+
+async def test_pods_without_gpus_count_for_the_minimum(two: Replica) -> None:
+    """A launcher without a GPU belongs to the group: no Filter and no Bind of it comes to us."""
+    two.news.pod_group_changed(a_pod_group("a", least=3))
+    two.news.pod_changed(a_pod("launcher", group="a", containers=[a_container()], admitted=False))
+    pods = [two.pod(f"a-{i}", group="a", limits=WHOLE) for i in range(2)]
+    scheduler = Scheduler(two)
+    assert await scheduler.bind(pods, scheduler.simulate(pods)) == ["", ""]
+
+
+async def test_a_claim_that_cannot_be_written_fails_all_binds(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    refused = Invalid("it violates a rule", status=422)
+    two.api.before = lambda verb, name: (
+        refused if verb.startswith("create") and name.startswith("a-1") else None
+    )
+    errors = await scheduler.bind(pods, nodes)
+    assert all(errors)
+    two.api.before = lambda verb, name: None
+    await two.settle()
+    two.time += PROVISIONAL_S
+    await two.settle()
+    assert not bound(two)
+
+
+async def test_a_new_leader_gathers_binds_whose_filters_it_has_not_seen(two: Replica) -> None:
+    pods = a_gang(two, "a", 2)
+    assert await Scheduler(two).bind(pods, ["node-1", "node-2"]) == ["", ""]
+    assert bound(two) == {"a-0", "a-1"}
+
+
+async def test_a_new_leader_finishes_a_group_that_is_bound_in_part(two: Replica) -> None:
+    """The leader ends between the two Bindings; kube-scheduler tries the second pod again."""
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    gone = Unreachable("the leader has ended")
+    two.api.before = lambda verb, name: gone if verb == "bind" and name == "a-1" else None
+    assert (await scheduler.bind(pods, nodes))[0] == ""
+    two.api.before = lambda verb, name: None
+    successor = Replica(two.api)
+    for number in (1, 2):
+        successor.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    successor.news.pod_group_changed(a_pod_group("a", least=2))
+    for pod in pods:
+        successor.news.claim_changed(two.claim_of(pod))
+        raw = two.api.objects[PODS.plural, "default", pod.metadata.name]
+        successor.news.pod_changed(Pod.model_validate(raw))
+    successor.engine.lead()
+    await successor.settle()
+    scheduler = Scheduler(successor)
+    assert scheduler.filter(pods[1]) == nodes[1]
+    assert await scheduler.bind(pods[1:], nodes[1:]) == [""]
+    assert bound(successor) == {"a-0", "a-1"}
+
+
+async def test_a_new_leader_undoes_a_group_of_which_nothing_is_bound(two: Replica) -> None:
+    """The leader ends after the claims' writes; kube-scheduler does not come back."""
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    two.api.before = lambda verb, name: Unreachable("it ends") if verb == "bind" else None
+    assert all(await scheduler.bind(pods, nodes))
+    two.api.before = lambda verb, name: None
+    successor = Replica(two.api)
+    for number in (1, 2):
+        successor.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    for pod in pods:
+        successor.news.claim_changed(two.claim_of(pod))
+        successor.news.pod_changed(pod)
+    successor.engine.lead()
+    await successor.settle()
+    assert allocated(successor) == 2
+    successor.time += OFFERED_S
+    await successor.settle()
+    assert allocated(successor) == 0
+    assert used(successor) == 0
