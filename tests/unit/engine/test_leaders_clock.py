@@ -120,6 +120,6 @@ async def test_the_operators_clocks_show_the_api_servers_time(wrong_s: float) ->
 
     operator.engine.observe_all()
     assert operator.engine.state.unix == pytest.approx(server, abs=5)
-    keeper = operator._certificates.keeper
+    keeper = operator._controllers._keeper
     assert keeper is not None
     assert keeper._now().timestamp() == pytest.approx(server, abs=5)
