@@ -335,3 +335,87 @@ async def test_a_new_leader_undoes_a_group_of_which_nothing_is_bound(two: Replic
     await successor.settle()
     assert allocated(successor) == 0
     assert used(successor) == 0
+
+
+# Waking a group that waits.
+
+
+def woken(replica: Replica) -> set[str]:
+    """The pods that were requeued so far."""
+    return {name for verb, name in replica.api.log if verb == "merge"}
+
+
+async def ends(replica: Replica, pod: Pod) -> None:
+    """The pod and its claim go."""
+    claim = replica.claim_of(pod)
+    replica.news.pod_gone(pod.metadata.uid)
+    replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
+    replica.news.claim_gone(("default", claim.metadata.name), claim.metadata.uid)
+    await replica.settle()
+
+
+async def test_a_waiting_group_is_woken_as_a_whole_and_only_once_all_of_it_fits(
+    two: Replica,
+) -> None:
+    first, second = two.offered("x", limits=WHOLE), two.offered("y", limits=WHOLE)
+    await two.settle()
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    assert scheduler.simulate(pods) == ["", ""]
+    await two.settle()
+    await ends(two, first)
+    assert not woken(two)
+    await ends(two, second)
+    assert woken(two) == {"a-0", "a-1"}
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods, nodes) == ["", ""]
+
+
+async def test_a_group_is_woken_when_the_room_of_its_other_pods_comes_later(two: Replica) -> None:
+    """Its large pod finds room first; what its small one lacks becomes free on another node."""
+    two.device(uuid="GPU-3", node="node-3", memory_mib=4096)
+    holders = [
+        two.pod(name, limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
+        for name, mib in (("x", 16384), ("y", 16384), ("z", 4096))
+    ]
+    scheduler = Scheduler(two)
+    assert all(scheduler.simulate(holders))
+    await two.settle()
+    two.news.pod_group_changed(a_pod_group("a", least=3))
+    sizes = (16384, 16384, 4096)
+    pods = [
+        two.pod(f"a-{i}", group="a", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
+        for i, mib in enumerate(sizes)
+    ]
+    assert not any(scheduler.simulate(pods))
+    await two.settle()
+    for holder in holders[:2]:
+        await ends(two, holder)
+    assert not woken(two)
+    await ends(two, holders[2])
+    assert woken(two) == {"a-0", "a-1", "a-2"}
+
+
+async def test_a_woken_group_that_does_not_come_holds_its_places_for_two_seconds(
+    two: Replica,
+) -> None:
+    first, second = two.offered("x", limits=WHOLE), two.offered("y", limits=WHOLE)
+    await two.settle()
+    pods, scheduler = a_gang(two, "a", 2, priority=10), Scheduler(two)
+    scheduler.simulate(pods)
+    await two.settle()
+    await ends(two, first)
+    await ends(two, second)
+    lone = two.pod("lone", limits=WHOLE)
+    assert scheduler.filter(lone) == ""
+    two.time += PROVISIONAL_S
+    await two.settle()
+    assert scheduler.filter(lone) != ""
+
+
+async def test_a_group_refused_for_ever_costs_no_request(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
+    for _ in range(10):
+        scheduler.simulate(pods)
+        two.time += 1.0
+        await two.settle()
+    assert not woken(two)

@@ -14,16 +14,20 @@ are Bindings posted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 
 from vgpu_api.reasons import Reason
+from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
-from vgpu_operator.engine.scheduling.places import unreserve
+from vgpu_operator.engine.scheduling.kept import Yielding
+from vgpu_operator.engine.scheduling.places import take_provisionally, unreserve
 from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.requeue import clear_nomination, requeue
 from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
-from vgpu_operator.engine.scheduling.schedule_one import offer
+from vgpu_operator.engine.scheduling.schedule_one import nodes_of, offer, spec_for
 from vgpu_operator.engine.state import GroupTry, State
+from vgpu_operator.placement import Plan, place
 
 GATHER_S = 1.0
 """Seconds in which enough pods of a group must ask for Bind. kube-scheduler starts their Binds at
@@ -123,8 +127,8 @@ def end_try(state: State, key: GroupKey) -> None:
     work = state.groups.pop(key, None)
     if work is not None and work.asked and not work.is_over:
         _fail(state, key, work, "kube-scheduler tries the group anew")
-    for place in _places(state, key):
-        unreserve(state, place)
+    for held in list(_places(state, key)):
+        unreserve(state, held)
 
 
 def _places(state: State, key: GroupKey) -> Iterator[Reservation]:
@@ -148,10 +152,10 @@ def _note_refused(state: State, key: GroupKey, work: GroupTry) -> None:
     if least is not None and left >= least:
         return
     work.is_doomed = True
-    for place in list(_places(state, key)):
-        if place.is_awaited:
-            state.ledger.touch(place.node)  # others may have been refused because of it
-        place.give_up()
+    for held in _places(state, key):
+        if held.is_awaited:
+            state.ledger.touch(held.node)  # others may have been refused because of it
+        held.give_up()
 
 
 # Bind.
@@ -197,16 +201,110 @@ def review_tries(state: State) -> None:
             for uid in [uid for uid in work.made if uid not in work.asked]:
                 _take_back(state, work.made.pop(uid))
         if state.now >= work.last + PROVISIONAL_S:
+            for pod in _live(state, key):
+                cleared = clear_nomination(pod, state)
+                if cleared is not None:
+                    state.outbox.append(cleared)
             end_try(state, key)
+
+
+# The queue.
+
+
+def is_being_tried(state: State, key: GroupKey | None) -> bool:
+    """Return True while kube-scheduler tries the group and may still place it."""
+    work = None if key is None else state.groups.get(key)
+    return work is not None and not work.is_over and not work.is_doomed
+
+
+def requeue_group(state: State, key: GroupKey) -> Generator[list[Effect], None, bool]:
+    """Requeue a group if enough of its pods fit together; return True if it was.
+
+    The pods are planned one after another, each around those before it. Until all are, only the
+    group respects their places. The state may change between two pods.
+    """
+    end_try(state, key)
+    work = state.groups[key] = GroupTry(state.now, state.now)
+    found = yield from _plan_together(state, key)
+    if state.groups.get(key) is not work or work.offered or work.asked:
+        return True  # kube-scheduler has begun to try the group meanwhile
+    kept = [each for each in found if state.reservations.is_current(each[1])]
+    if not kept or len(kept) < _enough(state, key):
+        end_try(state, key)
+        return False
+    work.last = state.now
+    yield [_await(state, pod, held) for pod, held in kept]
+    return True
+
+
+def _plan_together(
+    state: State, key: GroupKey
+) -> Generator[list[Effect], None, list[tuple[GPUPod, Reservation]]]:
+    """Give places to the pods of a group that wait; stop once too few of them can get one."""
+    work, waiting = state.groups[key], _waiting(state, key)
+    found: list[tuple[GPUPod, Reservation]] = []
+    for number, pod in enumerate(waiting, start=1):
+        plan = _plan(state, pod)
+        if plan is not None:
+            held = take_provisionally(state, pod, plan)
+            held.give_up()
+            found.append((pod, held))
+        elif len(found) + len(waiting) - number < _enough(state, key):
+            break
+        yield []
+        if state.groups.get(key) is not work or work.offered or work.asked:
+            break
+    return found
+
+
+def _waiting(state: State, key: GroupKey) -> list[GPUPod]:
+    return [pod for pod in members(state, key) if pod.wants_node and not _stands(state, pod)]
+
+
+def _enough(state: State, key: GroupKey) -> int:
+    """Return how many of the pods that wait must find a place."""
+    if least_of(state, key) is None:
+        return len(_waiting(state, key))
+    return _missing(state, key)
+
+
+def _await(state: State, pod: GPUPod, held: Reservation) -> Effect:
+    """Let others respect a planned place, and return the effect that wakes its pod."""
+    held.is_awaited, held.is_given_up = True, False
+    held.until = state.now + PROVISIONAL_S
+    state.queue.take(pod.claim)
+    return requeue(pod, held.node, state)
+
+
+def _plan(state: State, pod: GPUPod) -> Plan | None:
+    """Return a plan for a group's pod beside the places that its group has, or None."""
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal):
+        return None
+    with state.deciding(
+        pod.claim, Yielding.OF_ITS_KIND, priority=pod.priority, group=pod.group
+    ) as kept:
+        plan = place(
+            state.ledger.columns,
+            pod.request(spec, state.config),
+            nodes=nodes_of(state, pod),
+            budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
+            kept=kept,
+        )
+    return None if plan.refused else plan
 
 
 def _needed(state: State, key: GroupKey, work: GroupTry) -> int:
     """Return how many pods of this try must bind, so that enough run."""
-    least = least_of(state, key)
-    if least is None:
+    if least_of(state, key) is None:
         return len(_targets(work))
+    return _missing(state, key)
+
+
+def _missing(state: State, key: GroupKey) -> int:
+    """Return how many pods with GPUs must still bind, so that enough run; at least 1."""
     standing = sum(_stands(state, pod) for pod in _live(state, key))
-    return max(least - standing - others_of(state, key), 1)
+    return max((least_of(state, key) or 1) - standing - others_of(state, key), 1)
 
 
 def _stands(state: State, pod: GPUPod) -> bool:
@@ -289,8 +387,8 @@ def _fail(state: State, key: GroupKey, work: GroupTry, why: str) -> None:
     for reservation in work.made.values():
         _take_back(state, reservation)
     work.made = {}
-    for place in list(_places(state, key)):
-        unreserve(state, place)
+    for held in list(_places(state, key)):
+        unreserve(state, held)
 
 
 def _take_back(state: State, held: Reservation) -> None:

@@ -117,21 +117,28 @@ def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> R
 
 
 def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
-    """Keep a tentative place for a pod that may take minutes to reach Bind, or never does.
+    """Keep a tentative place for a pod that may take minutes to reach Bind, or never does."""
+    state.queue.take(pod.claim)
+    state.pods.blocked.pop(pod.uid, None)
+    if pod.group is not None:
+        return take_provisionally(state, pod, plan)
+    return _take_softly(state, pod, plan, LAPSED_S)
 
-    The place of a group's pod is provisional, because its Filter may be a simulation.
-    """
+
+def take_provisionally(state: State, pod: GPUPod, plan: Plan) -> Reservation:
+    """Keep a provisional place for a group's pod, which its group respects."""
+    place = _take_softly(state, pod, plan, PROVISIONAL_S)
+    place.priority, place.group = pod.priority, pod.group
+    return place
+
+
+def _take_softly(state: State, pod: GPUPod, plan: Plan, for_s: float) -> Reservation:
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
         unreserve(state, held)
-    state.queue.take(pod.claim)
-    state.pods.blocked.pop(pod.uid, None)
     shares = _shares(state.ledger.columns, plan)
     assert plan.node is not None
-    for_s = LAPSED_S if pod.group is None else PROVISIONAL_S
-    place = _tentative(state, pod.claim, pod.uid, plan.node, shares, for_s)
-    place.priority, place.group = pod.priority, pod.group
-    return place
+    return _tentative(state, pod.claim, pod.uid, plan.node, shares, for_s)
 
 
 def lapse(state: State, reservation: Reservation) -> None:

@@ -88,6 +88,8 @@ class WaitClass:
             offered it. Pods of one kind can still differ in ways that only kube-scheduler
             knows. So each miss doubles the number of pods requeued at once, and pods that cannot
             use the node do not keep the others waiting.
+        looks_everywhere: True if a group's pod found room and its group did not: the rest of the
+            group may need other nodes than this class does.
         explained: When the class was last explained, as of which cursors, and the refusal.
         waiters: The waiters by claim.
         heap: The waiters by rank; may contain entries that no longer wait.
@@ -97,6 +99,7 @@ class WaitClass:
     cursor: int = UNKNOWN
     budget: int = 0
     misses: dict[int, int] = field(default_factory=dict)
+    looks_everywhere: bool = False
     explained: tuple[float, tuple[int, int], Refusal] | None = None
     waiters: dict[ClaimKey, Waiter] = field(default_factory=dict)
     heap: list[tuple[Rank, int, Waiter]] = field(default_factory=list)

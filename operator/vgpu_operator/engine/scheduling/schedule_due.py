@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod, Rank
+from vgpu_operator.engine.scheduling.groups import is_being_tried, requeue_group
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
 from vgpu_operator.engine.scheduling.queue import UNKNOWN, WaitClass, Waiter
@@ -62,7 +63,8 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
             if not is_due(of_kind, state):
                 yield []
                 continue
-            look = _Look(of_kind, freed.nodes_for(of_kind))
+            everywhere = of_kind.looks_everywhere
+            look = _Look(of_kind, None if everywhere else freed.nodes_for(of_kind))
         others = [line[at][0]] if at < len(line) else []
         others += [rank for rank, _, _ in left[:1]]
         head = yield from _schedule_class(look, min(others, default=None), freed, state)
@@ -109,12 +111,14 @@ def _schedule_class(
     while (waiter := of_kind.head()) is not None:
         if until is not None and waiter.rank > until:
             return waiter
-        too_early = state.claims.not_before.get(waiter.key, 0.0) > state.now
-        if too_early or was_just_requeued(waiter.pod_uid, state):
+        if _is_too_early(waiter, state):
             look.passed.append(of_kind.pop())
             continue
         plan = _find(waiter, look.changed, state)
         if plan is None:
+            break
+        if (group := of_kind.kind.group) is not None:
+            of_kind.looks_everywhere = not (yield from requeue_group(state, group))
             break
         yield list(_serve(waiter, of_kind, plan, state))
         if look.changed is not None:
@@ -129,6 +133,15 @@ def _schedule_class(
         of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
     yield effects
     return None
+
+
+def _is_too_early(waiter: Waiter, state: State) -> bool:
+    """Return True if it is too early to try a waiter again."""
+    return (
+        state.claims.not_before.get(waiter.key, 0.0) > state.now
+        or was_just_requeued(waiter.pod_uid, state)
+        or is_being_tried(state, waiter.kind.group)
+    )
 
 
 def _serve_earmarked(
@@ -151,7 +164,9 @@ def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan 
     kind, columns = waiter.kind, state.ledger.columns
     nodes = nodes_for(kind, state)
     priority, yielding = _importance(waiter, state)
-    with state.deciding(waiter.key, yielding, priority=priority, kind=kind) as kept:
+    with state.deciding(
+        waiter.key, yielding, priority=priority, kind=kind, group=kind.group
+    ) as kept:
         budget = state.ledger.budget(kind.namespace, kind.scopes)
         if kind.node:
             number = columns.node_id(kind.node)
