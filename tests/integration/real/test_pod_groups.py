@@ -5,7 +5,7 @@ There are two nodes of one device each, and pods that take a whole device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -15,7 +15,7 @@ from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.pod_groups import PodGroups, in_group
 from vgpu_local.real_cluster import RealControlPlane, real_cluster
-from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, running, until
+from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, reason, running, until
 
 DEVICE = {"nvidia.com/gpu": 1}
 
@@ -58,3 +58,63 @@ def test_a_gang_with_room_for_all_its_members_starts_when_the_last_is_there(
     nodes = {running(cluster, name)["spec"]["nodeName"] for name in ("first", "second")}
     assert nodes == {"n1", "n2"}
     until(cluster, lambda: pod_groups.is_scheduled(group(cluster, pod_groups)))
+
+
+def gang(cluster: LocalCluster, pod_groups: PodGroups, name: str, count: int) -> list[str]:
+    """Create a group of which all pods must start together, and its pods; return their names."""
+    cluster.run(cluster.api.create(pod_groups.resource, pod_groups.gang(name, least=count)))
+    members = [f"{name}-{number}" for number in range(count)]
+    for member in members:
+        create(cluster, a_pod(member, a_container(limits=DEVICE), **in_group(name)))
+    return members
+
+
+def bound(cluster: LocalCluster) -> set[str]:
+    pods = cluster.objects("pods", "default")
+    return {pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")}
+
+
+def given_devices(cluster: LocalCluster) -> set[str]:
+    """The pods whose claims ever had an allocation, also one that was taken back."""
+    found = set()
+    for event in cluster.server.history():
+        status = event.object.get("status") or {}
+        if event.resource == "vgpuclaims.vgpu.dev" and status.get("allocation"):
+            found.add(status["reservedFor"]["podName"])
+    return found
+
+
+def test_a_gang_without_room_gets_nothing_and_a_pod_beside_it_runs(
+    cluster: LocalCluster, pod_groups: PodGroups
+) -> None:
+    members = gang(cluster, pod_groups, "large", 3)
+    until(cluster, lambda: reasons(cluster, members))
+    create(cluster, a_pod("lone", a_container(limits=DEVICE)))
+    running(cluster, "lone", limit=10.0)
+    assert bound(cluster) == {"lone"}
+    assert not given_devices(cluster) & set(members)
+
+
+def reasons(cluster: LocalCluster, pods: Sequence[str]) -> set[str]:
+    """The reasons that the claims of these pods show."""
+    claims = cluster.objects("vgpuclaims.vgpu.dev", "default")
+    return {
+        reason(each.get("status") or {})
+        for each in claims
+        if each["metadata"]["name"].rsplit("-", 1)[0] in pods
+    } - {""}
+
+
+def test_of_two_gangs_with_room_for_one_each_starts_whole_in_its_turn(
+    cluster: LocalCluster, pod_groups: PodGroups
+) -> None:
+    gangs = {name: set(gang(cluster, pod_groups, name, 2)) for name in ("red", "blue")}
+    until(cluster, lambda: bound(cluster) in gangs.values())
+    first = bound(cluster)
+    for name in first:
+        running(cluster, name)
+        delete_pod(cluster, name)
+    (second,) = (each for each in gangs.values() if each != first)
+    for name in second:
+        running(cluster, name)
+    assert bound(cluster) & second == second
