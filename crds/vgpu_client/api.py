@@ -8,7 +8,7 @@ an error that says whether they took effect (`errors.py`). Reads are retried (`r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from vgpu_api.resources import PODS, Resource
 from vgpu_client.connection import login
 from vgpu_client.reads import Each, Listing, Reads, selectors
 from vgpu_client.session import open_session
-from vgpu_client.transport import Object, Transport
+from vgpu_client.transport import Object, Transport, WriteBudget
 
 WRITE_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
@@ -51,15 +51,14 @@ class Api:
         async with open_session() as session:
             yield cls(Transport(session, connection))
 
-    def within(self, budget_s: Callable[[], float]) -> Api:
+    def within(self, budget: WriteBudget) -> Api:
         """Return this client with a limit on writes, for a caller whose right to write may end.
 
         Args:
-            budget_s: Returns within how many seconds from now a write must have landed. A write
-                that cannot make it is not sent (`Unreachable`); the others pass the server a time
-                limit.
+            budget: The time within which a write must land. A write that cannot make it is not sent
+                (`Unreachable`); the others pass the server a time limit.
         """
-        return Api(self._transport.within(budget_s))
+        return Api(self._transport.within(budget))
 
     def acting_as(self, user: str) -> Api:
         """Return this client with requests made in another user's name, like `kubectl --as`.

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 from kubernetes_asyncio.client import Configuration
@@ -36,6 +37,20 @@ _DEFAULT_NAMESPACE = "default"
 _SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 
+class Credentials(Protocol):
+    """What we show the API server to be let in."""
+
+    async def headers(self) -> Mapping[str, str]:
+        """Return the authorization header for a request, renewed if about to expire."""
+
+    async def renew(self) -> None:
+        """Load everything again after the server refused it.
+
+        Raises:
+            LoginError: No usable credentials.
+        """
+
+
 @dataclass(slots=True)
 class Connection:
     """The address of one API server and the credentials for it.
@@ -45,8 +60,7 @@ class Connection:
         tls: Trust and client certificate; None for plain HTTP.
         server_name: The name expected in the server's certificate, if it is not the host's.
         proxy: URL of an HTTP proxy to go through.
-        headers: Returns the authorization header for a request, renewed if about to expire.
-        renew: Loads all credentials again after the server refused them.
+        credentials: What we show the server.
         time: The server's time of day.
     """
 
@@ -54,8 +68,7 @@ class Connection:
     tls: ssl.SSLContext | None
     server_name: str | None
     proxy: str | None
-    headers: Callable[[], Awaitable[Mapping[str, str]]]
-    renew: Callable[[], Awaitable[None]]
+    credentials: Credentials
     time: ServerTime = field(default_factory=ServerTime)
 
 
@@ -113,20 +126,9 @@ def _service_namespace() -> str:
 
 
 async def _from_service_account() -> Connection:
-    found = Configuration()
-    loader = InClusterConfigLoader(SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME)
-
-    async def headers() -> Mapping[str, str]:
-        return await _authorization(found)
-
-    async def renew() -> None:
-        try:
-            loader.load_and_set(found)
-        except (ConfigException, OSError) as error:
-            raise LoginError(f"service account: {error}") from error
-
-    await renew()
-    return _connection(found, _tls(found), headers, renew)
+    account = _ServiceAccount()
+    await account.renew()
+    return _connection(account.found, _tls(account.found), account)
 
 
 async def _from_kubeconfig(files: str, context: str | None) -> Connection:
@@ -135,24 +137,50 @@ async def _from_kubeconfig(files: str, context: str | None) -> Connection:
     found = Configuration()
     loader = await _load(files, context, found)
     tls = _tls(found)
+    return _connection(found, tls, _Kubeconfig(files, context, found, loader, tls))
 
-    async def headers() -> Mapping[str, str]:
-        if loader.provider == "gcp":
-            found.api_key["BearerToken"] = await loader.load_gcp_token()
-        elif hasattr(loader, "exec_plugin_expiry"):
+
+class _ServiceAccount:
+    """The credentials of the pod that we run in."""
+
+    def __init__(self) -> None:
+        self.found = Configuration()
+        self._loader = InClusterConfigLoader(SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME)
+
+    async def headers(self) -> Mapping[str, str]:
+        return await _authorization(self.found)
+
+    async def renew(self) -> None:
+        try:
+            self._loader.load_and_set(self.found)
+        except (ConfigException, OSError) as error:
+            raise LoginError(f"service account: {error}") from error
+
+
+@dataclass(slots=True)
+class _Kubeconfig:
+    """The credentials of a context of a kubeconfig."""
+
+    files: str
+    context: str | None
+    found: Configuration
+    loader: KubeConfigLoader
+    tls: ssl.SSLContext | None
+
+    async def headers(self) -> Mapping[str, str]:
+        if self.loader.provider == "gcp":
+            self.found.api_key["BearerToken"] = await self.loader.load_gcp_token()
+        elif hasattr(self.loader, "exec_plugin_expiry"):
             # Returns at once while the plugin's token is valid. A plugin that reports no expiry is
             # only asked again after a 401.
-            await loader.load_from_exec_plugin()
-            found.api_key["BearerToken"] = loader.token
-        return await _authorization(found)
+            await self.loader.load_from_exec_plugin()
+            self.found.api_key["BearerToken"] = self.loader.token
+        return await _authorization(self.found)
 
-    async def renew() -> None:
-        nonlocal loader
-        loader = await _load(files, context, found)
-        if tls is not None and found.cert_file:
-            tls.load_cert_chain(found.cert_file, found.key_file)
-
-    return _connection(found, tls, headers, renew)
+    async def renew(self) -> None:
+        self.loader = await _load(self.files, self.context, self.found)
+        if self.tls is not None and self.found.cert_file:
+            self.tls.load_cert_chain(self.found.cert_file, self.found.key_file)
 
 
 def _any_exists(files: str) -> bool:
@@ -194,16 +222,12 @@ def _tls(found: Configuration) -> ssl.SSLContext | None:
 
 
 def _connection(
-    found: Configuration,
-    tls: ssl.SSLContext | None,
-    headers: Callable[[], Awaitable[Mapping[str, str]]],
-    renew: Callable[[], Awaitable[None]],
+    found: Configuration, tls: ssl.SSLContext | None, credentials: Credentials
 ) -> Connection:
     return Connection(
         server=_server(found),
         tls=tls,
         server_name=found.tls_server_name,
         proxy=found.proxy,
-        headers=headers,
-        renew=renew,
+        credentials=credentials,
     )

@@ -9,7 +9,7 @@ outcome; the caller reads the object and decides again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -25,7 +25,7 @@ from vgpu_client.errors import (
     TooManyRequests,
     Unreachable,
 )
-from vgpu_client.transport import Object
+from vgpu_client.transport import NoLimit, Object, WriteBudget
 
 Operation: TypeAlias = Mapping[str, Any]
 """One operation of a JSON patch: `op`, `path`, `value`."""
@@ -245,8 +245,8 @@ class ObjectWriter:
         api: The API server to write to.
         in_flight: The number of concurrent requests.
         timeout_s: The server's time limit for a request.
-        budget_s: Returns how many seconds from now a write may still take effect (the rest of the
-            lease). It is called before each request, which is not sent if too little is left.
+        budget: How long a write may still take effect (the rest of the lease). It is asked before
+            each request, which is not sent if too little is left.
         clock: Waits while the server is busy (429).
     """
 
@@ -256,12 +256,12 @@ class ObjectWriter:
         *,
         in_flight: int = 64,
         timeout_s: float = 10.0,
-        budget_s: Callable[[], float] = lambda: float("inf"),
+        budget: WriteBudget = NoLimit(),  # noqa: B008 - has no state
         clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._timeout_s = timeout_s
-        self._budget_s = budget_s
+        self._budget = budget
         self._clock = clock or Clock()
         self._in_flight = asyncio.Semaphore(in_flight)
         self._last: dict[Target, asyncio.Task[Outcome]] = {}
@@ -307,7 +307,7 @@ class ObjectWriter:
     async def _send(self, target: Target, request: Request, version: str) -> Outcome:
         busy = ""
         for _ in range(_ATTEMPTS_WHEN_BUSY):
-            timeout_s = min(self._timeout_s, self._budget_s())
+            timeout_s = min(self._timeout_s, self._budget.remaining_s())
             if timeout_s < _SHORTEST_S:
                 return Unsent("no time left to write")
             try:

@@ -8,9 +8,9 @@ machine's own clock, because nothing else is known.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+
+from vgpu_client.clock import Clock
 
 _DATE_S = 1.0
 """The header's resolution: whole seconds, rounded down."""
@@ -25,23 +25,18 @@ class ServerTime:
     round trip, and not only to within the second that a single header leaves open.
 
     Args:
-        wall: This machine's Unix time.
-        monotonic: Seconds that never go back.
+        machine: This machine's clock.
     """
 
-    def __init__(
-        self,
-        *,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
+    def __init__(self, machine: Clock | None = None) -> None:
+        self._machine = machine or Clock()
         self._offset: float | None = None  # the server's Unix time minus our monotonic time
 
     def unix(self) -> float:
         """Return the server's Unix time in seconds."""
-        return self._wall() if self._offset is None else self._monotonic() + self._offset
+        if self._offset is None:
+            return self._machine.unix()
+        return self._machine.monotonic() + self._offset
 
     def observe(self, date: str, *, sent: float) -> None:
         """Take a response into account, at the moment when its headers have arrived.
@@ -54,6 +49,6 @@ class ServerTime:
             shown = parsedate_to_datetime(date).timestamp()
         except ValueError:
             return
-        earliest, latest = shown - self._monotonic(), shown + _DATE_S - sent
+        earliest, latest = shown - self._machine.monotonic(), shown + _DATE_S - sent
         offset = earliest if self._offset is None else self._offset
         self._offset = min(max(offset, earliest), latest)

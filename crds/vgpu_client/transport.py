@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import aiohttp
 import orjson
@@ -34,13 +34,28 @@ _CONNECT_S = 10.0
 _SHORTEST_S = 0.25
 
 
+class WriteBudget(Protocol):
+    """A right to write that may end, such as a lease."""
+
+    def remaining_s(self) -> float:
+        """Return within how many seconds from now a write must have landed."""
+
+
+class NoLimit:
+    """The budget of writes that may land at any time."""
+
+    def remaining_s(self) -> float:
+        """Return infinity."""
+        return float("inf")
+
+
 class Transport:
     """Sends requests over one session; owned by `Api`.
 
     Args:
         session: The HTTP session.
         connection: The server's address and our credentials.
-        budget_s: Returns within how many seconds from now every write must have landed.
+        budget: The time within which every write must land.
         user: The user to impersonate, if the credentials allow it; empty: ourselves.
     """
 
@@ -49,21 +64,21 @@ class Transport:
         session: aiohttp.ClientSession,
         connection: Connection,
         *,
-        budget_s: Callable[[], float] = lambda: float("inf"),
+        budget: WriteBudget = NoLimit(),  # noqa: B008 - has no state
         user: str = "",
     ) -> None:
         self._session = session
         self._connection = connection
-        self._budget_s = budget_s
+        self._budget = budget
         self._user = user
 
-    def within(self, budget_s: Callable[[], float]) -> Transport:
+    def within(self, budget: WriteBudget) -> Transport:
         """Return the same transport for writes that must land within the budget."""
-        return Transport(self._session, self._connection, budget_s=budget_s, user=self._user)
+        return Transport(self._session, self._connection, budget=budget, user=self._user)
 
     def acting_as(self, user: str) -> Transport:
         """Return the same transport with requests in another user's name."""
-        return Transport(self._session, self._connection, budget_s=self._budget_s, user=user)
+        return Transport(self._session, self._connection, budget=self._budget, user=user)
 
     def unix(self) -> float:
         """Return the server's Unix time in seconds."""
@@ -102,7 +117,7 @@ class Transport:
             Unknown: The request was sent but no response came, or the server hit its time limit.
             ApiError: The server refused the request.
         """
-        half_s = self._budget_s() / 2
+        half_s = self._budget.remaining_s() / 2
         if half_s < _SHORTEST_S:
             raise Unreachable(f"{method} {path}: no time left to write")
         timeout_s = min(timeout_s, half_s)
@@ -165,7 +180,7 @@ class Transport:
         answer = await self._request(method, path, params, data, content_type, timeout)
         if answer.status == 401:
             answer.release()
-            await self._connection.renew()
+            await self._connection.credentials.renew()
             answer = await self._request(method, path, params, data, content_type, timeout)
         async with answer:
             await _raise_refusal(answer)
@@ -185,7 +200,7 @@ class Transport:
         content_type: str,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the session enforces it
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", **await self._connection.headers()}
+        headers = {"Accept": "application/json", **await self._connection.credentials.headers()}
         if content_type:
             headers["Content-Type"] = content_type
         if self._user:

@@ -80,9 +80,9 @@ class Operator:
             ),
         )
         # Bound each write by the Lease: it lands while this replica leads, or never.
-        api = api.within(elector.remaining_s)
+        api = api.within(elector)
         self._clock = clock = Clock(api)
-        self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
+        self._writer = ObjectWriter(api, budget=elector)
         self._recorder = Recorder(
             api, FIELD_MANAGER_OPERATOR, clock=clock, on_drop=EVENTS_DROPPED.inc
         )

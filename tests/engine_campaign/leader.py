@@ -92,7 +92,7 @@ class Leader:
             api, namespace="vgpu-system", name="vgpu-operator", identity=line.name,
             times=TIMES, clock=DrawnClock(rng),
         )  # fmt: skip
-        writer = ObjectWriter(api, budget_s=elector.remaining_s)
+        writer = ObjectWriter(api, budget=elector)
         self.state = State(config, Ledger(config=config), line.server.new_id)
         effector = Effector(
             api, writer, Recorder(api, line.name, clock=clock), clock,

@@ -43,6 +43,7 @@ import uvloop
 from aiohttp import web
 
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
+from fixed_credentials import FixedCredentials
 from perf.waiting_bench import TimedEngine, at, connection_to, serving, spread
 from replica import Replica
 from vgpu_api.core import ResourceQuota
@@ -253,7 +254,8 @@ async def flooded(replica: Replica) -> AsyncIterator[Any]:
         assert process.stdout is not None
         await process.stdout.readline()  # it listens
         trust = ssl.create_default_context(cafile=folder / "ca.crt")
-        connection = Connection(f"https://localhost:{port}", trust, None, None, no_headers, nothing)
+        url, nobody = f"https://localhost:{port}", FixedCredentials()
+        connection = Connection(url, trust, None, None, nobody)
 
         async def tell(rate: int) -> None:
             assert process.stdin is not None
@@ -271,14 +273,6 @@ async def flooded(replica: Replica) -> AsyncIterator[Any]:
             await asyncio.gather(task, return_exceptions=True)
         process.terminate()
         await process.wait()
-
-
-async def no_headers() -> dict[str, str]:
-    return {}
-
-
-async def nothing() -> None:
-    pass
 
 
 def large_pod() -> str:

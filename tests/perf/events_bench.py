@@ -38,6 +38,7 @@ import uvloop
 from aiohttp import web
 
 from builders import a_container, a_pod
+from fixed_credentials import FixedCredentials
 from perf.waiting_bench import TimedEngine, connection_to, serving, spread
 from replica import Replica
 from vgpu_api.core import Pod
@@ -259,7 +260,8 @@ async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterat
         assert process.stdout is not None
         await process.stdout.readline()  # it listens
         trust = ssl.create_default_context(cafile=folder / "ca.crt")
-        connection = Connection(f"https://localhost:{port}", trust, None, None, no_headers, nothing)
+        url, nobody = f"https://localhost:{port}", FixedCredentials()
+        connection = Connection(url, trust, None, None, nobody)
         async with open_session() as session:
             api = Api(Transport(session, connection))
             source = InSlices(api, replica.engine.slices)
@@ -277,14 +279,6 @@ async def watching(replica: Replica, options: argparse.Namespace) -> AsyncIterat
             await asyncio.gather(*tasks, return_exceptions=True)
         process.terminate()
         await process.wait()
-
-
-async def no_headers() -> dict[str, str]:
-    return {}
-
-
-async def nothing() -> None:
-    pass
 
 
 async def watch(folder: Path, port: int) -> None:

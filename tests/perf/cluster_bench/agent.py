@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import aiohttp
 
+from fixed_credentials import FixedCredentials
 from perf.cluster_bench.load import LABEL
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -104,11 +105,8 @@ class AsNode:
 
     def client(self, bearer: str) -> Api:
         """A client that logs in with a token."""
-
-        async def headers() -> Mapping[str, str]:
-            return {"Authorization": f"Bearer {bearer}"}
-
-        return Api(Transport(self._session, replace(self._connection, headers=headers)))
+        mine = replace(self._connection, credentials=FixedCredentials(bearer))
+        return Api(Transport(self._session, mine))
 
 
 class _Told:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from set_budget import Budget
 from set_clock import SetClock
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_client.errors import (
@@ -205,8 +206,7 @@ async def test_writes_to_one_object_go_one_after_the_other() -> None:
 
 async def test_nothing_is_sent_that_could_outlive_the_lease() -> None:
     api = ScriptedApi()
-    budget: list[float] = [3.0, 0.1, -1.0]
-    writer = ObjectWriter(api, timeout_s=10, budget_s=lambda: budget.pop(0))
+    writer = ObjectWriter(api, timeout_s=10, budget=Budget(3.0, 0.1, -1.0))
     outcomes: Sequence[Outcome] = [await writer.submit(a_write()) for _ in range(3)]
     assert [type(outcome) for outcome in outcomes] == [Written, Unsent, Unsent]
     assert [what["timeout_s"] for _, _, what in api.calls] == [3.0]

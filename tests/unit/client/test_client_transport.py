@@ -15,6 +15,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from set_budget import Budget
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import (
@@ -116,9 +117,8 @@ async def test_a_write_with_a_budget_gives_the_server_half_of_it(tmp_path: Path)
         limits.append(request.query["timeout"])
         return web.json_response({})
 
-    left_s = [30.0, 5.0]
     async with an_api(tmp_path, handler) as api:
-        leader = api.within(lambda: left_s.pop(0))
+        leader = api.within(Budget(30.0, 5.0))
         await write(leader, timeout_s=10.0)
         await write(leader, timeout_s=10.0)
         await write(api, timeout_s=10.0)  # its own right to write does not end
@@ -133,7 +133,7 @@ async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> N
         return web.json_response({})
 
     async with an_api(tmp_path, handler) as api:
-        leader = api.within(lambda: 0.4)
+        leader = api.within(Budget(0.4))
         with pytest.raises(Unreachable, match="no time left to write"):
             await write(leader)
         await leader.get(PODS, "p", namespace="ns")  # reading is free
@@ -427,7 +427,7 @@ async def test_the_time_of_day_is_the_servers_whichever_way_it_is_asked(
 
     for ask in (write, miss, watch, lambda api: api.get(PODS, "p", namespace="ns")):
         async with an_api(tmp_path, handler) as api:
-            leader = api.within(lambda: 30.0)
+            leader = api.within(Budget(30.0))
             assert abs(leader.unix() - time.time()) < 5
             with suppress(ClientError):  # an empty watch
                 await ask(api)

@@ -7,6 +7,7 @@ from email.utils import formatdate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vgpu_client.clock import Clock
 from vgpu_client.server_time import ServerTime
 
 HOUR_S = 3600.0
@@ -14,16 +15,21 @@ SLACK_S = 1e-3
 """Of floating point at 1.7e9."""
 
 
-class World:
+class World(Clock):
     """A server's clock, this machine's two, and replies that take their time."""
 
     def __init__(self, *, server: float = 1.7e9, ahead_s: float = 0.0) -> None:
+        super().__init__()
         self.server = server
         self.passed = 500.0
         self._ahead_s = ahead_s
-        self.time = ServerTime(
-            wall=lambda: self.server + self._ahead_s, monotonic=lambda: self.passed
-        )
+        self.time = ServerTime(self)
+
+    def unix(self) -> float:
+        return self.server + self._ahead_s
+
+    def monotonic(self) -> float:
+        return self.passed
 
     def wait(self, seconds: float) -> None:
         self.server += seconds

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from builders import a_claim, a_pod, a_request
+from fixed_credentials import FixedCredentials
 from replica import Replica
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -49,7 +50,11 @@ class World:
             def monotonic(self) -> float:
                 return world.now
 
-        of_server = ServerTime(wall=lambda: 1.7e9 + self.now + wrong_s, monotonic=lambda: self.now)
+        class Machine(WrongClock):
+            def unix(self) -> float:
+                return 1.7e9 + world.now + wrong_s
+
+        of_server = ServerTime(Machine())
         of_server.observe(formatdate(1.7e9 + self.now, usegmt=True), sent=self.now)
         self.replica = Replica(self.api, clock=WrongClock(of_server))
         self.api = self.replica.api
@@ -109,11 +114,7 @@ async def test_a_claim_lives_for_its_ttl_under_a_successor_with_another_clock(
 @EITHER_WAY
 async def test_the_operators_clocks_show_the_api_servers_time(wrong_s: float) -> None:
     """Its engine decides and stamps by it, and certificates begin and end by it."""
-
-    async def nothing() -> None:
-        pass
-
-    connection = Connection("http://server", None, None, None, Mock(), nothing)
+    connection = Connection("http://server", None, None, None, FixedCredentials())
     operator = Operator(Api(Transport(Mock(), connection)), parse(ARGUMENTS, {}))
     server = time.time() - wrong_s
     connection.time.observe(formatdate(server, usegmt=True), sent=time.monotonic())

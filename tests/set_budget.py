@@ -1,0 +1,13 @@
+"""A budget for writes that a test sets."""
+
+from __future__ import annotations
+
+
+class Budget:
+    """Shows these seconds, one after the other; the last one stays."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._left = list(seconds)
+
+    def remaining_s(self) -> float:
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
