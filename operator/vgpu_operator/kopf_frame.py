@@ -122,7 +122,9 @@ async def _logging_in(
         async def session(**_: Any) -> kopf.AiohttpSession:
             await sessions.aclose()  # the server refused the previous one
             connection = await login(config.kubeconfig, config.context)
-            opened = open_session(tls=connection.tls, headers=await connection.credentials.headers())
+            opened = open_session(
+                tls=connection.tls, headers=await connection.credentials.headers()
+            )
             return kopf.AiohttpSession(
                 server=connection.server,
                 aiohttp_session=await sessions.enter_async_context(opened),

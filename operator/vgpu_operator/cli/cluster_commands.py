@@ -64,7 +64,7 @@ async def _get(options: argparse.Namespace) -> int:
         kubectl=("kubectl", *cluster_flags(options)),
     )
     async with Api.connect(options.kubeconfig, options.context) as api:
-        await listing.get(query, api, Printer(), now=_now)
+        await listing.get(query, api, Printer())
     return DONE
 
 

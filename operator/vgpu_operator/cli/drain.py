@@ -7,12 +7,12 @@ on the node stay; use `kubectl drain` for them.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Conflict, NotFound, TooManyRequests
 from vgpu_client.transport import Object
 from vgpu_operator.cli.listing import CannotAnswer, listed
@@ -70,7 +70,7 @@ class Drain:
         subject: The name or UUID of a device, or the name of a node; `node/NAME` and `device/NAME`
             are unambiguous.
         say: Prints a line.
-        sleep: Waits for a number of seconds.
+        clock: Waits.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Drain:
         subject: str,
         say: Callable[[str], None],
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._subject = subject
         self._say = say
-        self._sleep = sleep
+        self._clock = clock or Clock()
 
     async def plan(self) -> DrainPlan:
         """Read the devices and the pods that use them.
@@ -146,7 +146,7 @@ class Drain:
             progress(total - min(len(left), total), total)
             if not left or waited >= limit_s:
                 return [*_left(left, refused), *_left_idle(idle)]
-            await self._sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
             waited += _POLL_S
 
     async def _holding(self, devices: set[str], idle: Sequence[str]) -> list[Object]:

@@ -12,10 +12,10 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -83,7 +83,7 @@ class Found:
     note: str = ""
 
 
-async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], datetime]) -> None:
+async def get(query: GetQuery, api: Api, printer: Printer) -> None:
     """Print the objects. With `watch`, continue until interrupted.
 
     Raises:
@@ -96,9 +96,9 @@ async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], 
         return
     if found.note:
         print(f"kubectl vgpu: {found.note}", file=sys.stderr)
-    _print(query, list(found.objects.values()), found, printer, now())
+    _print(query, list(found.objects.values()), found, printer)
     if query.watch:
-        await _watch(query, api, found, printer, now)
+        await _watch(query, api, found, printer)
 
 
 async def _read(query: GetQuery, api: Api) -> Found:
@@ -201,7 +201,6 @@ def _print(
     objects: Sequence[Object],
     found: Found,
     printer: Printer,
-    now: datetime,
     *,
     header: bool = True,
 ) -> None:
@@ -216,7 +215,7 @@ def _print(
     elif not objects:
         printer.line(_none_found(query))
     else:
-        shown = table(query, objects, found.devices.values(), now)
+        shown = table(query, objects, found.devices.values(), datetime.now(UTC))
         printer.table(shown, header=header)
 
 
@@ -241,9 +240,7 @@ def _shown(obj: Object) -> Object:
     return {**obj, "metadata": metadata}
 
 
-async def _watch(
-    query: GetQuery, api: Api, found: Found, printer: Printer, now: Callable[[], datetime]
-) -> None:
+async def _watch(query: GetQuery, api: Api, found: Found, printer: Printer) -> None:
     # The row of a node sums up its devices, so a watch of nodes watches devices.
     resource = GPU_DEVICES if query.kind == "nodes" else KINDS[query.kind]
     while True:
@@ -260,11 +257,11 @@ async def _watch(
                     found.version = event["object"]["metadata"]["resourceVersion"]
                     changed = _changed(query, event, found)
                     if changed:
-                        _print(query, changed, found, printer, now(), header=False)
+                        _print(query, changed, found, printer, header=False)
         except Gone:
             # Changes since the last version are lost, so print everything again.
             found = await _read(query, api)
-            _print(query, list(found.objects.values()), found, printer, now(), header=False)
+            _print(query, list(found.objects.values()), found, printer, header=False)
 
 
 def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Object]:

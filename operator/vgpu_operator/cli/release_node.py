@@ -9,13 +9,13 @@ ServiceAccount, and the user needs permission to impersonate it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgpu_api.names import AGENT_LEASE_RENEW_S, AGENT_NAMESPACE, OPERATOR_USER
 from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Conflict, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.listing import listed
@@ -54,7 +54,7 @@ class ReleaseNode:
         say: Prints a line.
         node: The name of the node.
         delete_pods: Delete pods that have not ended; otherwise they are obstacles.
-        sleep: Waits for a number of seconds.
+        clock: Waits.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class ReleaseNode:
         *,
         node: str,
         delete_pods: bool = False,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._say = say
         self._node = node
         self._delete_pods = delete_pods
-        self._sleep = sleep
+        self._clock = clock or Clock()
 
     async def plan(self) -> NodePlan:
         """Read the claims and pods of the node.
@@ -86,7 +86,7 @@ class ReleaseNode:
         found = []
         first = await self._renewed()
         if plan.claims and first:
-            await self._sleep(AGENT_LEASE_RENEW_S + 2)
+            await self._clock.sleep(AGENT_LEASE_RENEW_S + 2)
             if await self._renewed() != first:
                 found.append(f"the agent of node {self._node} is alive: it releases claims itself")
         if plan.users and not self._delete_pods:
@@ -103,7 +103,7 @@ class ReleaseNode:
         left = []
         if plan.users:
             left += await delete_pods(
-                self._api, plan.users, limit_s=_END_S, sleep=self._sleep, force=True
+                self._api, plan.users, limit_s=_END_S, clock=self._clock, force=True
             )
         operator = self._api.acting_as(OPERATOR_USER)
         for claim in plan.claims:
@@ -135,7 +135,7 @@ class ReleaseNode:
                     f"claim {_name(claim)} is still allocated; check that the operator runs"
                     for claim in held
                 ]
-            await self._sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
             waited += _POLL_S
         return left
 

@@ -9,7 +9,6 @@ lists the objects that are left. It can be run again, on a cluster in any state.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from vgpu_api.resources import (
     Resource,
 )
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from vgpu_client.transport import Object
 from vgpu_operator.cli.cleaner import CLEANER, cleaner_of
@@ -137,7 +137,7 @@ class Uninstall:
         resource: The extended resource whose capacity is removed.
         delete_pods: Delete pods that use devices; otherwise they are obstacles.
         wait_for_capacity: Wait until kubelets have dropped the resource, about five minutes.
-        sleep: Waits for a number of seconds.
+        clock: Waits.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class Uninstall:
         resource: str,
         delete_pods: bool = False,
         wait_for_capacity: bool = True,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._say = say
         self._resource = resource
         self._delete_pods = delete_pods
         self._wait_for_capacity = wait_for_capacity
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._left: list[str] = []
 
     async def plan(self) -> Removal:
@@ -215,7 +215,7 @@ class Uninstall:
     async def _remove_pods(self, plan: Removal) -> None:
         if plan.users:
             self._left += await delete_pods(
-                self._api, plan.users, limit_s=_END_S, sleep=self._sleep
+                self._api, plan.users, limit_s=_END_S, clock=self._clock
             )
 
     async def _remove_claims(self, _: Removal) -> None:
@@ -257,7 +257,7 @@ class Uninstall:
                 self._left += [f"claim {_name(claim)} keeps its finalizer: {refused}"
                                for claim in await held()]  # fmt: skip
                 return
-            await self._sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
             waited += _POLL_S
 
     async def _end_agents(self, plan: Removal) -> None:
@@ -298,7 +298,7 @@ class Uninstall:
             if waited >= _CAPACITY_S:
                 self._left += [f"node {_name(node)} still has {self._resource}" for node in alive]
                 return
-            await self._sleep(_NODES_POLL_S)
+            await self._clock.sleep(_NODES_POLL_S)
             waited += _NODES_POLL_S
 
     async def _remove_rest(self, _: Removal) -> None:
@@ -387,7 +387,7 @@ class Uninstall:
         """Poll until nothing is found or `limit_s` has passed, and return the last result."""
         waited = 0.0
         while (found := await look()) and waited < limit_s:
-            await self._sleep(_POLL_S)
+            await self._clock.sleep(_POLL_S)
             waited += _POLL_S
         return found
 

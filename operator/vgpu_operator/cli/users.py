@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vgpu_api.resources import NODES, PODS
 from vgpu_client.api import Api
+from vgpu_client.clock import Clock
 from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
 
@@ -53,7 +54,7 @@ async def delete_pods(
     users: Users,
     *,
     limit_s: float,
-    sleep: Callable[[float], Awaitable[None]],
+    clock: Clock,
     force: bool = False,
 ) -> list[str]:
     """Delete pods and wait until they are gone.
@@ -62,7 +63,7 @@ async def delete_pods(
         api: An administrator's client.
         users: The pods.
         limit_s: Seconds to wait.
-        sleep: Waits for a number of seconds.
+        clock: Waits.
         force: Delete without waiting for the kubelet; always done on nodes that are not Ready.
 
     Returns:
@@ -92,7 +93,7 @@ async def delete_pods(
     while left := await _left(api, users.pods):
         if waited >= limit_s:
             return [f"pod {_name(pod)} has not ended" for pod in left]
-        await sleep(_POLL_S)
+        await clock.sleep(_POLL_S)
         waited += _POLL_S
     return []
 

@@ -11,6 +11,7 @@ import pytest
 
 from builders import a_claim, a_device, a_node, a_pod, an_allocated_device, an_allocation
 from memory_api import MemoryApi
+from set_clock import SetClock
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import ReservedFor
 from vgpu_client.errors import TooManyRequests
@@ -85,10 +86,7 @@ def cluster() -> Cluster:
 
 
 def drain(cluster: Cluster, subject: str) -> Drain:
-    async def sleep(seconds: float) -> None:
-        pass
-
-    return Drain(cluster, subject, lambda line: None, sleep=sleep)  # type: ignore[arg-type]
+    return Drain(cluster, subject, lambda line: None, clock=SetClock())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("subject", ["GPU-0", "gpu-0", "device/gpu-0", "node-1", "node/node-1"])

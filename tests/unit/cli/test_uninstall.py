@@ -23,6 +23,7 @@ from vgpu_api.resources import (
     VGPU_CLAIMS,
     Resource,
 )
+from vgpu_client.clock import Clock
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_local.programs import ROOT
 from vgpu_nodeagent.config import CDI_DIR, DEVICE_PLUGINS_DIR, STATE_DIR
@@ -164,7 +165,7 @@ def installed(*, operator: bool = True, pod: bool = False) -> Cluster:
 
 def uninstall(cluster: Cluster, **options: Any) -> Uninstall:
     options.setdefault("resource", "nvidia.com/gpu")
-    return Uninstall(cluster, lambda _: None, sleep=cluster.sleep, **options)  # type: ignore[arg-type]
+    return Uninstall(cluster, lambda _: None, clock=cluster, **options)  # type: ignore[arg-type]
 
 
 async def carried_out(cluster: Cluster, **options: Any) -> list[str]:
@@ -292,7 +293,7 @@ def test_the_folders_of_the_cleaner_are_the_agents_own() -> None:
 
 async def test_a_lost_nodes_claims_are_released_in_the_operators_name() -> None:
     cluster = installed()
-    work = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=cluster.sleep)  # type: ignore[arg-type]
+    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
     plan = await work.plan()
     assert await work.obstacles(plan) == []
     assert await work.carry_out(plan) == []
@@ -303,7 +304,7 @@ async def test_a_lost_nodes_claims_are_released_in_the_operators_name() -> None:
 
 async def test_a_claim_elsewhere_is_not_touched() -> None:
     cluster = installed()
-    work = ReleaseNode(cluster, lambda _: None, node="node-2", sleep=cluster.sleep)  # type: ignore[arg-type]
+    work = ReleaseNode(cluster, lambda _: None, node="node-2", clock=cluster)  # type: ignore[arg-type]
     assert (await work.plan()).claims == ()
 
 
@@ -314,19 +315,20 @@ async def test_an_agent_that_renews_its_lease_is_in_the_way(
     lease = {"metadata": {"name": "node-1", "namespace": "vgpu-node"}, "spec": {"renewTime": "1"}}
     cluster.put(LEASES, lease)
 
-    async def beats(seconds: float) -> None:
-        cluster.put(LEASES, {**lease, "spec": {"renewTime": "2"}})
+    class Beats(Clock):
+        async def sleep(self, seconds: float) -> None:
+            cluster.put(LEASES, {**lease, "spec": {"renewTime": "2"}})
 
-    work = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=beats)  # type: ignore[arg-type]
+    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=Beats())  # type: ignore[arg-type]
     (obstacle,) = await work.obstacles(await work.plan())
     assert "the agent of node node-1 is alive" in obstacle
-    silent = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=cluster.sleep)  # type: ignore[arg-type]
+    silent = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
     assert await silent.obstacles(await silent.plan()) == []
 
 
 async def test_without_an_operator_a_release_ends_and_says_so() -> None:
     cluster = installed(operator=False)
-    work = ReleaseNode(cluster, lambda _: None, node="node-1", sleep=cluster.sleep)  # type: ignore[arg-type]
+    work = ReleaseNode(cluster, lambda _: None, node="node-1", clock=cluster)  # type: ignore[arg-type]
     left = await work.carry_out(await work.plan())
     assert left == ["claim default/held is still allocated; check that the operator runs"]
 
