@@ -162,7 +162,7 @@ def test_choosing_devices_that_are_asked_for_gets_no_warning(
     key: str, limits: dict[str, Any]
 ) -> None:
     values = {"hami.io/gpu-scheduler-policy": "spread", "nvidia.com/numa-bind": "true"}
-    values["hami.io/device-scoring-weights"] = "slots=1,cores=1,memory=1"
+    values["hami.io/device-scoring-weights"] = "slot=1,core=1,memory=1"
     pod = in_words(limits, annotations={key: values.get(key, "Z100")})
     assert without_effect(pod, ClusterConfig()) == []
 
