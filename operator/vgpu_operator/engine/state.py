@@ -396,6 +396,7 @@ class State:
         pods: Work on pods.
         gates: Work on pods behind our gate.
         groups: The current try of each group that kube-scheduler is placing.
+        shortfalls: The last try of each group in which a pod was refused, to explain why it waits.
         avoidance: The nodes that the pods of a controller avoid.
         devices: Nodes whose devices must be compared with their statuses.
         device_looks: The times of these comparisons.
@@ -431,6 +432,7 @@ class State:
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)
     groups: dict[GroupKey, GroupTry] = field(default_factory=dict)
+    shortfalls: dict[GroupKey, GroupTry] = field(default_factory=dict)
     avoidance: Avoidance = field(default_factory=Avoidance)
     devices: dict[str, None] = field(default_factory=dict)
     device_looks: DeviceLooks = field(default_factory=DeviceLooks)

@@ -11,12 +11,14 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from builders import a_container, a_pod, a_pod_group, use_of
 from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import Invalid, Unreachable
+from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.scheduling.groups import GATHER_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PROVISIONAL_S
 from vgpu_operator.extender.filtering import filter_nodes
@@ -412,6 +414,20 @@ async def test_a_woken_group_that_does_not_come_holds_its_places_for_two_seconds
     assert scheduler.filter(lone) != ""
 
 
+async def test_of_groups_that_wait_only_those_that_fit_beside_each_other_are_woken(
+    two: Replica,
+) -> None:
+    first, second = two.offered("x", limits=WHOLE), two.offered("y", limits=WHOLE)
+    await two.settle()
+    scheduler = Scheduler(two)
+    for name in ("a", "b", "c"):
+        scheduler.simulate(a_gang(two, name, 2))
+    await two.settle()
+    await ends(two, first)
+    await ends(two, second)
+    assert woken(two) == {"a-0", "a-1"}
+
+
 async def test_a_group_refused_for_ever_costs_no_request(two: Replica) -> None:
     pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
     for _ in range(10):
@@ -419,3 +435,52 @@ async def test_a_group_refused_for_ever_costs_no_request(two: Replica) -> None:
         two.time += 1.0
         await two.settle()
     assert not woken(two)
+
+
+# What a waiting group shows.
+
+
+def told_of(replica: Replica, pod: Pod) -> tuple[str, str]:
+    """The reason and the text that the claim of a refused pod shows."""
+    (condition,) = [
+        each for each in replica.claim_of(pod).status.conditions if each.type == "Allocated"
+    ]
+    return condition.reason, condition.message
+
+
+async def test_a_refused_claim_tells_how_many_of_the_group_fit(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
+    scheduler.simulate(pods)
+    await two.told()
+    reason, text = told_of(two, pods[2])
+    assert reason == "CardInsufficientMemory"
+    assert "2 of 3 pods of group a found a place, and a-2 did not; 3 must start together" in text
+
+
+async def test_the_claim_tells_it_also_once_its_own_pod_alone_would_fit(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
+    scheduler.simulate(pods)
+    two.time += PROVISIONAL_S
+    await two.told()
+    reason, text = told_of(two, pods[2])
+    assert reason == FAILS
+    assert text.startswith("2 of 3 pods of group a found a place")
+
+
+async def test_waiting_groups_are_counted(two: Replica) -> None:
+    registry = CollectorRegistry()
+    registry.register(ClaimsCollector(two.engine))
+
+    def waiting() -> float | None:
+        return registry.get_sample_value("vgpu_gangs_waiting", {"namespace": "default"})
+
+    pods, scheduler = a_gang(two, "a", 3, least=2), Scheduler(two)
+    two.offered("x", limits=WHOLE)
+    assert waiting() is None
+    scheduler.simulate(pods)
+    scheduler.simulate(a_gang(two, "b", 3))
+    assert waiting() == 2
+    two.news.pod_gone("uid-of-x")
+    for pod in pods:
+        two.news.pod_gone(pod.metadata.uid)
+    assert waiting() == 1

@@ -27,6 +27,7 @@ from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.earmarks import kept_devices, kept_text
+from vgpu_operator.engine.scheduling.groups import shortfall, shortfall_text
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -246,7 +247,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
             kept=kept,
         )
         if not plan.refused:
-            return None
+            return shortfall(state, kind.group)
         # Read these inside the context, where the claim's own devices count as free. Keep only the
         # text: the plan has the reasons of up to 5,000 nodes, too much for each waiting class.
         reason, text = plan.reason, plan.text
@@ -261,6 +262,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         texts += amounts(columns, request, text, within=within)
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
             texts += state.ledger.filters.volumes.explain(kind.host_demand.volumes)
+    texts += filter(None, [shortfall_text(state, kind.group)])
     earmarked = kept_devices(columns, state.earmarks, key, request)
     texts += [kept_text(node, count) for node, count in earmarked.items()]
     return Refusal(reason, "; ".join(texts), kept=earmarked)

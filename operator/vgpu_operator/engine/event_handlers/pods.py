@@ -100,6 +100,8 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
     if held is not None and held.is_tentative:
         unreserve(state, held)
     if known is not None:
+        if known.group is not None and known.group not in state.cache.groups():
+            state.shortfalls.pop(known.group, None)
         state.claims.look_at(known.claim)
         note_immediate(state, known.claim)
 

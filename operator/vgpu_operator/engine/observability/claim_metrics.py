@@ -22,6 +22,7 @@ from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.state import Avoided
 from vgpu_operator.errors import NotLeading
 
@@ -41,8 +42,9 @@ class ClaimsCollector(Collector):
         try:
             self._engine.must_lead()
         except NotLeading:
-            claims, avoided = [], []
+            claims, avoided, groups = [], [], []
         else:
+            groups = state.queue.groups()
             claims = list(state.cache.claims())
             avoided = [
                 each for nodes in list(state.avoidance.of.values()) for each in list(nodes.items())
@@ -51,6 +53,7 @@ class ClaimsCollector(Collector):
         yield from _refusals(claims, state.unix)
         yield from _allocated(claims)
         yield _rejecting(avoided)
+        yield _gangs(groups)
 
 
 def _states(claims: list[VGPUClaim]) -> Metric:
@@ -99,6 +102,17 @@ def _rejecting(avoided: list[tuple[str, Avoided]]) -> Metric:
     )
     for node, count in Counter(name for name, each in avoided if each.rejection).items():
         family.add_metric((node,), count)
+    return family
+
+
+def _gangs(groups: list[GroupKey]) -> Metric:
+    family = GaugeMetricFamily(
+        "vgpu_gangs_waiting",
+        "Groups of pods that wait because too few of their pods fit together.",
+        labels=("namespace",),
+    )
+    for namespace, count in Counter(group.namespace for group in groups).items():
+        family.add_metric((namespace,), count)
     return family
 
 

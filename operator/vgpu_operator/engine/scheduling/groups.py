@@ -29,6 +29,8 @@ from vgpu_operator.engine.scheduling.schedule_one import nodes_of, offer, spec_f
 from vgpu_operator.engine.state import GroupTry, State
 from vgpu_operator.placement import Plan, place
 
+_NAMED = 3
+"""Pods that a text names."""
 GATHER_S = 1.0
 """Seconds in which enough pods of a group must ask for Bind. kube-scheduler starts their Binds at
 the same time."""
@@ -100,6 +102,7 @@ def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Res
     # kube-scheduler asks for a nominated node alone, and for all nodes if it is refused that one.
     if set(candidates) != {pod.pod.status.nominated_node_name}:
         work.offered[pod.uid] = ""
+        state.shortfalls[pod.group] = work
         _note_refused(state, pod.group, work)
     return outcome
 
@@ -156,6 +159,28 @@ def _note_refused(state: State, key: GroupKey, work: GroupTry) -> None:
         if held.is_awaited:
             state.ledger.touch(held.node)  # others may have been refused because of it
         held.give_up()
+
+
+def shortfall(state: State, key: GroupKey | None) -> Refusal | None:
+    """Return why a group waits although one of its pods alone may fit, or None if it does not."""
+    text = shortfall_text(state, key)
+    return Refusal(Reason.GROUP_INCOMPLETE, text) if text else None
+
+
+def shortfall_text(state: State, key: GroupKey | None) -> str:
+    """Return how many of a group's pods found a place in its last try; empty if all did."""
+    work = None if key is None else state.shortfalls.get(key)
+    if key is None or work is None:
+        return ""
+    least = least_of(state, key)
+    pods = members(state, key)
+    placed = sum(_stands(state, pod) or bool(work.offered.get(pod.uid)) for pod in pods)
+    refused = [pod.pod.metadata.name for pod in pods if pod.uid in work.refused]
+    if not refused:
+        return ""
+    named = ", ".join(refused[:_NAMED]) + (" and others" if len(refused) > _NAMED else "")
+    text = f"{placed} of {len(pods)} pods of group {key.name} found a place, and {named} did not"
+    return text if least is None else f"{text}; {least} must start together"
 
 
 # Bind.
@@ -282,7 +307,7 @@ def _plan(state: State, pod: GPUPod) -> Plan | None:
     if isinstance(spec, Refusal):
         return None
     with state.deciding(
-        pod.claim, Yielding.OF_ITS_KIND, priority=pod.priority, group=pod.group
+        pod.claim, Yielding.AS_IMPORTANT, priority=pod.priority, group=pod.group
     ) as kept:
         plan = place(
             state.ledger.columns,
@@ -355,6 +380,7 @@ def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
         _fail(state, key, work, why)
     elif len(asked) >= needed and all(_is_written(state, each) for each in asked):
         work.has_passed = True
+        state.shortfalls.pop(key, None)
         for held in asked:
             pod = state.cache.pod(held.pod_uid)
             if pod is not None:

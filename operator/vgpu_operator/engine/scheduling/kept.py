@@ -130,7 +130,8 @@ class Yielding(Enum):
     requeue: no more pods of a kind are requeued than can fit, but pods of another kind
     are not kept waiting for a pod that may never come."""
     AS_IMPORTANT = "as important"
-    """Respect those of pods with the same or a higher priority. This is for an Immediate claim."""
+    """Respect those of pods with the same or a higher priority. This is for an Immediate claim, and
+    for a group that waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ requeue when there is capacity.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -161,6 +162,7 @@ class WaitQueue:
         self._classes: dict[EquivalenceClass, WaitClass] = {}
         self._waiters: dict[ClaimKey, Waiter] = {}
         self._since: dict[ClaimKey, float] = {}
+        self._of_group: Counter[GroupKey] = Counter()
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -171,6 +173,14 @@ class WaitQueue:
     def get(self, key: ClaimKey) -> Waiter | None:
         """Return the waiter of a claim, or None."""
         return self._waiters.get(key)
+
+    def groups(self) -> list[GroupKey]:
+        """Return the groups of which a pod waits."""
+        return list(self._of_group)
+
+    def has_group(self, group: GroupKey) -> bool:
+        """Return True if a pod of the group waits."""
+        return group in self._of_group
 
     def class_of(self, kind: EquivalenceClass) -> WaitClass | None:
         """Return the class of a kind, or None if nobody waits in it."""
@@ -186,6 +196,8 @@ class WaitQueue:
                 return known
             self.take(waiter.key)
         self._waiters[waiter.key] = waiter
+        if waiter.kind.group is not None:
+            self._of_group[waiter.kind.group] += 1
         of_kind = self._classes.get(waiter.kind)
         if of_kind is None:
             of_kind = self._classes[waiter.kind] = WaitClass(waiter.kind)
@@ -203,6 +215,11 @@ class WaitQueue:
         waiter = self._waiters.pop(key, None)
         if waiter is None:
             return None
+        group = waiter.kind.group
+        if group is not None:
+            self._of_group[group] -= 1
+            if not self._of_group[group]:
+                del self._of_group[group]
         of_kind = self._classes[waiter.kind]
         of_kind.leave(key)
         if not of_kind.waiters:

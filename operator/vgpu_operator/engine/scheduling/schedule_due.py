@@ -184,8 +184,11 @@ def _importance(waiter: Waiter, state: State) -> tuple[int, Yielding]:
         claim = state.cache.claim(waiter.key)
         priority = 0 if claim is None else claim_priority(state, claim)
         return priority, Yielding.AS_IMPORTANT
-    is_served = pod.is_running or pod.is_gated
-    return pod.priority, yielding_of(state, pod) if is_served else Yielding.OF_ITS_KIND
+    if pod.is_running or pod.is_gated:
+        return pod.priority, yielding_of(state, pod)
+    # A group that is woken for room that another one was woken for would be tried in vain.
+    is_of_group = waiter.kind.group is not None
+    return pod.priority, Yielding.AS_IMPORTANT if is_of_group else Yielding.OF_ITS_KIND
 
 
 def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iterator[Effect]:
