@@ -71,7 +71,7 @@ PACKAGES = (
         "operator",
         "operator/vgpu_operator",
         without=("operator/vgpu_operator/engine", "operator/vgpu_operator/cli"),
-        callables=43,
+        callables=42,
         inits=3,
         complex=31,
     ),
