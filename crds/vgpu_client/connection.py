@@ -38,7 +38,7 @@ _SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 
 class Credentials(Protocol):
-    """What we show the API server to be let in."""
+    """Credentials for one API server, which may expire."""
 
     async def headers(self) -> Mapping[str, str]:
         """Return the authorization header for a request, renewed if about to expire."""
@@ -60,7 +60,7 @@ class Connection:
         tls: Trust and client certificate; None for plain HTTP.
         server_name: The name expected in the server's certificate, if it is not the host's.
         proxy: URL of an HTTP proxy to go through.
-        credentials: What we show the server.
+        credentials: Our credentials for it.
         time: The server's time of day.
     """
 

@@ -3,8 +3,8 @@
 A pod has ended when it is terminal or gone. Its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process maps the usage
 region. Then the page is closed, spec and folder are removed, the slots are free, and the claim's
-status names the allocation as released. `decisions/release.py` decides; a sweep asks the kubelet
-and the processes, which takes awaits, and so decides again before each effect.
+status names the allocation as released. `decisions/release.py` decides that; a sweep asks the
+kubelet, looks for processes and carries the decisions out.
 """
 
 from __future__ import annotations

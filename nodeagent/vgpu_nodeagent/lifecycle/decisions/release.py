@@ -22,7 +22,7 @@ from vgpu_nodeagent.state.slots import ClaimAllocation, SlotState
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """What of a node's record has ended.
+    """A node's record, compared with its pods and claims to find what has ended.
 
     Attributes:
         state: What is allocated on the node.

@@ -24,7 +24,7 @@ from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import SlotAllocation, SlotState
 
 Obstacle: TypeAlias = tuple[str, str]
-"""Why something could not be done: a reason and a sentence."""
+"""A reason and a sentence that say why something cannot be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PageReading:
 
 @dataclass(slots=True)
 class Resize:
-    """How the pages of a claim follow its changed requests.
+    """The changes by which the pages of a claim follow its requests.
 
     Attributes:
         desired: The devices with the amounts that the claim requests.

@@ -1,4 +1,4 @@
-"""Decides a start: what a pod's containers are granted, and what of it is recorded."""
+"""Decides which grants the containers of a pod start with."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Start:
     Attributes:
         consumer: The pod and its slot allocations.
         claim: Its claim.
-        grants: What each container is granted, by slot allocation.
-        effects: What makes it so.
+        grants: The grant of each container, by slot allocation.
+        effects: The effects that put the grants in place.
     """
 
     consumer: Consumer
