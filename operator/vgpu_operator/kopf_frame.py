@@ -92,6 +92,7 @@ async def watch(
     set_up(settings)
     # Kopf would kill the process ten minutes after a failure, but the caller starts it again.
     settings.process.ultimate_exiting_timeout = None
+    settings.watching.chunk_size = 500  # else a list is read as a whole
     for kind, name in named.items():
         place = (kind.group, kind.version, kind.plural)
         settings.watching.field_selectors[place] = f"metadata.name={name}"

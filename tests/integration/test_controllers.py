@@ -41,6 +41,14 @@ def config(cluster: RunningCluster, namespace: str) -> OperatorConfig:
     return parse([f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace}"], {})
 
 
+class EndedLease:
+    """A lease that has nothing left."""
+
+    def remaining_s(self) -> float:
+        """Return that no time is left for a write."""
+        return 0.0
+
+
 @asynccontextmanager
 async def leading(api: Api, config: OperatorConfig) -> AsyncIterator[None]:
     """The handlers run, as in a replica that leads; `api` may write for as long as it does."""
@@ -112,12 +120,12 @@ async def test_a_replica_whose_lease_has_ended_writes_nothing(
     async def tried() -> bool:
         return "event of vgpu-config-wrong not written" in caplog.text
 
-    async with leading(api.within(lambda: 0.0), config):
+    async with leading(api.within(EndedLease()), config):
         await until(tried)
     assert await events(api, namespace) == {}
 
 
-async def test_a_reset_bundle_is_repaired_at_once(
+async def test_a_reset_bundle_is_repaired_soon(
     api: Api,
     namespace: str,
     cluster: RunningCluster,

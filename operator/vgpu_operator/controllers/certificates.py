@@ -3,8 +3,8 @@
 Certificates depend on the time and on Secrets, so the keeper checks them every few seconds. A Kopf
 timer on these objects would add a finalizer to each, which nobody removes once the operator is
 uninstalled. Watching Secrets would need the right to read all Secrets of the namespace. So Kopf
-watches only the webhook configurations: a wrong `caBundle` stops all admission and is repaired at
-once.
+watches only the webhook configurations: a wrong `caBundle` stops all admission and is repaired
+within a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 WATCHED: tuple[Resource, ...] = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 AGAIN_S = 10.0
-RETRY_S = 1.0
+PAUSE_S = 1.0
+"""The wait after a change or a failure. Another controller may undo each repair at once."""
 
 
 class Steps(Protocol):
@@ -38,7 +39,7 @@ class Steps(Protocol):
 
 
 async def rotate(keeper: Steps, changed: asyncio.Event) -> NoReturn:
-    """Take all steps that are due, every 10 s and whenever `changed` is set; never returns."""
+    """Take all steps that are due, every 10 s and soon after `changed` is set; never returns."""
     while True:
         changed.clear()
         wait_s = AGAIN_S
@@ -47,10 +48,11 @@ async def rotate(keeper: Steps, changed: asyncio.Event) -> NoReturn:
                 pass
         except ClientError as error:
             logger.warning("cannot renew certificates, retrying: %s", error)
-            wait_s = RETRY_S
+            wait_s = PAUSE_S
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await changed.wait()
+                await asyncio.sleep(PAUSE_S)
 
 
 def register(

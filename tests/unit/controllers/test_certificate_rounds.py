@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from vgpu_client.errors import Unreachable
-from vgpu_operator.controllers.certificates import AGAIN_S, RETRY_S, rotate
+from vgpu_operator.controllers.certificates import AGAIN_S, PAUSE_S, rotate
 from virtual_time import VirtualLoop
 
 START_S = 1000.0
@@ -54,13 +55,23 @@ def test_what_is_due_is_done_at_once_and_looked_for_again_later(loop: VirtualLoo
     assert keeper.asked == [0, 0, 0, AGAIN_S, 2 * AGAIN_S]
 
 
-def test_a_changed_webhook_configuration_is_looked_at_when_it_changes(loop: VirtualLoop) -> None:
+def test_a_changed_webhook_configuration_is_looked_at_soon(loop: VirtualLoop) -> None:
     keeper = Keeper()
-    loop.run_until_complete(rounds(keeper, until_s=AGAIN_S, changes_s=(2, 3)))
-    assert keeper.asked == [0, 2, 3]
+    loop.run_until_complete(rounds(keeper, until_s=AGAIN_S, changes_s=(2, 6)))
+    assert keeper.asked == [0, 2 + PAUSE_S, 6 + PAUSE_S]
+
+
+def test_changes_without_end_are_answered_once_a_second(loop: VirtualLoop) -> None:
+    """Another controller may undo each repair."""
+    keeper = Keeper()
+    changes = tuple(number / 16 for number in range(1, 80))
+    loop.run_until_complete(rounds(keeper, until_s=5, changes_s=changes))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(keeper.asked)]
+    assert len(gaps) >= 4
+    assert min(gaps) >= PAUSE_S
 
 
 def test_a_failed_round_is_tried_again_soon(loop: VirtualLoop) -> None:
     keeper = Keeper(True, Unreachable("no API server"))
-    loop.run_until_complete(rounds(keeper, until_s=RETRY_S + AGAIN_S / 2))
-    assert keeper.asked == [0, 0, RETRY_S]
+    loop.run_until_complete(rounds(keeper, until_s=PAUSE_S + AGAIN_S / 2))
+    assert keeper.asked == [0, 0, PAUSE_S]
