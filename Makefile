@@ -24,7 +24,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="1
 
 bench-events: $(SETUP)  ## a Filter beside a thousand watch events a second -> build/bench/events.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/events_bench.py
+
+bench-controllers: $(SETUP) control-plane  ## Kopf handlers in the leader beside 5,000 nodes of 8 GPUs -> build/bench/controllers.json
+	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/controllers_bench.py,controllers)
 
 bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
 	@$(call recorded,PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py,agent)

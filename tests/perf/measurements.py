@@ -133,6 +133,17 @@ PROMISES = (
     ),
     Promise("CPU of a review", "admission", "figures.cpu_ms_a_review", "ms"),
     Promise(
+        "CPU of the leader's Kopf handlers at rest, of a core",
+        "controllers",
+        "controllers.rest_percent",
+        "%",
+        1,
+    ),
+    Promise(
+        "memory of the leader's Kopf handlers", "controllers", "controllers.more_mib", "MiB", 100
+    ),
+    Promise("start of the leader's Kopf handlers", "controllers", "controllers.start_s", "s", 30),
+    Promise(
         "the page of the fleet with 20,000 claims, median", "web", "figures.fleet_ms_p50", "ms", 150
     ),
     Promise(
