@@ -263,7 +263,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         if kind.host_demand is not None and Reason.NODE_VOLUME_MISMATCH in text:
             texts += state.ledger.filters.volumes.explain(kind.host_demand.volumes)
     texts += filter(None, [shortfall_text(state, kind.group)])
-    earmarked = kept_devices(columns, state.earmarks, key, request)
+    earmarked = kept_devices(columns, state.earmarks, key, request, kind.group)
     texts += [kept_text(node, count) for node, count in earmarked.items()]
     return Refusal(reason, "; ".join(texts), kept=earmarked)
 

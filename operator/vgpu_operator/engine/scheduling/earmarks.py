@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from vgpu_operator.demand import ALL_CORES, Demand, RequestDemand
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.kept import Earmark, Earmarks, numbers_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, Fleet, NodeFilter, Share
@@ -40,10 +41,14 @@ def is_sound(columns: Columns, earmark: Earmark, nodes: NodeFilter) -> bool:
 
 
 def explain(
-    columns: Columns, earmarks: Earmarks, key: ClaimKey, demand: Demand
+    columns: Columns,
+    earmarks: Earmarks,
+    key: ClaimKey,
+    demand: Demand,
+    group: GroupKey | None = None,
 ) -> Mapping[str, str]:
     """Return the note about kept devices for the refusal of each node that has some."""
-    found = kept_devices(columns, earmarks, key, demand)
+    found = kept_devices(columns, earmarks, key, demand, group)
     return {node: kept_text(node, count) for node, count in found.items()}
 
 
@@ -56,12 +61,16 @@ def kept_text(node: str, count: int) -> str:
 
 
 def kept_devices(
-    columns: Columns, earmarks: Earmarks, key: ClaimKey, demand: Demand
+    columns: Columns,
+    earmarks: Earmarks,
+    key: ClaimKey,
+    demand: Demand,
+    group: GroupKey | None = None,
 ) -> Mapping[str, int]:
     """Return the number of devices on each node that only an earmark keeps from a claim."""
     found: dict[str, int] = {}
     for earmark in earmarks:
-        if earmark.key == key:
+        if earmark.is_for(key, group):
             continue
         kept = sum(
             any(_is_enough(columns, number, request) for request in demand.requests)
@@ -111,6 +120,65 @@ def choose(
     number = fleet.node_id(best[1])
     assert number is not None
     return Earmark(key, best[1], number, best[2])
+
+
+def joins(
+    columns: Columns,
+    chosen: Collection[Earmark],
+    shared: dict[int, Share],
+    demand: Demand,
+    nodes: NodeFilter,
+) -> bool:
+    """Add a claim to a device that is kept for its group; return False if none can take it.
+
+    Args:
+        columns: The state of all devices.
+        chosen: The earmarks that the group gets.
+        shared: By device, what claims of the group will take of it; changed.
+        demand: The claim's request.
+        nodes: The nodes that its pod may use.
+    """
+    request = _part_of_one(demand)
+    if request is None:
+        return False
+    for earmark in chosen:
+        if earmark.number not in nodes or columns.closed(earmark.number, nodes) is not None:
+            continue
+        for device in numbers_of(columns, earmark).values():
+            taken = shared.get(device)
+            if taken is None:
+                continue
+            memory = taken.memory_mib + request.memory_on(columns.memory[device])
+            new = Share(device, taken.slots + 1, taken.cores + request.cores, memory)
+            if (
+                new.slots <= columns.slots[device]
+                and new.cores <= columns.cores[device]
+                and memory <= columns.memory[device]
+            ):
+                shared[device] = new
+                return True
+    return False
+
+
+def begin_sharing(
+    columns: Columns, shared: dict[int, Share], demand: Demand, devices: Collection[int]
+) -> None:
+    """Record what the claim that devices are kept for takes of them, if it leaves a rest."""
+    request = _part_of_one(demand)
+    if request is not None:
+        for device in devices:
+            memory = request.memory_on(columns.memory[device])
+            shared[device] = Share(device, 1, request.cores, memory)
+
+
+def _part_of_one(demand: Demand) -> RequestDemand | None:
+    """Return the only request of a claim if it asks for a part of one device, else None."""
+    if len(demand.requests) != 1:
+        return None
+    request = demand.requests[0]
+    if request.count != 1 or request.cores >= ALL_CORES or request.is_marked:
+        return None
+    return request
 
 
 def _on_node(

@@ -242,6 +242,11 @@ def is_being_tried(state: State, key: GroupKey | None) -> bool:
     return work is not None and not work.is_over and not work.is_doomed
 
 
+def is_open(state: State, key: GroupKey) -> bool:
+    """Return True while a pod of the group waits or kube-scheduler tries the group."""
+    return state.queue.has_group(key) or key in state.groups
+
+
 def requeue_group(state: State, key: GroupKey) -> Generator[list[Effect], None, bool]:
     """Requeue a group if enough of its pods fit together; return True if it was.
 
@@ -266,7 +271,7 @@ def _plan_together(
     state: State, key: GroupKey
 ) -> Generator[list[Effect], None, list[tuple[GPUPod, Reservation]]]:
     """Give places to the pods of a group that wait; stop once too few of them can get one."""
-    work, waiting = state.groups[key], _waiting(state, key)
+    work, waiting = state.groups[key], waiting_members(state, key)
     found: list[tuple[GPUPod, Reservation]] = []
     for number, pod in enumerate(waiting, start=1):
         plan = _plan(state, pod)
@@ -282,14 +287,15 @@ def _plan_together(
     return found
 
 
-def _waiting(state: State, key: GroupKey) -> list[GPUPod]:
+def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
+    """Return the group's GPU pods that have no node and no Binding under way, by name."""
     return [pod for pod in members(state, key) if pod.wants_node and not _stands(state, pod)]
 
 
 def _enough(state: State, key: GroupKey) -> int:
     """Return how many of the pods that wait must find a place."""
     if least_of(state, key) is None:
-        return len(_waiting(state, key))
+        return len(waiting_members(state, key))
     return _missing(state, key)
 
 

@@ -18,9 +18,11 @@ from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, Share
 
 MOST = 9
-"""Earmarks in the cluster at a time."""
+"""Requests in the cluster that have earmarks at a time; a group counts as one."""
 MOST_OF_A_NAMESPACE = 3
-"""Earmarks of one namespace, so that no tenant can keep all others from the devices."""
+"""The same of one namespace, so that no tenant can keep all others from the devices."""
+MOST_OF_A_GROUP = 64
+"""Devices that are kept for one group; a larger one gets no earmark."""
 CROWDED = 4
 """Once pods of this many other kinds are awaited on a node, a requeue respects all of them."""
 
@@ -36,6 +38,8 @@ class Earmark:
         devices: Names of the GPUDevices.
         pod_uid: The pod that waits for them; empty for an Immediate claim.
         kind: The class in which the claim waited when it got the earmark.
+        group: The group of its pod. The earmarks of a group are given and removed together, and
+            each is for all its pods.
     """
 
     key: ClaimKey
@@ -44,6 +48,16 @@ class Earmark:
     devices: tuple[str, ...]
     pod_uid: str = ""
     kind: EquivalenceClass | None = None
+    group: GroupKey | None = None
+
+    @property
+    def request(self) -> ClaimKey | GroupKey:
+        """The group or, without one, the claim."""
+        return self.key if self.group is None else self.group
+
+    def is_for(self, key: ClaimKey, group: GroupKey | None) -> bool:
+        """Return True if a claim may use the devices, alone or as one of its group."""
+        return self.key == key or (group is not None and self.group == group)
 
 
 @dataclass(slots=True)
@@ -74,8 +88,14 @@ class Earmarks:
 
     def has_room_for(self, namespace: str) -> bool:
         """Return True if a claim of the namespace may get an earmark."""
-        used = Counter(key.namespace for key in self._of_claim)
-        return len(self._of_claim) < MOST and used[namespace] < MOST_OF_A_NAMESPACE
+        requests = {earmark.request for earmark in self._of_claim.values()}
+        used = Counter(request.namespace for request in requests)
+        return len(requests) < MOST and used[namespace] < MOST_OF_A_NAMESPACE
+
+    def of_group(self, group: GroupKey | None) -> list[Earmark]:
+        """Return the earmarks of a group."""
+        found = self._of_claim.values()
+        return [] if group is None else [each for each in found if each.group == group]
 
     def put(self, earmark: Earmark) -> None:
         """Add an earmark; it replaces the claim's former one."""
@@ -93,14 +113,16 @@ class Earmarks:
                 del self._on_node[earmark.number]
         return earmark
 
-    def shares_on(self, columns: Columns, node: int, key: ClaimKey) -> list[Share]:
+    def shares_on(
+        self, columns: Columns, node: int, key: ClaimKey, group: GroupKey | None = None
+    ) -> list[Share]:
         """Return the shares that earmarks of other claims take on a node.
 
         Each is all memory of its device, so that nothing new can be placed there.
         """
         shares = []
         for earmark in self._on_node.get(node, ()):
-            if earmark.key != key:
+            if not earmark.is_for(key, group):
                 for device in numbers_of(columns, earmark).values():
                     shares.append(Share(device, 0, 0, columns.memory[device]))
         return shares
@@ -166,7 +188,7 @@ class KeptFrom:
 
     def on(self, node: int) -> Sequence[Share]:
         """See `placement.Kept`."""
-        shares = self.earmarks.shares_on(self.columns, node, self.key)
+        shares = self.earmarks.shares_on(self.columns, node, self.key, self.group)
         there = self.reservations.tentative.get(node, {}).values()
         crowded = self.yielding is Yielding.OF_ITS_KIND and self._is_crowded(there)
         for place in there:

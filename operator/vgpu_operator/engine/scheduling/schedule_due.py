@@ -148,6 +148,8 @@ def _serve_earmarked(
     of_kind: WaitClass, changed: frozenset[int] | None, state: State
 ) -> Iterator[Effect]:
     """Serve waiters behind the head that have an earmark: their devices are kept from the head."""
+    if of_kind.kind.group is not None:
+        return  # a group is served as a whole or not at all
     for earmark in state.earmarks:
         waiter = of_kind.waiters.get(earmark.key)
         if waiter is None or waiter is of_kind.head():

@@ -17,6 +17,7 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.gpu_pod import (
     GPUPod,
+    GroupKey,
     Standing,
     is_owned_by,
     mismatch,
@@ -81,7 +82,10 @@ def offer(
             return _immediate_for(state, claim, candidates)
     plan = _plan_for(state, pod, spec, candidates, held)
     if plan.refused:
-        return Refusal(plan=plan, notes=_notes(state, pod.claim, pod.request(spec, state.config)))
+        return Refusal(
+            plan=plan,
+            notes=_notes(state, pod.claim, pod.request(spec, state.config), pod.group),
+        )
     _note_hit(state, held, plan)
     if softly:
         return take_softly(state, pod, plan)
@@ -267,19 +271,25 @@ def put_in_queue(
         )
         standing = Standing.WAITS if was_bound_past_us(state, pod) else Standing.BOUND
     else:
-        host_demand = pod.host_demand if pod.is_gated else None
-        kind = EquivalenceClass(
-            request,
-            pod.rules,
-            namespace,
-            ruled_out=ruled_out,
-            avoided=avoided_by(state, pod),
-            host_demand=host_demand,
-            scopes=pod.scopes,
-            group=None if pod.is_gated else pod.group,
-        )
+        kind = class_of(state, pod, spec, ruled_out=ruled_out)
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
+
+
+def class_of(
+    state: State, pod: GPUPod, spec: VGPUClaimSpec, *, ruled_out: int = 0
+) -> EquivalenceClass:
+    """Return the class in which a pod that has no node waits."""
+    return EquivalenceClass(
+        pod.request(spec, state.config),
+        pod.rules,
+        pod.claim.namespace,
+        ruled_out=ruled_out,
+        avoided=avoided_by(state, pod),
+        host_demand=pod.host_demand if pod.is_gated else None,
+        scopes=pod.scopes,
+        group=None if pod.is_gated else pod.group,
+    )
 
 
 def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
@@ -531,10 +541,12 @@ def controller_of(pod: GPUPod) -> str:
     return next((each.uid for each in owners if each.controller), pod.uid)
 
 
-def _notes(state: State, key: ClaimKey, request: Demand) -> Mapping[str, str]:
+def _notes(
+    state: State, key: ClaimKey, request: Demand, group: GroupKey | None = None
+) -> Mapping[str, str]:
     if not len(state.earmarks):
         return {}
-    return explain(state.ledger.columns, state.earmarks, key, request)
+    return explain(state.ledger.columns, state.earmarks, key, request, group)
 
 
 def _evict_tentative(state: State, reservation: Reservation) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vgpu_api.reasons import Reason
 from vgpu_operator.engine.claims.describe import explain_waiter
-from vgpu_operator.engine.gpu_pod import Standing
-from vgpu_operator.engine.scheduling.earmarks import choose, is_sound
-from vgpu_operator.engine.scheduling.kept import Earmark
+from vgpu_operator.engine.gpu_pod import GroupKey, Standing
+from vgpu_operator.engine.scheduling.earmarks import begin_sharing, choose, is_sound, joins
+from vgpu_operator.engine.scheduling.groups import is_open, waiting_members
+from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP, Earmark, numbers_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
+from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import TENTATIVE_S
-from vgpu_operator.engine.scheduling.schedule_one import nodes_for
+from vgpu_operator.engine.scheduling.schedule_one import class_of, nodes_for, spec_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Share
 
 _WEIGHED_AT_ONCE = 8
 """Starving requests that are taken at a time, the longest waiting first, and sorted by rank."""
@@ -22,10 +26,13 @@ _WEIGHED_AT_ONCE = 8
 def review_earmarks(state: State) -> None:
     """Remove earmarks whose claim no longer waits or cannot use them any more."""
     for earmark in state.earmarks:
+        if state.earmarks.get(earmark.key) is not earmark:
+            continue  # gone with the others of its group
         kind = _kind_of(earmark, state)
         if kind is None or not _can_use(kind, earmark, state):
-            state.earmarks.remove(earmark.key)
-            state.ledger.touch(earmark.node)
+            for each in state.earmarks.of_group(earmark.group) or [earmark]:
+                state.earmarks.remove(each.key)
+                state.ledger.touch(each.node)
 
 
 def earmark_due(state: State) -> Iterator[None]:
@@ -41,6 +48,9 @@ def earmark_due(state: State) -> Iterator[None]:
         yield  # an explanation takes milliseconds at 5,000 nodes
         if state.queue.get(waiter.key) is not waiter or not _may_have_one(waiter, state):
             continue
+        if waiter.kind.group is not None:
+            yield from _earmark_group(waiter, waiter.kind.group, state)
+            continue
         earmark = choose(
             state.ledger.columns,
             waiter.kind.request,
@@ -51,6 +61,38 @@ def earmark_due(state: State) -> Iterator[None]:
         )
         if earmark is not None:
             state.earmarks.put(replace(earmark, pod_uid=waiter.pod_uid, kind=waiter.kind))
+
+
+def _earmark_group(waiter: Waiter, group: GroupKey, state: State) -> Iterator[None]:
+    """Give earmarks to all pods of a group that wait, or to none of them.
+
+    Pods with one request for a part of a device share the devices that are kept for their group.
+    """
+    columns, promised = state.ledger.columns, _promised(waiter, state)
+    chosen: list[Earmark] = []
+    shared: dict[int, Share] = {}
+    for pod in waiting_members(state, group):
+        yield
+        spec = spec_for(state, pod)
+        if isinstance(spec, Refusal):
+            return
+        kind = class_of(state, pod, spec)
+        if joins(columns, chosen, shared, kind.request, nodes_for(kind, state)):
+            continue
+        earmark = choose(
+            columns, kind.request, pod.claim, nodes_for(kind, state), state.earmarks, promised
+        )
+        if earmark is None:
+            return
+        numbers = numbers_of(columns, earmark).values()
+        promised |= set(numbers)
+        chosen.append(replace(earmark, pod_uid=pod.uid, kind=kind, group=group))
+        if sum(len(each.devices) for each in chosen) > MOST_OF_A_GROUP:
+            return
+        begin_sharing(columns, shared, kind.request, numbers)
+    if state.earmarks.has_room_for(group.namespace) and not state.earmarks.of_group(group):
+        for earmark in chosen:
+            state.earmarks.put(earmark)
 
 
 def _promised(waiter: Waiter, state: State) -> set[int]:
@@ -70,12 +112,15 @@ def _promised(waiter: Waiter, state: State) -> set[int]:
 
 def _may_have_one(waiter: Waiter, state: State) -> bool:
     key: ClaimKey = waiter.key
-    if state.earmarks.get(key) is not None or not state.earmarks.has_room_for(key.namespace):
+    has_one = state.earmarks.get(key) or state.earmarks.of_group(waiter.kind.group)
+    if has_one or not state.earmarks.has_room_for(key.namespace):
         return False
     if waiter.rank[0] == Standing.DOUBTFUL:  # the pod may lack more than devices
         return False
     refusal = explain_waiter(waiter, state)
-    return refusal is not None and refusal.is_of_room
+    if refusal is None:
+        return False
+    return refusal.is_of_room or refusal.reason == Reason.GROUP_INCOMPLETE
 
 
 def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
@@ -83,6 +128,8 @@ def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
     waiter = state.queue.get(earmark.key)
     if waiter is not None:
         return waiter.kind
+    if earmark.group is not None and is_open(state, earmark.group):
+        return earmark.kind  # another pod of the group waits, or the group is being tried
     held = state.reservations.of_claim(earmark.key)
     if held is not None:
         return held.kind if held.is_awaited else None
