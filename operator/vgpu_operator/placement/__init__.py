@@ -38,7 +38,7 @@ from vgpu_operator.placement.constraints import (
 )
 from vgpu_operator.placement.fleet import Fleet
 from vgpu_operator.placement.plan import Grant, Plan, in_words
-from vgpu_operator.placement.refusal_amounts import amounts, impossible
+from vgpu_operator.placement.refusal_amounts import amounts, impossible, impossible_together
 
 __all__ = [
     "EVERY_NODE",
@@ -55,6 +55,7 @@ __all__ = [
     "amounts",
     "best_of",
     "impossible",
+    "impossible_together",
     "in_words",
     "place",
     "refusals_on",

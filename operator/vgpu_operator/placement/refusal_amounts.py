@@ -6,8 +6,11 @@ vector operations over all devices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from vgpu_api.reasons import Reason
-from vgpu_operator.demand import Demand, PartDemand, RequestDemand
+from vgpu_operator.demand import ALL_CORES, WHOLE_MEMORY, Demand, PartDemand, RequestDemand
 from vgpu_operator.placement.constraints import NodeFilter
 from vgpu_operator.placement.fleet import Best, Fleet
 from vgpu_operator.placement.part_requests import on_device
@@ -73,6 +76,51 @@ def impossible(fleet: Fleet, demand: Demand) -> str | None:
     return None
 
 
+def impossible_together(fleet: Fleet, demands: Sequence[Demand], count: int) -> str | None:
+    """Return why no `count` of these claims fit at once even if all devices were empty, or None.
+
+    Only sums over all devices are compared, so a group may still not fit where this returns None.
+    Devices in MIG mode have sums of their own, so nothing is said about a cluster that has one.
+    """
+    if any(fleet.node_in_mig_mode):
+        return None
+    there = _Sums(
+        sum(map(len, fleet.node_devices)),
+        sum(fleet.node_slots),
+        sum(fleet.node_memory),
+        sum(fleet.node_cores),
+    )
+    needed = [_sums_of(demand) for demand in demands]
+    for number, unit in enumerate(("whole devices", "slices", "MiB", "% of compute")):
+        least = sum(sorted(each[number] for each in needed)[:count])
+        if least > there[number]:
+            asked = f"asked {least:,} {unit} for {count} pods together"
+            return f"{asked}; all devices of the cluster have {there[number]:,}"
+    return None
+
+
+class _Sums(NamedTuple):
+    """Amounts over several devices."""
+
+    whole: int
+    slots: int
+    memory_mib: int
+    cores: int
+
+
+def _sums_of(demand: Demand) -> _Sums:
+    """Return the least that a claim takes of all devices together, without its init containers."""
+    apps = [each for each in demand.requests if each.phase == "App"]
+    if any(each.is_marked or each.one_device for each in apps):
+        return _Sums(0, 0, 0, 0)  # containers may share what they ask for
+    return _Sums(
+        sum(each.count for each in apps if _is_whole(each)),
+        sum(each.count for each in apps),
+        sum(each.count * (each.memory_mib or 0) for each in apps),
+        sum(each.count * each.cores for each in apps),
+    )
+
+
 def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> list[str]:
     """Return the amounts that no device has free, or all if each is free but not on one device."""
     if best.memory is None or best.cores is None:
@@ -105,6 +153,14 @@ def _lacking(fleet: Fleet, request: RequestDemand, reasons: str, best: Best) -> 
             found.append((f"{text}{where}", True))
     lacking = [text for text, lacks in found if lacks]
     return lacking or ([text for text, _ in found] if len(found) > 1 else [])
+
+
+def _is_whole(request: RequestDemand) -> bool:
+    return (
+        request.cores >= ALL_CORES
+        or request.memory_percent == WHOLE_MEMORY
+        or request.mode == "Exclusive"
+    )
 
 
 def _of(request: RequestDemand, demand: Demand) -> str:

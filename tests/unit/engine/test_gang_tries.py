@@ -449,22 +449,51 @@ def told_of(replica: Replica, pod: Pod) -> tuple[str, str]:
 
 
 async def test_a_refused_claim_tells_how_many_of_the_group_fit(two: Replica) -> None:
-    pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
+    two.offered("x", limits=WHOLE)
+    await two.settle()
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     scheduler.simulate(pods)
     await two.told()
-    reason, text = told_of(two, pods[2])
+    reason, text = told_of(two, pods[1])
     assert reason == "CardInsufficientMemory"
-    assert "2 of 3 pods of group a found a place, and a-2 did not; 3 must start together" in text
+    assert "1 of 2 pods of group a found a place, and a-1 did not; 2 must start together" in text
 
 
 async def test_the_claim_tells_it_also_once_its_own_pod_alone_would_fit(two: Replica) -> None:
-    pods, scheduler = a_gang(two, "a", 3), Scheduler(two)
+    two.offered("x", limits=HALF)
+    await two.settle()
+    pods, scheduler = a_gang(two, "a", 4, limits=HALF), Scheduler(two)
     scheduler.simulate(pods)
     two.time += PROVISIONAL_S
     await two.told()
-    reason, text = told_of(two, pods[2])
+    reason, text = told_of(two, pods[3])
     assert reason == FAILS
-    assert text.startswith("2 of 3 pods of group a found a place")
+    assert text.startswith("3 of 4 pods of group a found a place, and a-3 did not")
+
+
+@pytest.mark.parametrize(
+    ("limits", "count", "text"),
+    [
+        (WHOLE, 3, "asked 3 whole devices for 3 pods together; all devices of the cluster have 2"),
+        (HALF, 5, "asked 40,960 MiB for 5 pods together; all devices of the cluster have 32,768"),
+        (
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1},
+            21,
+            "asked 21 slices for 21 pods together; all devices of the cluster have 20",
+        ),
+    ],
+)
+async def test_a_group_larger_than_the_cluster_is_impossible(
+    two: Replica, limits: dict[str, int], count: int, text: str
+) -> None:
+    pods, scheduler = a_gang(two, "a", count, limits=limits), Scheduler(two)
+    scheduler.simulate(pods)
+    for _ in range(2):
+        two.time += PROVISIONAL_S
+        await two.told()
+    reason, message = told_of(two, pods[-1])
+    assert reason == "Impossible"
+    assert text in message
 
 
 async def test_waiting_groups_are_counted(two: Replica) -> None:

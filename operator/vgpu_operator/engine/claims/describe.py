@@ -27,7 +27,7 @@ from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.earmarks import kept_devices, kept_text
-from vgpu_operator.engine.scheduling.groups import shortfall, shortfall_text
+from vgpu_operator.engine.scheduling.groups import never_fits, shortfall, shortfall_text
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -254,7 +254,7 @@ def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refu
         texts = [text]
         if Reason.RESOURCE_QUOTA_NOT_FIT in text:
             texts += state.ledger.exceeded_quotas(kind.namespace, request, kind.scopes)
-        never = impossible(columns, request)
+        never = impossible(columns, request) or never_fits(state, kind.group)
         if never is not None:
             return Refusal(Reason.IMPOSSIBLE, "; ".join((*texts, never)))
         node = columns.node_id(kind.node) if kind.node else None

@@ -27,7 +27,7 @@ from vgpu_operator.engine.scheduling.requeue import clear_nomination, requeue
 from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
 from vgpu_operator.engine.scheduling.schedule_one import nodes_of, offer, spec_for
 from vgpu_operator.engine.state import GroupTry, State
-from vgpu_operator.placement import Plan, place
+from vgpu_operator.placement import Plan, impossible_together, place
 
 _NAMED = 3
 """Pods that a text names."""
@@ -161,9 +161,23 @@ def _note_refused(state: State, key: GroupKey, work: GroupTry) -> None:
         held.give_up()
 
 
+def never_fits(state: State, key: GroupKey | None) -> str | None:
+    """Return why a group could not start even if all devices were empty, or None."""
+    if key is None:
+        return None
+    specs = [(pod, spec_for(state, pod)) for pod in waiting_members(state, key)]
+    demands = [
+        pod.request(spec, state.config) for pod, spec in specs if not isinstance(spec, Refusal)
+    ]
+    count = min(_enough(state, key), len(demands))
+    return impossible_together(state.ledger.columns, demands, count)
+
+
 def shortfall(state: State, key: GroupKey | None) -> Refusal | None:
     """Return why a group waits although one of its pods alone may fit, or None if it does not."""
-    text = shortfall_text(state, key)
+    text, never = shortfall_text(state, key), never_fits(state, key)
+    if never is not None:
+        return Refusal(Reason.IMPOSSIBLE, "; ".join(filter(None, [text, never])))
     return Refusal(Reason.GROUP_INCOMPLETE, text) if text else None
 
 
