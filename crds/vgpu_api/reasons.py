@@ -73,6 +73,8 @@ class Reason(StrEnum):
     WAITING_FOR_POD = "WaitingForPod"
     GROUP_INCOMPLETE = "GroupIncomplete"
     """Fewer pods of its group can start than must start together."""
+    GROUP_MISMATCH = "GroupMismatch"
+    """The pods of its group have several schedulers or priorities."""
     GATED = "Gated"  # behind our scheduling gate in a cluster not in mode Gate
 
 

@@ -7,7 +7,7 @@ whatever its source. The cache consists of plain dictionaries, without I/O and w
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from vgpu_api.core import Node, PodGroup
@@ -46,6 +46,7 @@ class Cache:
         self._pods: dict[str, GPUPod] = {}
         self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
         self._of_group: dict[GroupKey, dict[str, GPUPod]] = {}
+        self._traits: dict[GroupKey, Counter[tuple[str, int]]] = {}
         self._others: dict[str, GroupKey] = {}  # of pods without GPUs, by UID
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
@@ -78,6 +79,10 @@ class Cache:
     def groups(self) -> Collection[GroupKey]:
         """Return the groups that have GPU pods."""
         return self._of_group.keys()
+
+    def traits_of_group(self, group: GroupKey) -> Mapping[tuple[str, int], int]:
+        """Return how many of a group's GPU pods have each scheduler name and priority."""
+        return self._traits.get(group, {})
 
     def others_of_group(self, group: GroupKey) -> int:
         """Return how many pods without GPUs the group has."""
@@ -154,10 +159,13 @@ class Cache:
         if not of_claim:
             del self._of_claim[pod.claim]
         if pod.group is not None:
-            of_group = self._of_group[pod.group]
+            of_group, traits = self._of_group[pod.group], self._traits[pod.group]
             del of_group[pod.uid]
+            traits[_traits(pod)] -= 1
+            if not traits[_traits(pod)]:
+                del traits[_traits(pod)]
             if not of_group:
-                del self._of_group[pod.group]
+                del self._of_group[pod.group], self._traits[pod.group]
         template = pod.template
         if template is not None:
             self._by_template[template].discard(pod.uid)
@@ -169,6 +177,7 @@ class Cache:
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
         if pod.group is not None:
             self._of_group.setdefault(pod.group, {})[pod.uid] = pod
+            self._traits.setdefault(pod.group, Counter())[_traits(pod)] += 1
         if pod.template is not None:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
 
@@ -263,6 +272,10 @@ class Cache:
             if pod is not None and pod.claim != key:
                 self._remove_pod(pod)
                 self._add_pod(self._served(pod))
+
+
+def _traits(pod: GPUPod) -> tuple[str, int]:
+    return pod.pod.spec.scheduler_name, pod.priority
 
 
 def _version(pod: GPUPod) -> int:

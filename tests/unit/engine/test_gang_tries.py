@@ -513,3 +513,26 @@ async def test_waiting_groups_are_counted(two: Replica) -> None:
     for pod in pods:
         two.news.pod_gone(pod.metadata.uid)
     assert waiting() == 1
+
+
+async def test_pods_of_a_group_with_two_priorities_are_refused_until_they_have_one(
+    two: Replica,
+) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    two.pod("odd", group="a", limits=WHOLE, priority=7)
+    assert not any(scheduler.simulate(pods))
+    await two.told()
+    reason, text = told_of(two, pods[0])
+    assert reason == "GroupMismatch"
+    assert "2 have vgpu-scheduler and 0, 1 have vgpu-scheduler and 7" in text
+    two.news.pod_gone("uid-of-odd")
+    await two.settle()
+    assert woken(two) == {"a-0", "a-1"}
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods, nodes) == ["", ""]
+
+
+async def test_pods_of_a_group_with_two_schedulers_are_refused(two: Replica) -> None:
+    pods = a_gang(two, "a", 1)
+    pods.append(two.pod("a-1", group="a", limits=WHOLE, scheduler="another"))
+    assert not any(Scheduler(two).simulate(pods))

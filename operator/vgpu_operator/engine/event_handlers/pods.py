@@ -9,7 +9,7 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
-from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of, group_of
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
 from vgpu_operator.engine.scheduling.places import unreserve
@@ -100,10 +100,19 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
     if held is not None and held.is_tentative:
         unreserve(state, held)
     if known is not None:
-        if known.group is not None and known.group not in state.cache.groups():
-            state.shortfalls.pop(known.group, None)
+        if known.group is not None:
+            _leave_group(state, known.group)
         state.claims.look_at(known.claim)
         note_immediate(state, known.claim)
+
+
+def _leave_group(state: State, group: GroupKey) -> None:
+    """Judge the pods that are left of a group again, which may have been refused for the other."""
+    if group not in state.cache.groups():
+        state.shortfalls.pop(group, None)
+    for pod in state.cache.pods_of_group(group):
+        if pod.uid in state.pods.blocked:
+            state.pods.due[pod.uid] = None
 
 
 def pods_listed(event: events.PodsListed, state: State) -> None:

@@ -359,8 +359,9 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
         return Refusal(Reason.POD_UNREADABLE, str(pod.demand))
     cache = state.cache
     claim = cache.claim(pod.claim)
-    if not pod.is_admitted and not _was_decided_for(claim, pod):
-        return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
+    refusal = _refusal_of_pod(state, pod, claim)
+    if refusal is not None:
+        return refusal
     for key in (pod.claim, None if claim is not None else pod.template):
         if key is not None and cache.is_unreadable(key):
             text = f"claim {key.name} cannot be read; what it holds it keeps"
@@ -373,6 +374,25 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
         return _copy_for(state, pod, pod.template)
     text = f"claim {pod.claim.name} does not exist yet; the pod waits for it"
     return Refusal(Reason.CLAIM_MISSING, text)
+
+
+def _refusal_of_pod(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refusal | None:
+    """Return why the pod itself gets no device, whatever its claim says, or None."""
+    if not pod.is_admitted and not _was_decided_for(claim, pod):
+        return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
+    if pod.group is None or not pod.wants_node:
+        return None
+    return _of_mixed_group(state, pod.group)
+
+
+def _of_mixed_group(state: State, group: GroupKey) -> Refusal | None:
+    """Return the refusal of a group that no scheduler places as a whole, or None."""
+    traits = sorted(state.cache.traits_of_group(group).items())
+    if len(traits) < 2:
+        return None
+    each = (f"{count} have {name} and {priority}" for (name, priority), count in traits)
+    text = f"pods of group {group.name} need one scheduler and one priority: {', '.join(each)}"
+    return Refusal(Reason.GROUP_MISMATCH, text)
 
 
 def _was_decided_for(claim: VGPUClaim | None, pod: GPUPod) -> bool:
