@@ -16,6 +16,7 @@ from typing import Any
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import AGENT_GONE_S
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.cache import Cache
@@ -303,6 +304,7 @@ class GroupTry:
         since: The time since when the group has been tried again and again without a Bind.
         last: The time of the last Filter or Bind.
         offered: The nodes that Filters were answered with; an empty name for a refusal.
+        reason: The reason of the last refusal.
         asked: The nodes that Binds have asked for.
         until: The time by which enough pods must have asked.
         made: The reservations made for them.
@@ -314,6 +316,7 @@ class GroupTry:
     since: float
     last: float
     offered: dict[str, str] = field(default_factory=dict)
+    reason: Reason | None = None
     asked: dict[str, str] = field(default_factory=dict)
     until: float = float("inf")
     made: dict[str, Reservation] = field(default_factory=dict)

@@ -124,6 +124,14 @@ class Budget:
         limits = (self.memory_mib, self.cores, self.devices)
         object.__setattr__(self, "is_limited", limits != (None, None, None))
 
+    def less(self, *, memory_mib: int, cores: int, devices: int) -> Budget:
+        """Return what is left once these amounts are taken, which may be less than nothing."""
+        return Budget(
+            None if self.memory_mib is None else self.memory_mib - memory_mib,
+            None if self.cores is None else self.cores - cores,
+            None if self.devices is None else self.devices - devices,
+        )
+
 
 UNLIMITED = Budget()
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from builders import a_container, a_pod, a_pod_group, use_of
 from replica import Replica
-from vgpu_api.core import Pod
+from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import Invalid, Unreachable
 from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
@@ -456,7 +456,10 @@ async def test_a_refused_claim_tells_how_many_of_the_group_fit(two: Replica) -> 
     await two.told()
     reason, text = told_of(two, pods[1])
     assert reason == "CardInsufficientMemory"
-    assert "1 of 2 pods of group a found a place, and a-1 did not; 2 must start together" in text
+    assert (
+        "1 of 2 pods of group a found a place, and a-1 did not (CardInsufficientMemory); 2 must"
+        in text
+    )
 
 
 async def test_the_claim_tells_it_also_once_its_own_pod_alone_would_fit(two: Replica) -> None:
@@ -536,3 +539,46 @@ async def test_pods_of_a_group_with_two_schedulers_are_refused(two: Replica) -> 
     pods = a_gang(two, "a", 1)
     pods.append(two.pod("a-1", group="a", limits=WHOLE, scheduler="another"))
     assert not any(Scheduler(two).simulate(pods))
+
+
+async def test_a_group_beyond_its_quota_is_refused_and_woken_once_the_quota_grows(
+    two: Replica,
+) -> None:
+    def quota(devices: int) -> ResourceQuota:
+        metadata = {"name": "gpus", "namespace": "default", "resourceVersion": str(devices)}
+        hard = {"requests.nvidia.com/gpu": devices}
+        return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
+
+    two.news.quota_changed(quota(2))
+    pods, scheduler = a_gang(two, "a", 3, limits=HALF), Scheduler(two)
+    assert scheduler.simulate(pods)[2] == ""
+    await two.told()
+    assert "a-2 did not (ResourceQuotaNotFit)" in told_of(two, pods[2])[1]
+    two.news.quota_changed(quota(3))
+    two.time += PROVISIONAL_S
+    await two.settle()
+    assert woken(two) == {"a-0", "a-1", "a-2"}
+    nodes = scheduler.simulate(pods)
+    assert await scheduler.bind(pods, nodes) == ["", "", ""]
+
+
+# Which device goes to whom.
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
+    order: tuple[int, ...],
+) -> None:
+    """Two replicas that hear of the pods in different orders answer the same Filters alike."""
+    answers = []
+    for arrival in (order, order[::-1]):
+        replica = Replica()
+        for number in range(3):
+            replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+        replica.news.pod_group_changed(a_pod_group("a", least=3))
+        for number in arrival:
+            replica.pod(f"a-{number}", group="a", limits=HALF)
+        pods = sorted((pod.pod for pod in replica.cache.pods()), key=lambda pod: pod.metadata.name)
+        answers.append(Scheduler(replica).simulate([pods[number] for number in order]))
+    assert answers[0] == answers[1]
+    assert all(answers[0])

@@ -25,7 +25,7 @@ from vgpu_operator.engine.scheduling.places import take_provisionally, unreserve
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.requeue import clear_nomination, requeue
 from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
-from vgpu_operator.engine.scheduling.schedule_one import nodes_of, offer, spec_for
+from vgpu_operator.engine.scheduling.schedule_one import budget_for, nodes_of, offer, spec_for
 from vgpu_operator.engine.state import GroupTry, State
 from vgpu_operator.placement import Plan, impossible_together, place
 
@@ -101,7 +101,7 @@ def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Res
         return outcome
     # kube-scheduler asks for a nominated node alone, and for all nodes if it is refused that one.
     if set(candidates) != {pod.pod.status.nominated_node_name}:
-        work.offered[pod.uid] = ""
+        work.offered[pod.uid], work.reason = "", outcome.reason
         state.shortfalls[pod.group] = work
         _note_refused(state, pod.group, work)
     return outcome
@@ -194,6 +194,7 @@ def shortfall_text(state: State, key: GroupKey | None) -> str:
         return ""
     named = ", ".join(refused[:_NAMED]) + (" and others" if len(refused) > _NAMED else "")
     text = f"{placed} of {len(pods)} pods of group {key.name} found a place, and {named} did not"
+    text = f"{text} ({work.reason})"
     return text if least is None else f"{text}; {least} must start together"
 
 
@@ -333,7 +334,7 @@ def _plan(state: State, pod: GPUPod) -> Plan | None:
             state.ledger.columns,
             pod.request(spec, state.config),
             nodes=nodes_of(state, pod),
-            budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
+            budget=budget_for(state, pod),
             kept=kept,
         )
     return None if plan.refused else plan

@@ -33,7 +33,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
-from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_on
+from vgpu_operator.placement import Budget, NodeFilter, Plan, in_words, place, refusals_on
 from vgpu_operator.placement.constraints import only
 
 SAMPLED_FROM = 100
@@ -517,7 +517,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 pod.request(spec, state.config),
                 candidates,
                 nodes=nodes,
-                budget=state.ledger.budget(pod.claim.namespace, pod.scopes),
+                budget=budget_for(state, pod),
                 kept=each,
             )
             if not plan.refused:
@@ -526,6 +526,25 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
         # own devices count as free.
         _ = plan.groups
     return plan
+
+
+def budget_for(state: State, pod: GPUPod) -> Budget:
+    """Return what quotas leave for a pod beside the provisional places of its group."""
+    budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
+    if pod.group is None or not budget.is_limited:
+        return budget
+    fellows = (state.reservations.of_pod(each.uid) for each in state.cache.pods_of_group(pod.group))
+    shares = [
+        share
+        for held in fellows
+        if held is not None and held.group is not None and held.pod_uid != pod.uid
+        for share in held.shares
+    ]
+    return budget.less(
+        memory_mib=sum(share.memory_mib for share in shares),
+        cores=sum(share.cores for share in shares),
+        devices=len(shares),
+    )
 
 
 def nodes_of(state: State, pod: GPUPod) -> NodeFilter:
