@@ -11,6 +11,7 @@ import pytest
 
 from vgpu_api.resources import PODS
 from vgpu_client.transport import Object
+from vgpu_local.apiserver.faults import Fault
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.pod_groups import PodGroups, in_group
@@ -118,3 +119,19 @@ def test_of_two_gangs_with_room_for_one_each_starts_whole_in_its_turn(
     for name in second:
         running(cluster, name)
     assert bound(cluster) & second == second
+
+
+def test_a_member_deleted_between_filter_and_bind_keeps_the_others_from_starting(
+    cluster: LocalCluster, pod_groups: PodGroups
+) -> None:
+    """The claims' first writes take a while; meanwhile one pod goes, and no Binding is posted."""
+    late = Fault(action="delay", verb="create", resource="vgpuclaims.vgpu.dev", times=2, seconds=2)
+    cluster.server.faults.add(late)
+    members = gang(cluster, pod_groups, "pair", 2)
+    until(cluster, lambda: cluster.server.faults.count(late) == 2)
+    delete_pod(cluster, members[1], grace_s=0)
+    create(cluster, a_pod("one", a_container(limits=DEVICE)))
+    create(cluster, a_pod("two", a_container(limits=DEVICE)))
+    for name in ("one", "two"):  # both devices are free again
+        running(cluster, name)
+    assert bound(cluster) == {"one", "two"}
