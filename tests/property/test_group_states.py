@@ -52,8 +52,10 @@ class GroupStates(EngineStates):
 
     @rule(group=st.sampled_from(GROUPS), count=st.integers(1, 4), least=st.integers(1, 4), mib=MIB)
     def create_a_group(self, group: str, count: int, least: int, mib: int) -> None:
-        if self._of(group) or any(uid.endswith(f"-{group}") for uid in self._open()):
+        if self._of(group) or self._open():
             return
+        # Pods of a former group of that name count until the watch shows that they are gone.
+        self.world.deliver(1000)
         self.least[group] = min(least, count)
         self.were_bound[group] = set()
         self.shrunk.discard(group)
@@ -105,6 +107,28 @@ class GroupStates(EngineStates):
             self._start_bind(uid, node)
         self.world.turn()
 
+    @rule(
+        group=st.sampled_from(GROUPS),
+        count=st.integers(2, 4),
+        mib=MIB,
+        order=ORDER,
+        missing=st.booleans(),
+    )
+    def a_gang_comes_and_is_scheduled(
+        self, group: str, count: int, mib: int, order: Sequence[int], missing: bool
+    ) -> None:
+        self.create_a_group(group, count, count, mib)
+        self.schedule_a_group(group, order, missing)
+        self.world.operator.time += 1.0
+        self.world.round()
+
+    @rule(group=st.sampled_from(GROUPS))
+    def delete_a_group(self, group: str) -> None:
+        for pod in self._of(group):
+            self.shrunk |= {group} if self._open() else set()
+            self.api.vanish(PODS, pod["metadata"]["name"])
+        self.world.collect_garbage()
+
     def _simulate(self, group: str, order: Sequence[int]) -> dict[str, str]:
         """Ask for the pods that wait, in this order; return the node of each that found one."""
         busy = self._open()
@@ -114,11 +138,15 @@ class GroupStates(EngineStates):
             if not pod["spec"].get("nodeName") and pod["metadata"]["uid"] not in busy
         ]
         placed = {}
-        for pod in (waiting[number] for number in order if number < len(waiting)):
-            asked = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": list(NODES)})
-            nodes = filter_nodes(self.world.operator.engine, asked).node_names
-            if nodes:
-                placed[pod["metadata"]["uid"]] = nodes[0]
+
+        async def ask() -> None:
+            for pod in (waiting[number] for number in order if number < len(waiting)):
+                asked = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": list(NODES)})
+                nodes = filter_nodes(self.world.operator.engine, asked).node_names
+                if nodes:
+                    placed[pod["metadata"]["uid"]] = nodes[0]
+
+        self.world.loop.run_until_complete(ask())
         return placed
 
     def _bind(self, uid: str) -> None:

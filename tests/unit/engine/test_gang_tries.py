@@ -134,6 +134,18 @@ async def test_simulations_in_any_order_find_the_same_room(two: Replica) -> None
         assert sorted(nodes) == ["node-1", "node-1", "node-2", "node-2"], order
 
 
+async def test_a_second_filter_of_a_pod_begins_a_try_without_the_places_of_the_last(
+    two: Replica,
+) -> None:
+    """kube-scheduler weighs another choice of nodes for the same pods."""
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    assert scheduler.filter(pods[0], "node-1") == "node-1"
+    assert scheduler.filter(pods[1], "node-2") == "node-2"
+    assert scheduler.filter(pods[0], "node-2") == "node-2"
+    assert scheduler.filter(pods[1], "node-1") == "node-1"
+    assert await scheduler.bind(pods, ["node-2", "node-1"]) == ["", ""]
+
+
 async def test_a_group_without_room_leaves_nothing_behind_and_a_lone_pod_runs(
     two: Replica,
 ) -> None:
@@ -228,11 +240,26 @@ async def test_a_member_deleted_between_filter_and_bind_fails_the_others(two: Re
     nodes = scheduler.simulate(pods)
     two.api.vanish(PODS, "a-1")
     two.news.pod_gone("uid-of-a-1")
+    before = two.time
     (error,) = await scheduler.bind(pods[:1], nodes[:1])
     assert error.startswith(FAILS)
+    assert two.time == before  # nobody waits for a Bind that cannot come
     await two.settle()
     assert not bound(two)
     assert used(two) == 0
+
+
+async def test_a_member_deleted_while_the_first_bind_waits_fails_it_at_once(two: Replica) -> None:
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    first = asyncio.create_task(two.binder.bind(binding(pods[0], nodes[0])))
+    await two.settle()
+    assert not first.done()
+    two.api.vanish(PODS, "a-1")
+    two.news.pod_gone("uid-of-a-1")
+    await two.settle()
+    assert (await first).startswith(FAILS)
+    assert not bound(two)
 
 
 async def test_pods_beyond_the_minimum_bind_alone(two: Replica) -> None:

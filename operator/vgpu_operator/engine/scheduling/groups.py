@@ -396,7 +396,7 @@ def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
     }
     needed = _needed(state, key, work)
     asked = [each for uid, each in work.made.items() if uid in work.asked]
-    why = _why_not(state, key, work, needed, len(asked))
+    why = _why_not(state, work, needed, len(asked))
     if why:
         _fail(state, key, work, why)
     elif len(asked) >= needed and all(_is_written(state, each) for each in asked):
@@ -409,19 +409,13 @@ def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
                 state.pods.slow.discard(pod.uid)
 
 
-def _why_not(state: State, key: GroupKey, work: GroupTry, needed: int, asked: int) -> str:
+def _why_not(state: State, work: GroupTry, needed: int, asked: int) -> str:
     """Return why the Binds of a try cannot pass any more; empty if they still may."""
-    if (work.made and len(work.made) < needed) or _is_short(state, key, needed):
+    if work.made and len(work.made) < needed:
         return "a pod of it is gone, or its claim could not be written"
     if asked < needed and state.now >= work.until:
         return f"{asked} of {needed} pods asked for their Binding within {GATHER_S:.0f} s"
     return ""
-
-
-def _is_short(state: State, key: GroupKey, needed: int) -> bool:
-    """Return True if too few pods are left that could ask for Bind."""
-    waiting = sum(pod.wants_node and not _stands(state, pod) for pod in _live(state, key))
-    return least_of(state, key) is not None and waiting < needed
 
 
 def _is_written(state: State, held: Reservation) -> bool:
