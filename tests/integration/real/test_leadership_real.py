@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from vgpu_api.resources import ENDPOINT_SLICES, PODS
+from vgpu_local.apiserver.faults import Fault
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
+from vgpu_local.pod_groups import PodGroups, in_group
 from vgpu_local.programs import NAMESPACE, SERVICE
-from vgpu_local.real_cluster import real_cluster
+from vgpu_local.real_cluster import RealControlPlane, real_cluster
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -52,3 +54,29 @@ def test_pods_are_placed_by_the_successor_of_a_leader_that_went() -> None:
         (found,) = [item for item in slices if item["metadata"]["name"] == f"{SERVICE}-vgpu"]
         number = second.name.rpartition("-")[2]
         assert found["endpoints"][0]["addresses"] == [f"192.0.2.{int(number) + 1}"]
+
+
+def test_a_successor_finishes_a_gang_whose_leader_was_killed_between_two_bindings(
+    pod_groups: PodGroups,
+) -> None:
+    """Both claims have their devices, and the second Binding never leaves the leader."""
+    nodes, options = [t4_node("one"), t4_node("two")], ClusterOptions(operators=2, lease_s=4)
+    foundation = RealControlPlane(pod_groups.options)
+    with real_cluster(nodes, options, foundation=foundation) as cluster:
+        first = cluster.leader()
+        cluster.server.faults.add(
+            Fault(action="refuse", resource="pods/binding", name="pair-1", times=None)
+        )
+        cluster.run(cluster.api.create(pod_groups.resource, pod_groups.gang("pair", least=2)))
+        for name in ("pair-0", "pair-1"):
+            pod = a_pod(name)
+            pod["spec"] |= in_group("pair")
+            cluster.run(cluster.api.create(PODS, pod))
+        cluster.wait_for(PODS, "pair-0", lambda pod: bool(pod["spec"].get("nodeName")), limit=60)
+        first.may_end()
+        first.signal(signal.SIGKILL)
+        assert first.wait(30) == -signal.SIGKILL
+        cluster.wait_ready()
+        cluster.server.faults.clear()
+        for name in ("pair-0", "pair-1"):
+            cluster.wait_for(PODS, name, runs, limit=60)
