@@ -15,11 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from builders import a_container, a_pod, a_pod_group, use_of
 from replica import Replica
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import Invalid, Unreachable
 from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.scheduling.groups import GATHER_S
+from vgpu_operator.engine.scheduling.requeue import REQUEUE_EVERY_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PROVISIONAL_S
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
@@ -609,3 +611,45 @@ async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
         answers.append(Scheduler(replica).simulate([pods[number] for number in order]))
     assert answers[0] == answers[1]
     assert all(answers[0])
+
+
+async def test_fifty_groups_take_turns_whole_and_leave_no_room_unused() -> None:
+    """Room is there for twenty of them. One ends at a time, and lone pods come in between.
+
+    Nothing is kept for those that starve: a lone pod would have to wait for them.
+    """
+    scheduling = {"starvationAfterSeconds": 0}
+    replica = Replica(config=ClusterConfig.model_validate({"scheduling": scheduling}))
+    mib, size, room = 2048, 8, 20
+    replica.fleet(room, devices=1, memory_mib=size * mib)
+    scheduler, capacity = Scheduler(replica), room * size * mib
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+    waiting = {
+        f"g{number}": a_gang(replica, f"g{number}", size, limits=limits) for number in range(50)
+    }
+    running: list[list[Pod]] = []
+
+    async def tried(names: Sequence[str]) -> None:
+        for name in names:
+            nodes = scheduler.simulate(waiting[name])
+            if all(nodes):
+                assert await scheduler.bind(waiting[name], nodes) == [""] * size
+                running.append(waiting.pop(name))
+        await replica.settle()
+
+    await tried(list(waiting))
+    while running:
+        assert not waiting or used(replica) > capacity - size * mib
+        for pod in running.pop(0):
+            await ends(replica, pod)
+        replica.time += REQUEUE_EVERY_S
+        if waiting and len(waiting) % 5 == 0:
+            lone = replica.offered(f"lone-{len(waiting)}", limits=limits)
+            assert replica.reservation(lone) is not None
+            await replica.settle()
+            await ends(replica, lone)
+        await replica.settle()
+        named = {name.split("-")[0] for name in woken(replica)}
+        await tried([name for name in waiting if name in named])
+    assert not waiting
+    assert used(replica) == 0
