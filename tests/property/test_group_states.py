@@ -33,7 +33,7 @@ class GroupStates(EngineStates):
         self.least: dict[str, int] = {}
         self.were_bound: dict[str, set[str]] = {}  # pod UIDs that ever had a node, by group
         self.shrunk: set[str] = set()  # groups of which a pod was deleted while Binds were open
-        self.asked: set[str] = set()  # UIDs of pods for which a Bind has ever come
+        self.asked: set[str] = set()  # groups for which a Bind has ever come
         self.open: dict[str, Any] = {}  # Binds under way, by pod UID
         super().__init__()
 
@@ -59,6 +59,7 @@ class GroupStates(EngineStates):
         self.least[group] = min(least, count)
         self.were_bound[group] = set()
         self.shrunk.discard(group)
+        self.asked.discard(group)
         self.world.operator.news.pod_group_changed(a_pod_group(group, least=self.least[group]))
         for number in range(count):
             self.born += 1
@@ -154,7 +155,7 @@ class GroupStates(EngineStates):
         self.world.turn()
 
     def _start_bind(self, uid: str, node: str) -> None:
-        self.asked.add(uid)
+        self.asked.add(uid.split("-", 1)[1][:-1])
         request = BindRequest("default", uid.split("-", 1)[1], uid, node)
 
         async def start() -> None:
@@ -187,14 +188,12 @@ class GroupStates(EngineStates):
     @invariant()
     def a_try_is_never_written(self) -> None:
         """A group without any Bind has no device; a Filter may be a simulation."""
-        of_groups: set[str] = set()
-        for group in self.least:
-            uids = {pod["metadata"]["uid"] for pod in self._of(group)}
-            of_groups |= uids if uids.isdisjoint(self.asked) else set()
+        only_tried = self.least.keys() - self.asked
+        uids = {pod["metadata"]["uid"] for group in only_tried for pod in self._of(group)}
         for claim in self.world.claims():
             reserved = claim.status.reserved_for
             if claim.status.allocation is not None and reserved is not None:
-                assert reserved.pod_uid not in of_groups, claim.metadata.name
+                assert reserved.pod_uid not in uids, claim.metadata.name
 
 
 def _group(pod: dict[str, Any]) -> str:

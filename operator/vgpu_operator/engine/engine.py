@@ -30,7 +30,13 @@ from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.nodes.agents import describe_silent
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
-from vgpu_operator.engine.scheduling.groups import ask, filter_member, review_tries, verdict
+from vgpu_operator.engine.scheduling.groups import (
+    ask,
+    filter_member,
+    review_tries,
+    settle,
+    verdict,
+)
 from vgpu_operator.engine.scheduling.judge_pod import judge_pod
 from vgpu_operator.engine.scheduling.preemption import nodes_that_victims_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -400,7 +406,11 @@ class Engine:
     def _answer_groups(self, *, ends: bool) -> None:
         """Answer the Binds of groups' pods that need not wait for others any more."""
         waiting, self._gathered = self._gathered, []
+        settled: set[int] = set()
         for each in waiting:
+            if each.pod.group is not None and id(each.work) not in settled:
+                settled.add(id(each.work))
+                settle(self.state, each.pod.group, each.work)
             outcome = verdict(self.state, each.pod, each.node, each.work)
             if outcome is None and ends:
                 outcome = Refusal(Reason.GROUP_INCOMPLETE, "this replica no longer leads")

@@ -219,9 +219,6 @@ def ask(state: State, pod: GPUPod, node: str) -> GroupTry:
 
 def verdict(state: State, pod: GPUPod, node: str, work: GroupTry) -> Reservation | Refusal | None:
     """Return the reservation that a Bind may use, or why it fails; None while it must wait."""
-    assert pod.group is not None
-    if not work.is_over:
-        _settle(state, pod.group, work)
     if work.failure is not None:
         return work.failure
     if not work.has_passed:
@@ -235,8 +232,7 @@ def verdict(state: State, pod: GPUPod, node: str, work: GroupTry) -> Reservation
 def review_tries(state: State) -> None:
     """End tries that are over, and take back what was reserved for pods that asked for no Bind."""
     for key, work in list(state.groups.items()):
-        if work.asked and not work.is_over:
-            _settle(state, key, work)
+        settle(state, key, work)
         if work.has_passed and state.now >= work.until:
             for uid in [uid for uid in work.made if uid not in work.asked]:
                 _take_back(state, work.made.pop(uid))
@@ -389,8 +385,10 @@ def _reserve(state: State, key: GroupKey, work: GroupTry) -> None:
     work.made.clear()
 
 
-def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
+def settle(state: State, key: GroupKey, work: GroupTry) -> None:
     """Let the Binds of a try pass, or fail all of them, if that can be decided now."""
+    if work.is_over or not work.asked:
+        return
     work.made = {
         uid: each for uid, each in work.made.items() if state.reservations.is_current(each)
     }
@@ -402,11 +400,15 @@ def _settle(state: State, key: GroupKey, work: GroupTry) -> None:
     elif len(asked) >= needed and all(_is_written(state, each) for each in asked):
         work.has_passed = True
         state.shortfalls.pop(key, None)
-        for held in asked:
-            pod = state.cache.pod(held.pod_uid)
-            if pod is not None:
-                held.begin_bind(pod.reserved_for)
-                state.pods.slow.discard(pod.uid)
+        _begin_binds(state, asked)
+
+
+def _begin_binds(state: State, asked: Collection[Reservation]) -> None:
+    for held in asked:
+        pod = state.cache.pod(held.pod_uid)
+        if pod is not None:
+            held.begin_bind(pod.reserved_for)
+            state.pods.slow.discard(pod.uid)
 
 
 def _why_not(state: State, work: GroupTry, needed: int, asked: int) -> str:
