@@ -282,7 +282,7 @@ def _plan_together(
     state: State, key: GroupKey
 ) -> Generator[list[Effect], None, list[tuple[GPUPod, Reservation]]]:
     """Give places to the pods of a group that wait; stop once too few of them can get one."""
-    work, waiting = state.groups[key], waiting_members(state, key)
+    work, waiting = state.groups[key], _without_devices(state, key)
     found: list[tuple[GPUPod, Reservation]] = []
     for number, pod in enumerate(waiting, start=1):
         plan = _plan(state, pod)
@@ -304,10 +304,25 @@ def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
 
 
 def _enough(state: State, key: GroupKey) -> int:
-    """Return how many of the pods that wait must find a place."""
+    """Return how many of the pods that have no devices yet must find a place."""
+    without = len(_without_devices(state, key))
     if least_of(state, key) is None:
-        return len(waiting_members(state, key))
-    return _missing(state, key)
+        return without
+    return max(_missing(state, key) - (len(waiting_members(state, key)) - without), 1)
+
+
+def _without_devices(state: State, key: GroupKey) -> list[GPUPod]:
+    """Return the pods that wait, but not those that still have devices from an earlier try.
+
+    A place would replace their reservation, and nobody would take the devices off their claims.
+    """
+    return [pod for pod in waiting_members(state, key) if not _has_devices(state, pod)]
+
+
+def _has_devices(state: State, pod: GPUPod) -> bool:
+    held, claim = state.reservations.of_pod(pod.uid), state.cache.claim(pod.claim)
+    is_reserved = held is not None and not held.is_tentative
+    return is_reserved or (claim is not None and claim.status.allocation is not None)
 
 
 def _await(state: State, pod: GPUPod, held: Reservation) -> Effect:
