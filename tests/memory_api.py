@@ -85,14 +85,24 @@ class MemoryApi:
         subresource: str | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Create an object; status is dropped, as the real server does."""
+        """Create an object, without its status as the real server does; or evict a pod."""
         metadata = obj["metadata"]
+        if subresource == "eviction":
+            return await self._evict(metadata["name"], obj["deleteOptions"]["preconditions"])
         async with self._write(f"create {resource.plural}", metadata.get("name", "")):
             place = (resource.plural, metadata.get("namespace", ""), metadata.get("name", ""))
             if place in self.objects:
                 raise AlreadyExists("exists", status=409, reason="AlreadyExists")
             made = {key: value for key, value in obj.items() if key != "status"}
             return self.put(resource, made)
+
+    async def _evict(self, name: str, preconditions: Mapping[str, Any]) -> dict[str, Any]:
+        async with self._write("evict", name):
+            pod = self._find(PODS, name, "default")
+            if pod["metadata"]["uid"] != preconditions["uid"]:
+                raise Conflict("another pod", status=409, reason="Conflict")
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return self.put(PODS, pod)
 
     async def replace(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         """Replace an object; a stale version is a conflict."""

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     CLAIM_NOT_OWNED = "ClaimNotOwned"
     TEMPLATE = "Template"
     ALLOCATION_UNUSABLE = "AllocationUnusable"
+    TAKEN_BACK = "TakenBack"
+    """An Immediate claim without a pod made way for a more important pod."""
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     NOT_ADMITTED = "NotAdmitted"

@@ -53,6 +53,9 @@ POD_GROUPS = tuple(
     for version in ("v1beta1", "v1alpha2")
 )
 """The versions of PodGroup, the newest first; a cluster serves one of them or none."""
+POD_DISRUPTION_BUDGETS = Resource(
+    "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True
+)
 PERSISTENT_VOLUME_CLAIMS = Resource(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True
 )

@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import POD_DISRUPTION_BUDGETS, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.lease import Elector, LeaseTimes
@@ -39,10 +39,11 @@ from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import (
+    STORAGE,
     InSlices,
     follow_pod_groups,
     informers,
-    storage_informers,
+    more_informers,
 )
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
@@ -97,7 +98,9 @@ class Operator:
         self._source = source = InSlices(api, self.engine.slices)
         self._informers = informers(source, self._observe, cluster)
         if cluster.scheduling.mode == "Gate":
-            self._informers += storage_informers(source, self._observe)
+            self._informers += more_informers(source, self._observe, STORAGE)
+        of_preemption = {POD_DISRUPTION_BUDGETS} if cluster.scheduling.preemption.enabled else ()
+        self._budgets = more_informers(source, self._observe, of_preemption)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
         self._controllers = Controllers(config, self._recorder, keeper_of(api, config))
         self._identity = identity = extender_identity(api, config)
@@ -142,6 +145,7 @@ class Operator:
             *([] if identity is None else [identity.run()]),
             self._answer(),
             *(self._inform(informer) for informer in self._informers),
+            *(informer.run() for informer in self._budgets),
             follow_pod_groups(self._source, self.engine, self._clock),
             self._recorder.run(),
             self.engine.run(),

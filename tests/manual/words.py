@@ -66,6 +66,7 @@ _CONDITION_MAKERS = frozenset({"_condition", "Condition"})
 _EVENT_MAKERS: dict[str, int | None] = {
     "ConfigurationEvent": 0,
     "RecordEvent": 2,
+    "EvictPod": 2,
     "node_event": 1,
     "warning": 1,
     "device_warning": 1,

@@ -103,6 +103,10 @@ CASES: Mapping[str, Case] = {
         {'vgpu_node_rejected_controllers{node="n",pod="a"}': "0x50 2x10"},
         {'vgpu_node_rejected_controllers{node="n",pod="a"}': "0x50 2x3 _x10"},
     ),
+    "VGPUPreemptionLoop": Case(
+        {'vgpu_preemptions_total{result="served"}': "0+5x60"},
+        {'vgpu_preemptions_total{result="served"}': "0+1x60"},
+    ),
     "VGPUQuotaExhausted": Case(
         {'vgpu_claims_refused{namespace="a",reason="ResourceQuotaNotFit"}': "2x60"},
         {'vgpu_claims_refused{namespace="a",reason="CardInsufficientMemory"}': "2x60"},

@@ -253,6 +253,23 @@ class VolcanoConfig(_Section):
     """The number of MiB in one unit of the memory resource."""
 
 
+class PreemptionConfig(_Section):
+    """Whose devices a pod of higher priority may take while it waits for room."""
+
+    enabled: bool = False
+    """Evict less important pods for a pod that does not fit. `kubectl vgpu simulate` and `explain`
+    show the victims in either case."""
+    budgets: Literal["Respect", "Prefer"] = "Respect"
+    """Respect: never evict a pod that a PodDisruptionBudget protects. Prefer: delete such a pod if
+    nothing else makes room, as kube-scheduler's own preemption does."""
+    min_gap: Annotated[int, Field(ge=0)] = 0
+    """A victim's priority must be lower by more than this."""
+    per_minute: Annotated[int, Field(ge=1)] = 30
+    """The most pods that are evicted for others in a minute, in the whole cluster."""
+    scope: Literal["Cluster", "Namespace"] = "Cluster"
+    """Namespace: a pod takes devices from pods of its own namespace only."""
+
+
 class SchedulingConfig(_Section):
     """Defaults for claims, pods and nodes that set no policy of their own."""
 
@@ -267,6 +284,7 @@ class SchedulingConfig(_Section):
     """The highest `schedulingPriority` of a claim. It is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
     """After this wait, devices that become free are earmarked for the request. 0 means never."""
+    preemption: PreemptionConfig = Field(default_factory=PreemptionConfig)
     mode: Literal["Extender", "Gate"] = "Extender"
     """The hand-over of decisions to kube-scheduler. Extender: kube-scheduler calls the extender at
     Filter and Bind. Gate: GPU pods are created with a scheduling gate, which is removed once their

@@ -1,5 +1,6 @@
 """Narrow, typed views of core Kubernetes kinds, with only the fields that we read."""
 
+from vgpu_api.core.disruption import PodDisruptionBudget
 from vgpu_api.core.node import Node, Taint
 from vgpu_api.core.pod import (
     Container,
@@ -23,6 +24,7 @@ __all__ = [
     "NodeSelectorRequirement",
     "NodeSelectorTerm",
     "Pod",
+    "PodDisruptionBudget",
     "PodGroup",
     "PodScopes",
     "PodSpec",

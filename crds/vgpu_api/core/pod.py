@@ -142,6 +142,9 @@ class PodSpec(ApiModel):
     priority: int | None = None
     """The value of its PriorityClass, resolved by the API server."""
     priority_class_name: Word = ""
+    preemption_policy: Word = ""
+    """Never keeps the pod from preempting others; set from its PriorityClass."""
+    termination_grace_period_seconds: int = 30
     active_deadline_seconds: int | None = None
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=no_items)
     scheduling_group: SchedulingGroup | None = None
@@ -173,6 +176,8 @@ class PodStatus(ApiModel):
     """The kubelet's reason to end or refuse the pod; empty if its containers simply ended."""
     message: str = ""
     qos_class: Word = ""
+    start_time: str = ""
+    """The time at which the kubelet acknowledged the pod."""
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None

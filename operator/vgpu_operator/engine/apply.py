@@ -33,6 +33,9 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.PodGroupObserved: pod_groups.pod_group_observed,
     events.PodGroupDeleted: pod_groups.pod_group_deleted,
     events.PodGroupsNotServed: pod_groups.pod_groups_not_served,
+    events.BudgetObserved: pods.budget_observed,
+    events.BudgetDeleted: pods.budget_deleted,
+    events.BudgetsListed: pods.budgets_listed,
     events.StorageObserved: nodes.storage_observed,
     events.StorageDeleted: nodes.storage_deleted,
     events.StorageUnreadable: nodes.storage_unreadable,
@@ -43,6 +46,7 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.RequeueEnded: outcomes.requeue_ended,
     events.GateEnded: outcomes.gate_ended,
     events.BindingEnded: outcomes.binding_ended,
+    events.EvictionEnded: outcomes.eviction_ended,
 }
 """The handler for each type of event."""
 

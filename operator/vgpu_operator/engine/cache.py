@@ -50,6 +50,8 @@ class Cache:
         self._others: dict[str, GroupKey] = {}  # of pods without GPUs, by UID
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
+        self._running: dict[int, Counter[str]] = {}  # priority → running pods by node
+        self._immediate: dict[ClaimKey, str] = {}  # allocated Immediate claims → their nodes
         self._claims: dict[ClaimKey, VGPUClaim] = {}
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
@@ -139,6 +141,19 @@ class Cache:
         self._remember_deleted(uid, may_have_run=may_have_run)
         return known
 
+    def lowest_priority(self) -> float:
+        """Return the lowest priority of a running pod, or of an Immediate claim; else infinity."""
+        immediate = (self._claims[key].spec.scheduling_priority for key in self._immediate)
+        return min((*self._running, *immediate), default=float("inf"))
+
+    def nodes_with_pods_below(self, priority: int) -> set[str]:
+        """Return the nodes where a less important pod runs, or an Immediate claim has devices."""
+        nodes = set(self._immediate.values())
+        for each, of_node in self._running.items():
+            if each < priority:
+                nodes.update(of_node)
+        return nodes
+
     def is_deleted(self, uid: str) -> bool:
         """Return True if a pod or claim is known to be deleted, so that this news of it is late."""
         return uid in self._deleted
@@ -154,6 +169,13 @@ class Cache:
 
     def _remove_pod(self, pod: GPUPod) -> None:
         del self._pods[pod.uid]
+        if pod.is_running:
+            running, node = self._running[pod.priority], pod.pod.spec.node_name
+            running[node] -= 1
+            if not running[node]:
+                del running[node]
+            if not running:
+                del self._running[pod.priority]
         of_claim = self._of_claim[pod.claim]
         del of_claim[pod.uid]
         if not of_claim:
@@ -174,6 +196,8 @@ class Cache:
 
     def _add_pod(self, pod: GPUPod) -> None:
         self._pods[pod.uid] = pod
+        if pod.is_running:
+            self._running.setdefault(pod.priority, Counter())[pod.pod.spec.node_name] += 1
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
         if pod.group is not None:
             self._of_group.setdefault(pod.group, {})[pod.uid] = pod
@@ -265,6 +289,7 @@ class Cache:
                     del self._on_node[node]
             if new_node:
                 self._on_node.setdefault(new_node, {})[key] = None
+        self._index_immediate(key, now, new_node)
         if uid and self._serving.get(uid) == key:
             del self._serving[uid]
         if new_uid and self._serving.setdefault(new_uid, key) == key:
@@ -272,6 +297,12 @@ class Cache:
             if pod is not None and pod.claim != key:
                 self._remove_pod(pod)
                 self._add_pod(self._served(pod))
+
+    def _index_immediate(self, key: ClaimKey, now: VGPUClaim | None, node: str) -> None:
+        if now is not None and node and now.spec.binding_mode == "Immediate":
+            self._immediate[key] = node
+        else:
+            self._immediate.pop(key, None)
 
 
 def _traits(pod: GPUPod) -> tuple[str, int]:

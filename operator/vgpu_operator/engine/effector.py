@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -28,7 +28,7 @@ from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.backoff import Backoff
 from vgpu_client.clock import Clock, rfc3339
-from vgpu_client.errors import ClientError, Conflict, NotFound
+from vgpu_client.errors import ClientError, Conflict, NotFound, TooManyRequests
 from vgpu_client.object_writer import (
     Apply,
     Conflicted,
@@ -288,8 +288,41 @@ class Effector:
             logger.info("pod %s/%s not deleted: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
-        """Try once to evict a pod; the engine retries while its claim violates limits."""
+        """Try once to evict a pod, and report the outcome if it makes way for another.
+
+        A pod whose claim violates limits is tried again by the engine, which sees it still run.
+        """
+        outcome, error = await self._evicted(effect)
+        pod, because = effect.regarding, f"because {effect.why}"
+        name = f"{pod.namespace}/{pod.name}"
+        if error is not None:
+            logger.warning("pod %s not evicted: %s", name, error)
+            note = f"should be evicted {because}: {error}"
+            self._record(effects.RecordEvent(pod, "Warning", "NotEvicted", "Evicting", note))
+        elif outcome == "evicted":
+            fields = {"pod": name, "decision": effect.reason.lower()}
+            logger.info("pod %s evicted %s", name, because, extra=fields)
+            note = f"evicted {because}"
+            self._record(effects.RecordEvent(pod, "Warning", effect.reason, "Evicting", note))
+        if effect.preemptor is not None:
+            self._observe(events.EvictionEnded(effect, outcome))
+
+    async def _evicted(
+        self, effect: effects.EvictPod
+    ) -> tuple[Literal["evicted", "gone", "protected", "failed"], ClientError | None]:
+        """Send the eviction; return its outcome, and the error if the pod stays."""
         pod = effect.regarding
+        if effect.force:
+            target = Target(PODS, pod.namespace, pod.name)
+            ended = await self._writer.submit(Write(target, (Delete(pod.uid),)))
+            match ended:
+                case Written():
+                    return "evicted", None
+                case Conflicted():
+                    return "gone", None  # another pod has its name
+                case Rejected(error) | Unresolved(error):
+                    return ("gone", None) if isinstance(error, NotFound) else ("failed", error)
+            return "failed", None
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -299,17 +332,10 @@ class Effector:
         try:
             await self._api.create(PODS, eviction, subresource="eviction")
         except (NotFound, Conflict):
-            return  # the pod is gone
+            return "gone", None
         except ClientError as error:
-            logger.warning("pod %s/%s not evicted: %s", pod.namespace, pod.name, error)
-            note = f"should be evicted because its claim {effect.why}: {error}"
-            self._record(effects.RecordEvent(pod, "Warning", "NotEvicted", "Evicting", note))
-            return
-        name = f"{pod.namespace}/{pod.name}"
-        fields = {"pod": name, "decision": "evicted"}
-        logger.info("pod %s evicted: its claim %s", name, effect.why, extra=fields)
-        note = f"evicted because its claim {effect.why}"
-        self._record(effects.RecordEvent(pod, "Warning", "Evicted", "Evicting", note))
+            return ("protected" if _is_of_a_budget(error) else "failed"), error
+        return "evicted", None
 
     def _record(self, effect: effects.RecordEvent) -> None:
         self._recorder.record(
@@ -386,3 +412,11 @@ def _decoded(raw: dict[str, Any]) -> VGPUClaim | None:
         logger.error("claim %s/%s cannot be read: %s", metadata.get("namespace"),
                      metadata["name"], error)  # fmt: skip
         return None
+
+
+def _is_of_a_budget(error: ClientError) -> bool:
+    """Return True if a disruption budget refuses an eviction; a busy server answers 429, too."""
+    if not isinstance(error, TooManyRequests):
+        return False
+    causes = error.details.get("causes") or ()
+    return any(cause.get("reason") == "DisruptionBudget" for cause in causes)

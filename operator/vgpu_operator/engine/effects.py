@@ -177,11 +177,17 @@ class EvictPod:
 
     Attributes:
         regarding: The pod.
-        why: The violation of its claim, as part of a sentence.
+        why: The reason, as the clause after "evicted because".
+        reason: The reason of the event, one CamelCase word.
+        preemptor: The claim for which it is evicted; None if for no other.
+        force: Delete the pod instead, which no budget refuses.
     """
 
     regarding: Regarding
     why: str
+    reason: Literal["Evicted", "Preempted"]
+    preemptor: ClaimKey | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

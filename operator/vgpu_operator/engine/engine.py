@@ -28,6 +28,9 @@ from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing, gpu_pod_of
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.nodes.agents import describe_silent
+from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.preemption.preempt_due import preempt_due
+from vgpu_operator.engine.preemption.verb import victims_by_node
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
 from vgpu_operator.engine.scheduling.groups import (
@@ -38,7 +41,6 @@ from vgpu_operator.engine.scheduling.groups import (
     verdict,
 )
 from vgpu_operator.engine.scheduling.judge_pod import judge_pod
-from vgpu_operator.engine.scheduling.preemption import nodes_that_victims_free
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_due import schedule_due
@@ -166,6 +168,7 @@ class Engine:
         review_earmarks(state)
         for _ in earmark_due(state):  # 4. keep devices for requests that starve
             yield ()
+        yield from preempt_due(state)  # or take them from less important pods
         yield from schedule_due(state)  # 5. serve the queue, the most important and oldest first
         yield from self._reconciled()  # 6. write the decisions just made
         yield from describe_links(state)
@@ -232,8 +235,10 @@ class Engine:
         found = observe_in_call(self.state, pod)
         return None if found is None else without_effect(self.state, found, candidates)
 
-    def preempt(self, pod: Pod, victims: Mapping[str, Collection[str]]) -> Collection[str]:
-        """Return the nodes on which evicting the victims would make room for the pod's devices.
+    def preempt(
+        self, pod: Pod, victims: Mapping[str, Collection[str]]
+    ) -> Mapping[str, Collection[Victim]]:
+        """Return the nodes on which the pod would get its devices, with the victims to add there.
 
         Args:
             pod: The pod that is to run.
@@ -246,9 +251,10 @@ class Engine:
         self._drain()
         found = observe_in_call(self.state, pod)
         if found is not None:
-            return nodes_that_victims_free(self.state, found, victims)
+            return victims_by_node(self.state, found, victims)
         # Nobody has to make room for a GPU pod that has already been deleted.
-        return () if gpu_pod_of(pod, self.state.config) is not None else victims.keys()
+        is_gone = gpu_pod_of(pod, self.state.config) is not None
+        return {} if is_gone else {node: () for node, uids in victims.items() if uids}
 
     def pod(self, uid: str) -> GPUPod | None:
         """Return the GPU pod with this UID, or None."""

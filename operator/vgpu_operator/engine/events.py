@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
+from vgpu_api.core import Node, Pod, PodDisruptionBudget, PodGroup, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_operator.engine.effects import (
     DeleteClaim,
+    EvictPod,
     LiftGate,
     PublishDevice,
     ReadPod,
@@ -138,6 +139,26 @@ class PodGroupDeleted:
 @dataclass(frozen=True, slots=True)
 class PodGroupsNotServed:
     """The API server no longer serves the version of PodGroup that was followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetObserved:
+    """A version of a disruption budget."""
+
+    budget: PodDisruptionBudget
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDeleted:
+    """A disruption budget is gone."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsListed:
+    """The end of a list of disruption budgets: all of them have been observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +315,20 @@ class BindingEnded:
     outcome: Literal["bound", "refused", "elsewhere", "gone", "unknown"]
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionEnded:
+    """The outcome of the eviction of a pod that makes way for another.
+
+    Attributes:
+        effect: The eviction.
+        outcome: `evicted`: accepted by the server; `gone`: the pod is gone; `protected`: a budget
+            refuses it; `failed`: it was not carried out, or that is unknown.
+    """
+
+    effect: EvictPod
+    outcome: Literal["evicted", "gone", "protected", "failed"]
+
+
 Event: TypeAlias = (
     PodObserved
     | PodDeleted
@@ -311,6 +346,9 @@ Event: TypeAlias = (
     | PodGroupObserved
     | PodGroupDeleted
     | PodGroupsNotServed
+    | BudgetObserved
+    | BudgetDeleted
+    | BudgetsListed
     | AgentObserved
     | AgentDeleted
     | AgentsListed
@@ -324,4 +362,5 @@ Event: TypeAlias = (
     | RequeueEnded
     | GateEnded
     | BindingEnded
+    | EvictionEnded
 )

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, PodGroup, ResourceQuota
+from vgpu_api.core import Node, Pod, PodDisruptionBudget, PodGroup, ResourceQuota
 from vgpu_api.core.storage import (
     CSINode,
     PersistentVolume,
@@ -32,6 +32,7 @@ from vgpu_api.resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
     RESOURCE_QUOTAS,
@@ -165,6 +166,14 @@ _STORAGE_KINDS: tuple[_Kind[Any], ...] = (
 )
 
 
+_BUDGETS: _Kind[Any] = _Kind(
+    POD_DISRUPTION_BUDGETS,
+    PodDisruptionBudget.model_validate,
+    events.BudgetObserved,
+    lambda gone: events.BudgetDeleted(gone.namespace, gone.name),
+)
+
+
 DECISIVE = tuple(kind.resource for kind in _KINDS)
 """The kinds on which decisions depend in every mode."""
 STORAGE = tuple(kind.resource for kind in _STORAGE_KINDS)
@@ -184,13 +193,17 @@ def informers(api: Source, observe: Observe, config: ClusterConfig) -> list[Refl
     return [_Informer(api, _Handler(kind, observe)) for kind in kinds]
 
 
-def storage_informers(api: Source, observe: Observe) -> list[Reflector[Any]]:
-    """Return the informers for mode Gate only: volumes, their claims, classes and drivers.
+def more_informers(
+    api: Source, observe: Observe, resources: Collection[Resource]
+) -> list[Reflector[Any]]:
+    """Return informers of kinds that only some configurations need.
 
-    In mode Extender kube-scheduler has checked volumes before it calls us, so the operator has no
-    permission to read them there, and spends no memory on them.
+    Volumes, their claims, classes and drivers (`STORAGE`) matter in mode Gate alone: in mode
+    Extender kube-scheduler has checked volumes before it calls us, so the operator has no right to
+    read them there. Disruption budgets matter where preemption is enabled.
     """
-    return [_Informer(api, _Handler(kind, observe)) for kind in _STORAGE_KINDS]
+    kinds = (kind for kind in (*_STORAGE_KINDS, _BUDGETS) if kind.resource in resources)
+    return [_Informer(api, _Handler(kind, observe)) for kind in kinds]
 
 
 _GROUPS_AGAIN_S = 60.0
@@ -292,6 +305,8 @@ class _Informer(Reflector[Any]):
             self._observe(events.PodsListed(version, frozenset(uids)))
         elif self.resource is LEASES:
             self._observe(events.AgentsListed())
+        elif self.resource is POD_DISRUPTION_BUDGETS:
+            self._observe(events.BudgetsListed())
 
 
 @dataclass(frozen=True, slots=True)

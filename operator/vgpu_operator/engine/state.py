@@ -23,6 +23,7 @@ from vgpu_operator.engine.cache import Cache
 from vgpu_operator.engine.claims.refusal_limiter import RefusalLimiter
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.preemption.open_preemptions import Preemptions
 from vgpu_operator.engine.scheduling.kept import Earmarks, KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, WaitQueue
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -395,6 +396,8 @@ class State:
         queue: The pods and claims that wait.
         earmarks: Devices that are kept for starving requests.
         starving: The times at which waiters have waited long enough for an earmark.
+        preempting: The times at which waiters may take devices from less important pods.
+        preemptions: The preemptions under way.
         claims: Work on claims.
         pods: Work on pods.
         gates: Work on pods behind our gate.
@@ -431,6 +434,8 @@ class State:
     queue: WaitQueue = field(default_factory=WaitQueue)
     earmarks: Earmarks = field(default_factory=Earmarks)
     starving: Timers = field(default_factory=Timers)
+    preempting: Timers = field(default_factory=Timers)
+    preemptions: Preemptions = field(default_factory=Preemptions)
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
     gates: GateWork = field(default_factory=GateWork)

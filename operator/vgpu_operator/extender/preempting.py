@@ -1,7 +1,8 @@
 """Preempt: keep the nodes where ending the victims that kube-scheduler chose frees the devices.
 
-Other nodes are dropped, so that nobody is ended in vain. Victims are neither added nor removed,
-because kube-scheduler has counted its own resources with all of them.
+Other nodes are dropped, so that nobody is ended in vain. Victims are never removed, because
+kube-scheduler has counted its own resources with all of them. Where preemption is enabled, the pods
+whose devices are needed as well are added.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.extender.filtering import known_or_read
-from vgpu_operator.extender.wire import PreemptAnswer, PreemptRequest
+from vgpu_operator.extender.wire import PreemptAnswer, PreemptRequest, Victims
 
 _AT_ONCE = 8
 """Nodes to judge before other requests get a turn; each takes up to a millisecond."""
@@ -19,9 +20,11 @@ _AT_ONCE = 8
 async def preempt(engine: Engine, request: PreemptRequest) -> PreemptAnswer:
     """Answer a Preempt call."""
     pod = known_or_read(engine, request.pod)
-    kept, names = {}, list(request.victims)
+    kept: dict[str, Victims] = {}
+    names = list(request.victims)
     for start in range(0, len(names), _AT_ONCE):
         uids = {node: request.victims[node].uids for node in names[start : start + _AT_ONCE]}
-        kept.update({node: request.victims[node] for node in engine.preempt(pod, uids)})
+        for node, added in engine.preempt(pod, uids).items():
+            kept[node] = request.victims[node].with_more(added)
         await asyncio.sleep(0)
     return PreemptAnswer(kept)

@@ -6,11 +6,12 @@ answers are read in any case. Source: k8s.io/kube-scheduler/extender/v1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu_api.errors import BadInput
+from vgpu_operator.engine.preemption.open_preemptions import Victim
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ class Victims:
 
     uids: Sequence[str]
     broken_budgets: int = 0
+
+    def with_more(self, added: Collection[Victim]) -> Victims:
+        """Return these victims and the added ones."""
+        pods = [pod.uid for victim in added for pod in victim.pods]
+        broken = sum(victim.is_protected for victim in added)
+        return Victims((*self.uids, *pods), self.broken_budgets + broken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.config import WebConfig
-from vgpu_operator.engine.informers import informers, storage_informers
+from vgpu_operator.engine.informers import STORAGE, informers, more_informers
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
@@ -40,7 +40,7 @@ async def run(config: WebConfig) -> None:
     async with Api.connect(config.kubeconfig, config.context) as api:
         mirror = Mirror(config.cluster.config, Clock(api))
         sources = informers(api, mirror.observe, config.cluster.config)
-        of_volumes = storage_informers(api, mirror.observe) if is_on(mirror.state) else []
+        of_volumes = more_informers(api, mirror.observe, STORAGE) if is_on(mirror.state) else []
         synced = asyncio.Event()
 
         async def note_synced() -> None:

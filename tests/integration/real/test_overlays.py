@@ -116,6 +116,7 @@ def test_network_policies_and_evictions_are_accepted(plane: ControlPlane, tmp_pa
         tmp_path,
         "network-policies",
         "evict-violators",
+        "preemption",
     )
     apply(plane, tmp_path)
 

@@ -120,10 +120,20 @@ async def test_what_a_pod_that_is_going_holds_comes_back_by_itself(replica: Repl
     replica.device(memory_mib=16384)
     going = await running(replica, "going", 12000)
     wire = replica.cache.pod(going.metadata.uid).pod.to_wire()
-    wire["metadata"] |= {"deletionTimestamp": "2023-11-14T22:13:20Z", "resourceVersion": "99"}
+    wire["metadata"] |= {"deletionTimestamp": "2023-11-14T22:30:00Z", "resourceVersion": "99"}
     replica.news.pod_changed(Pod.model_validate(wire))
     web = a_pod("web")
     assert await kept(replica, waiting(replica, 16384), {"node-1": [web]}) == {"node-1": ["web"]}
+
+
+async def test_nobody_dies_beside_a_pod_that_outlives_its_grace_period(replica: Replica) -> None:
+    """A finalizer that nobody removes may keep it, and its devices, for ever."""
+    replica.device(memory_mib=16384)
+    going = await running(replica, "going", 12000)
+    wire = replica.cache.pod(going.metadata.uid).pod.to_wire()
+    wire["metadata"] |= {"deletionTimestamp": "2023-11-14T22:13:20Z", "resourceVersion": "99"}
+    replica.news.pod_changed(Pod.model_validate(wire))
+    assert await kept(replica, waiting(replica, 16384), {"node-1": [a_pod("web")]}) == {}
 
 
 async def test_what_is_reserved_for_a_pod_on_its_way_is_not_free(replica: Replica) -> None:

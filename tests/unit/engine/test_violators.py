@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders import a_container, a_pod
@@ -61,25 +59,12 @@ class Users:
         while self.replica.time < end:
             self.replica.time += 1
             await self.replica.settle()
-        return [name for verb, name in self.replica.api.log[before:] if verb == "create pods"]
+        return [name for verb, name in self.replica.api.log[before:] if verb == "evict"]
 
 
 @pytest.fixture
-async def users(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Users:
+async def users(replica: Replica) -> Users:
     replica.device()
-    real = replica.api.create
-
-    async def create(
-        resource: Any, obj: Any, *, subresource: str | None = None, **more: Any
-    ) -> Any:
-        if subresource != "eviction":
-            return await real(resource, obj, subresource=subresource, **more)
-        name = obj["metadata"]["name"]
-        assert obj["deleteOptions"]["preconditions"]["uid"] == f"uid-of-{name}"
-        async with replica.api._write("create pods", name):
-            return {}
-
-    monkeypatch.setattr(replica.api, "create", create)
     return Users(replica)
 
 
@@ -178,7 +163,7 @@ async def test_what_a_disruption_budget_refuses_is_said_in_an_event(
     )
     await users.start("takes")
     budget = TooManyRequests("Cannot evict pod: it would violate its budget", status=429)
-    users.replica.api.before = lambda verb, _: budget if verb == "create pods" else None
+    users.replica.api.before = lambda verb, _: budget if verb == "evict" else None
     users.report("takes")
     assert await users.evicted() == []
     ((_, note),) = [event for event in said if event[0] == "NotEvicted"]

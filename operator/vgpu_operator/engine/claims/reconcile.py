@@ -149,6 +149,21 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     return write_desired(claim, state, desired, let_go=True)
 
 
+def take_back(claim: VGPUClaim, state: State) -> Effect | None:
+    """Release an Immediate claim that makes way for a more important pod; it is decided again."""
+    key, held = key_of(claim), state.reservations.of_claim(key_of(claim))
+    why = state.preemptions.taken_back.get(key)
+    if why is None:
+        return None
+    if not lifecycle.is_idle(claim) or (held is not None and held.is_binding):
+        del state.preemptions.taken_back[key]  # a pod has come for it, or it holds nothing
+        return None
+    if held is not None:
+        unreserve(state, held)
+    desired = DesiredStatus.refused(reason=Reason.TAKEN_BACK, message=why)
+    return write_desired(claim, state, desired, let_go=True)
+
+
 def release(claim: VGPUClaim, state: State) -> Effect | None:
     """Remove the allocation from a claim if nothing can use the devices any more."""
     reason = lifecycle.release_reason(claim, state.cache)
@@ -358,6 +373,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     remove_stale_finalizer,
     follow_node,
     reallocate_unusable,
+    take_back,
     release,
     release_orphaned,
     write_reservation,

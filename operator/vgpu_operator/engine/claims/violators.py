@@ -61,4 +61,4 @@ def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
     state.claims.look_at(key)
     metadata = pod.pod.metadata
     regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
-    return EvictPod(regarding, f"{violated.message} ({violated.reason})")
+    return EvictPod(regarding, f"its claim {violated.message} ({violated.reason})", "Evicted")

@@ -13,6 +13,7 @@ from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.event_handlers.claims import note_immediate, observe_claim
 from vgpu_operator.engine.event_handlers.pods import observe_pod, pod_deleted
 from vgpu_operator.engine.hami import pod_events
+from vgpu_operator.engine.preemption.open_preemptions import new_backoff
 from vgpu_operator.engine.scheduling.places import lapse, leave_unsettled, unreserve
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_one import put_in_queue, spec_for
@@ -21,6 +22,8 @@ from vgpu_operator.engine.state import InFlight, State
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 5.0
 _READ_AGAIN_S = 1.0
+_EVICTION_TRIES = 5
+"""A pod that cannot be evicted so many times is spared, and other victims are chosen."""
 
 
 def claim_written(event: events.ClaimWritten, state: State) -> None:
@@ -192,6 +195,25 @@ def binding_ended(event: events.BindingEnded, state: State) -> None:
     _resolve(held, event.outcome, state)
     if held.until is not None:
         state.claims.timers.set(held.key, held.until)
+
+
+def eviction_ended(event: events.EvictionEnded, state: State) -> None:
+    """Apply the outcome of a victim's eviction, unless its preemption has ended since."""
+    key, uid = event.effect.preemptor, event.effect.regarding.uid
+    opened = None if key is None else state.preemptions.open.get(key)
+    if opened is None or opened.evicting != uid:
+        return
+    opened.evicting = ""
+    match event.outcome:
+        case "evicted" | "gone":
+            opened.backoff = new_backoff()
+            opened.evicted.add(uid)
+        case "protected":
+            state.preemptions.protect(uid, state.now)
+        case "failed":
+            opened.not_before = state.now + opened.backoff.failed()
+            if opened.backoff.failures == _EVICTION_TRIES:
+                state.preemptions.protect(uid, state.now)
 
 
 def _resolve(

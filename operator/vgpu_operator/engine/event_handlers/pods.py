@@ -100,6 +100,7 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
     if held is not None and held.is_tentative:
         unreserve(state, held)
     if known is not None:
+        state.preemptions.forget(event.uid, known.claim)
         if known.group is not None:
             _leave_group(state, known.group)
         state.claims.look_at(known.claim)
@@ -113,6 +114,21 @@ def _leave_group(state: State, group: GroupKey) -> None:
     for pod in state.cache.pods_of_group(group):
         if pod.uid in state.pods.blocked:
             state.pods.due[pod.uid] = None
+
+
+def budget_observed(event: events.BudgetObserved, state: State) -> None:
+    """Apply an added or updated disruption budget."""
+    state.preemptions.budgets.put(event.budget)
+
+
+def budget_deleted(event: events.BudgetDeleted, state: State) -> None:
+    """Forget a disruption budget."""
+    state.preemptions.budgets.remove(event.namespace, event.name)
+
+
+def budgets_listed(event: events.BudgetsListed, state: State) -> None:
+    """Allow preemption: all disruption budgets are known."""
+    state.preemptions.budgets.are_listed = True
 
 
 def pods_listed(event: events.PodsListed, state: State) -> None:

@@ -9,10 +9,11 @@ the number of devices.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import get_args
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from vgpu_api import conditions
@@ -23,6 +24,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.preemption.open_preemptions import Result
 from vgpu_operator.engine.state import Avoided
 from vgpu_operator.errors import NotLeading
 
@@ -39,21 +41,28 @@ class ClaimsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as of the engine's last round."""
         state = self._engine.state
-        try:
-            self._engine.must_lead()
-        except NotLeading:
-            claims, avoided, groups = [], [], []
-        else:
+        claims: list[VGPUClaim] = []
+        avoided: list[tuple[str, Avoided]] = []
+        groups: list[GroupKey] = []
+        if self._leads():
             groups = state.queue.groups()
             claims = list(state.cache.claims())
             avoided = [
                 each for nodes in list(state.avoidance.of.values()) for each in list(nodes.items())
             ]
+            yield _preempted(state.preemptions.results)
         yield _states(claims)
         yield from _refusals(claims, state.unix)
         yield from _allocated(claims)
         yield _rejecting(avoided)
         yield _gangs(groups)
+
+    def _leads(self) -> bool:
+        try:
+            self._engine.must_lead()
+        except NotLeading:
+            return False
+        return True
 
 
 def _states(claims: list[VGPUClaim]) -> Metric:
@@ -113,6 +122,15 @@ def _gangs(groups: list[GroupKey]) -> Metric:
     )
     for namespace, count in Counter(group.namespace for group in groups).items():
         family.add_metric((namespace,), count)
+    return family
+
+
+def _preempted(results: Mapping[Result, int]) -> Metric:
+    family = CounterMetricFamily(
+        "vgpu_preemptions", "Preemptions that have ended, by result.", labels=("result",)
+    )
+    for result in get_args(Result):
+        family.add_metric((result,), results.get(result, 0))
     return family
 
 

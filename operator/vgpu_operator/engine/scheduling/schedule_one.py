@@ -39,6 +39,9 @@ from vgpu_operator.placement.constraints import only
 SAMPLED_FROM = 100
 """With fewer nodes than this, kube-scheduler offers every feasible node; else it offers a sample.
 Source: minFeasibleNodesToFind in its schedule_one.go."""
+PREEMPT_AFTER_S = 0.25
+"""Seconds from a refusal to a preemption. A kube-scheduler that preempts by itself asks the verb
+`preempt` in the same cycle, and so goes first."""
 _ANY_NODE = NodeRules()
 _ITS_NODE = NodeRules(tolerations=(("", "Exists", "", ""),))
 """The rules for a bound pod: kube-scheduler has accepted the node, so its taints do not matter."""
@@ -312,6 +315,8 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
     after_s = state.config.scheduling.starvation_after_seconds
     if queued is waiter and after_s:
         state.starving.set(waiter.key, waiter.since + after_s)
+    if state.config.scheduling.preemption.enabled and waiter.pod_uid:
+        state.preempting.set(waiter.key, state.now + PREEMPT_AFTER_S)
     state.claims.look_at(waiter.key)
     return queued
 

@@ -1,0 +1,272 @@
+"""Chooses the pods that make way: on each node as few as possible, then the best node.
+
+On one node all less important pods are taken away first. If the waiting pod then fits, they are
+given back one after another, the most important first, for as long as it still fits. The pods that
+cannot be given back are the victims. kube-scheduler finds its victims in the same way
+(SelectVictimsOnNode), and nodes are compared as in its pickOneNodeForPreemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from vgpu_operator.demand import Demand
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.preemption.victims import claims_on
+from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import NodeFilter, Plan, Share, place
+from vgpu_operator.placement.constraints import Budget, Kept, only
+
+NODES_WEIGHED = 32
+"""Nodes with victims that are compared; more would cost more than a better choice is worth."""
+NODES_LOOKED_AT = 256
+"""Nodes that are searched for one pod before it counts as beyond help."""
+_OFFSET = 1 << 31
+"""Makes every priority positive, so that of equally unimportant victims fewer are better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """A pod that waits for devices.
+
+    Attributes:
+        pod: The pod.
+        demand: Its request for devices.
+        nodes: The nodes that it may use apart from devices.
+    """
+
+    pod: GPUPod
+    demand: Demand
+    nodes: NodeFilter
+
+
+Cost: TypeAlias = tuple[int, int, int]
+"""Broken budgets, the highest priority, and the sum of all priorities; the lowest is best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The victims on one node, and the devices that the pod gets there.
+
+    Attributes:
+        node: The node's name.
+        victims: Who has to go, the most important first; empty if what ends anyway suffices.
+        devices: Names of the GPUDevices that the pod would get.
+    """
+
+    node: str
+    victims: tuple[Victim, ...]
+    devices: tuple[str, ...]
+
+    def is_better_than(self, other: Choice) -> bool:
+        """Return True if less is lost here, or the most important victim has run for less long."""
+        cost, others = cost_of(self.victims), cost_of(other.victims)
+        if cost != others:
+            return cost < others
+        since, others_since = _since(self.victims, cost[1]), _since(other.victims, cost[1])
+        return since > others_since or (since == others_since and self.node < other.node)
+
+
+def cost_of(victims: Collection[Victim]) -> Cost:
+    """Return the cost of losing these victims."""
+    return (
+        sum(each.is_protected for each in victims),
+        max((each.priority for each in victims), default=-_OFFSET),
+        sum((each.priority + _OFFSET) * max(len(each.pods), 1) for each in victims),
+    )
+
+
+def _since(victims: Collection[Victim], priority: int) -> str:
+    """Return the time since when the oldest of the most important victims runs."""
+    return min((each.since for each in victims if each.priority == priority), default="")
+
+
+def search(state: State, preemptor: Preemptor) -> Iterator[Choice | None]:
+    """Yield the best choice so far after each node that was looked at.
+
+    A choice without victims ends the search: the pod gets its devices without evicting anybody. The
+    state may change between two nodes, so `on_node` must be asked again before anybody is evicted.
+    """
+    columns = state.ledger.columns
+    best: Choice | None = None
+    weighed = 0
+    for number, _ in columns.closest(preemptor.demand, NODES_LOOKED_AT, _within(state, preemptor)):
+        found = on_node(state, preemptor, columns.node_name[number], better_than=best)
+        if found is not None and not found.victims:
+            yield found
+            return
+        if found is not None and (best is None or found.is_better_than(best)):
+            best = found
+        yield best
+        weighed += best is not None
+        if weighed == NODES_WEIGHED:
+            return
+
+
+def on_node(
+    state: State,
+    preemptor: Preemptor,
+    node: str,
+    also: Collection[str] = (),
+    better_than: Choice | None = None,
+) -> Choice | None:
+    """Return who would have to go on one node; None if even the end of all does not help.
+
+    Args:
+        state: The engine's state.
+        preemptor: The pod that waits.
+        node: The node's name.
+        also: UIDs of pods that end in any case.
+        better_than: Return None as soon as it is known that this choice costs less.
+    """
+    there = claims_on(state, preemptor.pod, node, also)
+    at_most = None if better_than is None else cost_of(better_than.victims)
+    candidates = _weighed(there.victims, at_most, state)
+    with _planning(state, preemptor, node, there.ending) as planner:
+        plan = planner.without(())
+        victims = _fewest(planner, candidates, at_most) if plan.refused else ()
+        if victims:
+            plan = planner.without(victims)
+        if victims and plan.refused:  # a MIG slice or a core by number is in the way
+            victims = _fewest(planner, candidates, at_most, exactly=True)
+            plan = planner.without(victims or ())
+    if plan.refused or victims is None:
+        return None
+    columns = state.ledger.columns
+    devices = {columns.name[columns.number_of(grant.device)] for grant in plan.grants}
+    return Choice(node, victims, tuple(sorted(devices)))
+
+
+def _weighed(victims: tuple[Victim, ...], at_most: Cost | None, state: State) -> tuple[Victim, ...]:
+    """Return the victims that may be evicted and whose loss could be worth it."""
+    if state.config.scheduling.preemption.budgets == "Respect":
+        victims = tuple(each for each in victims if not each.is_protected)
+    if at_most is not None and not at_most[0]:  # a choice without anybody more important is known
+        victims = tuple(each for each in victims if each.priority <= at_most[1])
+    return victims
+
+
+def _fewest(
+    planner: _Planner, candidates: Sequence[Victim], at_most: Cost | None, *, exactly: bool = False
+) -> tuple[Victim, ...] | None:
+    """Return the candidates that have to go.
+
+    Return None if it does not help that all of them go, or if more is lost than allowed. The longer
+    the run of candidates that can stay, the more are tried at once: of ten pods on each of eight
+    devices most can stay.
+    """
+
+    def fits_beside(staying: Sequence[Victim]) -> bool:
+        if not exactly:
+            return planner.fits_beside(staying)
+        return not planner.without([each for each in candidates if each not in staying]).refused
+
+    staying: list[Victim] = []
+    victims: list[Victim] = []
+    at, step = 0, 1
+    with nullcontext() if exactly else planner.state.ledger.without(*_keys(candidates)):
+        if not candidates or not fits_beside(()):
+            return None
+        while at < len(candidates):
+            tried = candidates[at : at + step]
+            if fits_beside([*staying, *tried]):
+                staying += tried
+                at, step = at + len(tried), 2 * step
+            elif len(tried) > 1:
+                step = len(tried) // 2
+            else:
+                victims += tried
+                at += 1
+                if at_most is not None and cost_of(victims) > at_most:
+                    return None
+    return tuple(victims)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Plans a pod on one node as if some victims held nothing.
+
+    Victims do not give their quota back: a namespace that has used up its quota shall not evict its
+    own pods for that.
+    """
+
+    state: State
+    preemptor: Preemptor
+    node: str
+    number: int
+    budget: Budget
+    kept: KeptFrom
+
+    def without(self, victims: Collection[Victim]) -> Plan:
+        """Return the plan."""
+        with self.state.ledger.without(*_keys(victims)):
+            return self._plan(self.kept)
+
+    def fits_beside(self, staying: Sequence[Victim]) -> bool:
+        """Return True if the pod fits although these stay, while the ledger is without them.
+
+        It counts the memory, compute and slots that they hold, but neither MIG slices nor cores by
+        number. So it is a good guess, for a fraction of the time of `without`.
+        """
+        shares = [share for victim in staying for share in victim.shares]
+        return not self._plan(_Beside(self.kept, self.number, shares)).refused
+
+    def _plan(self, kept: Kept) -> Plan:
+        return place(
+            self.state.ledger.columns,
+            self.preemptor.demand,
+            {self.node},
+            nodes=self.preemptor.nodes,
+            budget=self.budget,
+            kept=kept,
+        )
+
+
+@contextmanager
+def _planning(
+    state: State, preemptor: Preemptor, node: str, ending: Sequence[ClaimKey]
+) -> Iterator[_Planner]:
+    """Yield a planner that counts what is ending anyway as free."""
+    pod, number = preemptor.pod, state.ledger.columns.node_id(node)
+    with state.deciding(
+        pod.claim, Yielding.MORE_IMPORTANT, priority=pod.priority, ended=ending
+    ) as kept:
+        budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
+        yield _Planner(state, preemptor, node, -1 if number is None else number, budget, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """The capacity that is kept for others, and what the victims that stay hold on the node."""
+
+    kept: KeptFrom
+    node: int
+    shares: Sequence[Share]
+
+    @property
+    def nodes(self) -> Collection[int]:
+        """See `placement.Kept`."""
+        return (self.node,)
+
+    def on(self, node: int) -> Sequence[Share]:
+        """See `placement.Kept`."""
+        return [*self.kept.on(node), *self.shares]
+
+
+def _keys(victims: Iterable[Victim]) -> Iterator[ClaimKey]:
+    for victim in victims:
+        yield from victim.keys
+
+
+def _within(state: State, preemptor: Preemptor) -> NodeFilter:
+    """Return the nodes that the preemptor may use and on which a less important pod runs."""
+    below = preemptor.pod.priority - state.config.scheduling.preemption.min_gap
+    numbers = state.ledger.columns.node_ids(state.cache.nodes_with_pods_below(below))
+    bits = sum(only(number) for number in set(numbers) if number is not None)
+    return replace(preemptor.nodes, selector=preemptor.nodes.selector & bits)

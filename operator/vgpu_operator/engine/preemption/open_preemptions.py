@@ -1,0 +1,154 @@
+"""Preemptions that are under way, and what is remembered of former ones."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from vgpu_client.backoff import Backoff
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.preemption.budgets import Budgets
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Share
+
+MINUTE_S = 60.0
+PROTECTED_S = 60.0
+"""Seconds for which a pod counts as protected after the API server has refused to evict it. Our
+copy of its budget may be late, or the API server may know of a rule that we do not."""
+_MOST_FRUITLESS = 1000
+
+Result: TypeAlias = Literal["served", "withdrawn", "protected", "node_lost", "overdue", "in_vain"]
+"""How a preemption ended: the pod got its devices; it is gone or was placed otherwise; a disruption
+budget forbade it; its node or devices were lost; the victims did not end in time; they ended, and
+the pod got nothing all the same."""
+
+
+def new_backoff() -> Backoff:
+    """Return the back-off of an eviction that could not be carried out."""
+    return Backoff(0.5, 30.0)
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Pods that end together, and the claims whose devices become free when they do.
+
+    Attributes:
+        keys: The claims.
+        pods: The pods to evict; empty for an Immediate claim without a pod, which is taken back.
+        priority: The highest priority among them.
+        is_protected: True if a disruption budget forbids to evict one of the pods now.
+        shares: The capacity that the claims hold on the node that is looked at.
+    """
+
+    keys: tuple[ClaimKey, ...]
+    pods: tuple[GPUPod, ...]
+    priority: int
+    is_protected: bool = False
+    shares: tuple[Share, ...] = ()
+
+    @cached_property
+    def since(self) -> str:
+        """The time since when the first of the pods runs; of two victims the younger one goes."""
+        return min((each.pod.status.start_time for each in self.pods), default="")
+
+
+@dataclass(slots=True)
+class OpenPreemption:
+    """A preemption whose preemptor has no devices yet.
+
+    Attributes:
+        key: The preemptor's claim.
+        pod_uid: The preemptor.
+        node: The node on which victims make room.
+        pods: The pods that have to end, by UID, in the order in which they are evicted.
+        protected: Those that a budget protects, and that are deleted instead of evicted.
+        claims: Immediate claims to take back, once they have no pod.
+        evicting: The pod whose eviction has no outcome yet; empty if there is none.
+        evicted: Pods whose eviction the API server has accepted.
+        until: The time at which the victims should have ended, in monotonic seconds.
+        not_before: The time before which a failed eviction is not tried again.
+        backoff: The time between two tries.
+    """
+
+    key: ClaimKey
+    pod_uid: str
+    node: str
+    pods: Mapping[str, GPUPod]
+    protected: frozenset[str]
+    claims: tuple[ClaimKey, ...]
+    until: float
+    evicting: str = ""
+    evicted: set[str] = field(default_factory=set)
+    not_before: float = 0.0
+    backoff: Backoff = field(default_factory=new_backoff)
+
+    @property
+    def next(self) -> GPUPod | None:
+        """The pod to evict next, or None if all have been evicted."""
+        return next((pod for uid, pod in self.pods.items() if uid not in self.evicted), None)
+
+
+@dataclass(slots=True)
+class Preemptions:
+    """The work of preemption. Times are monotonic seconds.
+
+    Attributes:
+        open: The preemptions under way, by the preemptor's claim.
+        budgets: The disruption budgets.
+        protected: Pods that the API server refused to evict, and until when this is believed.
+        taken_back: Immediate claims to be taken back, with the reason.
+        fruitless: Classes of waiters for which no node had victims: when to look again.
+        quiet: Claims whose preemption kube-scheduler is about to carry out, and until when.
+        in_vain: Pods that got no devices although their victims have ended; they preempt no more.
+        times: The times of the evictions of the last minute.
+        results: How the preemptions of this process have ended.
+    """
+
+    open: dict[ClaimKey, OpenPreemption] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=Budgets)
+    protected: dict[str, float] = field(default_factory=dict)
+    taken_back: dict[ClaimKey, str] = field(default_factory=dict)
+    fruitless: dict[EquivalenceClass, tuple[float, Backoff]] = field(default_factory=dict)
+    quiet: dict[ClaimKey, float] = field(default_factory=dict)
+    in_vain: set[str] = field(default_factory=set)
+    times: deque[float] = field(default_factory=deque)
+    results: Counter[Result] = field(default_factory=Counter)
+
+    def is_victim(self, uid: str) -> bool:
+        """Return True if the pod is to end in a preemption that is under way."""
+        return any(uid in each.pods for each in self.open.values())
+
+    def may_evict(self, now: float, per_minute: int) -> bool:
+        """Return True if the cluster's limit allows one more eviction now."""
+        while self.times and self.times[0] <= now - MINUTE_S:
+            self.times.popleft()
+        return len(self.times) < per_minute
+
+    def protect(self, uid: str, now: float) -> None:
+        """Note that the API server refused to evict a pod."""
+        self.protected = {each: until for each, until in self.protected.items() if until > now}
+        self.protected[uid] = now + PROTECTED_S
+
+    def is_protected(self, uid: str, now: float) -> bool:
+        """Return True if the API server refused to evict the pod a short time ago."""
+        return self.protected.get(uid, 0.0) > now
+
+    def fruitless_until(self, kind: EquivalenceClass) -> float:
+        """Return the time before which a class need not be searched again."""
+        return self.fruitless.get(kind, (0.0, None))[0]
+
+    def found_nobody(self, kind: EquivalenceClass, now: float, first: Backoff) -> None:
+        """Note that no node has victims for a class, and look again ever less often."""
+        if len(self.fruitless) >= _MOST_FRUITLESS:
+            self.fruitless = {k: found for k, found in self.fruitless.items() if found[0] > now}
+        _, backoff = self.fruitless.get(kind, (0.0, first))
+        self.fruitless[kind] = now + backoff.failed(), backoff
+
+    def forget(self, uid: str, key: ClaimKey) -> None:
+        """Forget a pod that is gone."""
+        self.in_vain.discard(uid)
+        self.quiet.pop(key, None)

@@ -1,0 +1,158 @@
+"""Finds the claims of a node that may be taken from others, and those that come back anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.demand import ALL_CORES
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.scheduling.schedule_one import claim_priority
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Share
+
+OVERDUE_S = 30.0
+"""A pod that still exists this long after its grace period counts as stuck, not as ending."""
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClaims:
+    """The claims on a node as a preemptor sees them.
+
+    Attributes:
+        ending: Claims whose devices become free without anybody being evicted.
+        victims: Those of less important pods, the most important first.
+    """
+
+    ending: tuple[ClaimKey, ...]
+    victims: tuple[Victim, ...]
+
+
+def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] = ()) -> NodeClaims:
+    """Sort the claims that hold devices of a node.
+
+    Args:
+        state: The engine's state.
+        preemptor: The pod that needs room.
+        node: The node's name.
+        also: UIDs of pods that end in any case, such as kube-scheduler's own victims.
+    """
+    ending: list[ClaimKey] = []
+    victims: list[Victim] = []
+    for key, shares in _holding(state, node).items():
+        if key == preemptor.claim or state.cache.is_unreadable(key):
+            continue
+        claim = state.cache.claim(key)
+        pod = state.cache.pod(pod_uid_of(state, key, claim))
+        if claim is not None and claim.spec.binding_mode == "Immediate":
+            victims += _of_immediate(state, preemptor, claim, pod, shares)
+        elif pod is None or is_ending(state, pod, also):
+            ending.append(key)
+        elif may_be_victim(state, preemptor, pod):
+            victims.append(Victim((key,), (pod,), pod.priority, shares=tuple(shares)))
+    return NodeClaims(tuple(ending), tuple(_by_importance(state, victims)))
+
+
+def is_ending(state: State, pod: GPUPod, also: Collection[str] = ()) -> bool:
+    """Return True if the pod's devices become free soon, whoever asks for them.
+
+    A pod that outlives its grace period may have a finalizer that nobody removes, so nobody waits
+    for it any longer.
+    """
+    if pod.pod.is_terminal or pod.uid in also:
+        return True
+    deleted = pod.pod.metadata.deletion_timestamp
+    if deleted is not None:
+        # The API server adds the grace period to this timestamp.
+        return state.unix < datetime.fromisoformat(deleted).timestamp() + OVERDUE_S
+    return state.preemptions.is_victim(pod.uid)
+
+
+def may_be_victim(state: State, preemptor: GPUPod, pod: GPUPod) -> bool:
+    """Return True if a running pod is less important, and its end would not be undone at once.
+
+    A DaemonSet's controller and the kubelet put their pods back on the same node.
+    """
+    rules, metadata = state.config.scheduling.preemption, pod.pod.metadata
+    if rules.scope == "Namespace" and metadata.namespace != preemptor.pod.metadata.namespace:
+        return False
+    if _MIRROR in metadata.annotations:
+        return False
+    if any(owner.controller and owner.kind == "DaemonSet" for owner in metadata.owner_references):
+        return False
+    return pod.is_running and pod.priority < preemptor.priority - rules.min_gap
+
+
+def pod_uid_of(state: State, key: ClaimKey, claim: VGPUClaim | None) -> str:
+    """Return the UID of the pod that a claim is held for; empty if there is none."""
+    held = state.reservations.of_claim(key)
+    if held is not None and held.pod_uid:
+        return held.pod_uid
+    reserved = None if claim is None else claim.status.reserved_for
+    return "" if reserved is None else reserved.pod_uid
+
+
+def _holding(state: State, node: str) -> dict[ClaimKey, list[Share]]:
+    """Return the claims that hold devices of a node, with their shares."""
+    columns, found = state.ledger.columns, dict[ClaimKey, list[Share]]()
+    number = columns.node_id(node)
+    for device in () if number is None else columns.node_devices[number]:
+        for holder in state.ledger.holders(columns.uuid[device]):
+            use = holder.use
+            # A claim with all compute leaves none, even if the device's is scaled above 100 %.
+            cores = columns.cores[device] if use.cores >= ALL_CORES else use.cores
+            share = Share(device, use.slots, cores, use.memory_mib)
+            found.setdefault(holder.key, []).append(share)
+    return found
+
+
+def _of_immediate(
+    state: State, preemptor: GPUPod, claim: VGPUClaim, pod: GPUPod | None, shares: list[Share]
+) -> Iterable[Victim]:
+    """Yield an Immediate claim as a victim, if both the claim and its pod are less important.
+
+    If only its pod ended, the claim would keep its devices for the next pod.
+    """
+    rules, key = state.config.scheduling.preemption, key_of(claim)
+    if rules.scope == "Namespace" and key.namespace != preemptor.claim.namespace:
+        return
+    priority = claim_priority(state, claim)
+    if claim.metadata.deletion_timestamp is not None or claim.unknown_values:
+        return
+    if priority >= preemptor.priority - rules.min_gap:
+        return
+    if pod is None:
+        yield Victim((key,), (), priority, shares=tuple(shares))
+    elif may_be_victim(state, preemptor, pod):
+        yield Victim((key,), (pod,), max(priority, pod.priority), shares=tuple(shares))
+
+
+def _by_importance(state: State, victims: list[Victim]) -> list[Victim]:
+    """Return the victims, first those who stay if only some have to go.
+
+    Protected pods come first, then more important ones, then those that have run for longer. What a
+    budget still allows is counted in this order, too.
+    """
+
+    def importance(victim: Victim) -> tuple[bool, int, str, tuple[ClaimKey, ...]]:
+        return not victim.is_protected, -victim.priority, victim.since, victim.keys
+
+    victims.sort(key=importance)
+    work = state.preemptions
+    broken = work.budgets.broken_by(pod.pod for victim in victims for pod in victim.pods)
+    marked = [
+        replace(
+            victim,
+            is_protected=any(
+                pod.uid in broken or work.is_protected(pod.uid, state.now) for pod in victim.pods
+            ),
+        )
+        for victim in victims
+    ]
+    return sorted(marked, key=importance)

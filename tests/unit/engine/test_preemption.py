@@ -1,0 +1,476 @@
+"""Less important pods make way for one that waits for devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_claim, a_request
+from replica import Replica
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod, PodDisruptionBudget, ResourceQuota
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1.base import OwnerReference
+from vgpu_client.errors import ServerError, TooManyRequests
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine import events
+
+MIB = 16384
+
+
+def with_preemption(**rules: Any) -> ClusterConfig:
+    rules.setdefault("enabled", True)
+    return ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
+
+
+class Town:
+    """A replica with preemption, and the pods that run on it."""
+
+    def __init__(self, devices: int = 1, **rules: Any) -> None:
+        self.replica = Replica(config=with_preemption(**rules))
+        self.told: list[tuple[str, str, str]] = []
+        self.replica.recorder.record = self._record  # type: ignore[method-assign]
+        self.replica.engine.observe(events.BudgetsListed())
+        for number in range(devices):
+            self.replica.device(uuid=f"GPU-{number}", index=number, memory_mib=MIB, slots=4)
+
+    def _record(self, regarding: Regarding, *, reason: str, note: str, **_: str) -> None:
+        self.told.append((regarding.name, reason, note))
+
+    async def runs(
+        self, name: str, mib: int, priority: int = 0, *, node: str = "", **fields: Any
+    ) -> Pod:
+        """Return a pod that runs with its devices."""
+        limits = {"nvidia.com/gpu": fields.pop("count", 1), "nvidia.com/gpumem": mib}
+        pod = self.replica.pod(name, limits=limits, priority=priority, **fields)
+        self.replica.offer(pod, *([node] if node else []))
+        await self.replica.settle()
+        wire = pod.to_wire()
+        wire["spec"]["nodeName"] = self.replica.reservation(pod).node
+        wire["metadata"]["resourceVersion"] = "2"
+        self.replica.news.pod_changed(Pod.model_validate(wire))
+        await self.replica.settle()
+        return pod
+
+    def waits(self, name: str, mib: int, priority: int = 1000, **fields: Any) -> Pod:
+        """Return a pod that a Filter has just refused."""
+        limits = {"nvidia.com/gpu": fields.pop("count", 1), "nvidia.com/gpumem": mib}
+        pod = self.replica.pod(name, limits=limits, priority=priority, **fields)
+        self.replica.offer(pod)
+        return pod
+
+    def device_of(self, name: str) -> str:
+        """Return the UUID of the only device that a running pod has."""
+        claim = self.replica.claim_of(self.replica.cache.pod(f"uid-of-{name}").pod)
+        (device,) = claim.status.allocation.devices
+        return device.uuid
+
+    async def evicted(self, seconds: float = 2.0) -> list[str]:
+        """Return who is evicted within some seconds, in order; nobody ends in that time."""
+        before = len(self.replica.api.log)
+        end = self.replica.time + seconds
+        while self.replica.time < end:
+            self.replica.time += 0.5
+            await self.replica.settle()
+            self._watch()
+        return [name for verb, name in self.replica.api.log[before:] if verb == "evict"]
+
+    def _watch(self) -> None:
+        """Bring the deletions that the API server has accepted."""
+        for (plural, *_), obj in list(self.replica.api.objects.items()):
+            known = self.replica.cache.pod(obj["metadata"]["uid"])
+            if plural != PODS.plural or known is None or "deletionTimestamp" not in obj["metadata"]:
+                continue
+            if known.pod.metadata.deletion_timestamp is None:
+                wire = known.pod.to_wire()
+                wire["metadata"] |= {
+                    "deletionTimestamp": obj["metadata"]["deletionTimestamp"],
+                    "resourceVersion": str(int(known.pod.metadata.resource_version) + 1),
+                }
+                self.replica.news.pod_changed(Pod.model_validate(wire))
+
+    async def ends(self, *pods: Pod) -> None:
+        """Let pods end: the agent reports that their devices are unused, and they are gone."""
+        for pod in pods:
+            raw = self.replica.claim_of(pod).to_wire()
+            raw["status"]["released"] = {"allocationID": raw["status"]["allocation"]["id"]}
+            stored = self.replica.api.put(VGPU_CLAIMS, raw)
+            self.replica.news.claim_changed(VGPUClaim.read(stored))
+            self.replica.api.vanish(PODS, pod.metadata.name)
+            self.replica.news.pod_gone(pod.metadata.uid)
+        await self.replica.bound()
+
+    def budget(self, allowed: int, **labels: str) -> None:
+        """Observe a disruption budget for pods with these labels."""
+        budget = {
+            "metadata": {"name": "budget", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": labels}},
+            "status": {"disruptionsAllowed": allowed},
+        }
+        observed = events.BudgetObserved(PodDisruptionBudget.model_validate(budget))
+        self.replica.engine.observe(observed)
+
+    def results(self) -> dict[str, int]:
+        return dict(self.replica.state.preemptions.results)
+
+
+async def test_the_least_important_pod_that_suffices_makes_way() -> None:
+    town = Town(devices=2)
+    for number, priority in enumerate((300, 100, 200, 300)):
+        await town.runs(f"p{priority}-{number}", 8000, priority)
+    important = town.waits("important", 8000)
+    assert await town.evicted() == ["p100-1"]
+    assert town.replica.reservation(important) is None  # nothing is free before it is released
+    await town.ends(town.replica.cache.pod("uid-of-p100-1").pod)
+    assert town.replica.cache.pod("uid-of-important").pod.is_bound
+    await town.evicted()
+    assert town.results() == {"served": 1}
+
+
+async def test_one_pod_on_each_of_two_devices_makes_way() -> None:
+    town = Town(devices=2)
+    for priority in (300, 100, 200, 400):
+        await town.runs(f"p{priority}", 8000, priority)
+    town.waits("important", 8000, count=2)
+    on = {name: town.device_of(name) for name in ("p100", "p200", "p300", "p400")}
+    gone = await town.evicted()
+    assert len(gone) == 2
+    assert {on[name] for name in gone} == {"GPU-0", "GPU-1"}
+    assert "p400" not in gone
+
+
+async def test_a_pod_is_told_who_makes_way_and_the_victim_for_whom() -> None:
+    town = Town()
+    await town.runs("low", MIB, 7)
+    town.waits("important", MIB)
+    await town.evicted()
+    assert ("important", "Preempting", (
+        "evicting less important pods on node-1: default/low (priority 7)"
+    )) in town.told  # fmt: skip
+    assert ("low", "Preempted", (
+        "evicted because it makes way for pod default/important of priority 1000"
+    )) in town.told  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("priority", "gap", "expected"),
+    [(1000, 0, []), (999, 0, ["low"]), (999, 1, []), (998, 1, ["low"])],
+)
+async def test_a_victims_priority_must_be_lower_by_more_than_the_gap(
+    priority: int, gap: int, expected: list[str]
+) -> None:
+    town = Town(minGap=gap)
+    await town.runs("low", MIB, priority)
+    town.waits("important", MIB)
+    assert await town.evicted(10) == expected
+
+
+async def test_it_is_off_by_default() -> None:
+    town = Town(enabled=False)
+    await town.runs("low", MIB)
+    town.waits("important", MIB)
+    assert await town.evicted(10) == []
+
+
+async def test_a_priority_class_that_never_preempts_waits() -> None:
+    town = Town()
+    await town.runs("low", MIB)
+    pod = town.replica.pod("important", priority=1000)
+    wire = pod.to_wire()
+    wire["spec"]["preemptionPolicy"] = "Never"
+    wire["metadata"]["resourceVersion"] = "50"
+    town.replica.offer(Pod.model_validate(wire))
+    assert await town.evicted(10) == []
+
+
+async def test_nobody_goes_in_vain() -> None:
+    """Half of the device belongs to a pod that is as important."""
+    town = Town()
+    await town.runs("equal", MIB // 2, 1000)
+    await town.runs("low", MIB // 2)
+    town.waits("important", MIB)
+    assert await town.evicted(120) == []
+
+
+async def test_nobody_else_goes_while_enough_is_ending() -> None:
+    town = Town(devices=2)
+    low = [await town.runs(f"low-{number}", MIB) for number in range(2)]
+    raw = town.replica.cache.pod(low[0].metadata.uid).pod.to_wire()
+    raw["metadata"] |= {"deletionTimestamp": "2023-11-14T23:00:00Z", "resourceVersion": "99"}
+    town.replica.news.pod_changed(Pod.model_validate(raw))
+    town.waits("important", MIB)
+    assert await town.evicted(20) == []
+
+
+async def test_a_pod_that_never_ends_is_not_waited_for() -> None:
+    """Half an hour after its grace period a finalizer still keeps it."""
+    town = Town(devices=2)
+    low = [await town.runs(f"low-{number}", MIB) for number in range(2)]
+    raw = town.replica.cache.pod(low[0].metadata.uid).pod.to_wire()
+    raw["metadata"] |= {"deletionTimestamp": "2023-11-14T22:00:00Z", "resourceVersion": "99"}
+    town.replica.news.pod_changed(Pod.model_validate(raw))
+    town.waits("important", MIB)
+    assert await town.evicted() == ["low-1"]
+
+
+async def test_two_preemptors_take_different_victims() -> None:
+    town = Town(devices=2)
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB)
+    for number in range(2):
+        town.waits(f"important-{number}", MIB)
+    assert sorted(await town.evicted(4)) == ["low-0", "low-1"]
+    assert len(town.replica.state.preemptions.open) == 2
+
+
+async def test_a_third_preemptor_finds_nobody() -> None:
+    town = Town()
+    await town.runs("low", MIB)
+    town.waits("first", MIB)
+    assert await town.evicted() == ["low"]
+    town.waits("second", MIB)
+    assert await town.evicted(30) == []
+
+
+async def test_newcomers_stay_off_the_devices_that_become_free() -> None:
+    town = Town()
+    low = await town.runs("low", MIB)
+    town.waits("important", MIB)
+    await town.evicted()
+    town.waits("newcomer", 1000, priority=0)
+    await town.ends(low)
+    assert town.replica.cache.pod("uid-of-important").pod.is_bound
+    assert not town.replica.cache.pod("uid-of-newcomer").pod.is_bound
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "mirror"])
+async def test_pods_that_come_back_to_the_same_node_are_spared(kind: str) -> None:
+    town = Town()
+    owner = OwnerReference(api_version="apps/v1", kind=kind, name="o", uid="u", controller=True)
+    annotations = {"kubernetes.io/config.mirror": "hash"} if kind == "mirror" else {}
+    await town.runs("low", MIB, owners=[owner], annotations=annotations)
+    town.waits("important", MIB)
+    assert await town.evicted(10) == []
+
+
+async def test_a_namespace_can_be_the_limit() -> None:
+    town = Town(scope="Namespace")
+    await town.runs("low", MIB, namespace="other")
+    town.waits("important", MIB)
+    assert await town.evicted(10) == []
+
+
+async def test_a_protected_pod_is_spared_and_another_goes() -> None:
+    town = Town(devices=2)
+    await town.runs("protected", MIB, 1, labels={"app": "web"})
+    await town.runs("other", MIB, 500)
+    town.budget(0, app="web")
+    town.waits("important", MIB)
+    assert await town.evicted() == ["other"]
+
+
+async def test_nobody_goes_where_all_are_protected() -> None:
+    town = Town()
+    await town.runs("protected", MIB, labels={"app": "web"})
+    town.budget(0, app="web")
+    town.waits("important", MIB)
+    assert await town.evicted(120) == []
+
+
+async def test_a_budget_of_one_spares_the_second_of_two_victims() -> None:
+    """Both would have to go for the whole device, and the budget allows one."""
+    town = Town()
+    for number in range(2):
+        await town.runs(f"web-{number}", MIB // 2, labels={"app": "web"})
+    town.budget(1, app="web")
+    town.waits("important", MIB)
+    assert await town.evicted(60) == []
+    town.budget(2, app="web")
+    assert sorted(await town.evicted(130)) == ["web-0", "web-1"]
+
+
+async def test_a_budget_is_broken_only_where_nothing_else_helps() -> None:
+    town = Town(budgets="Prefer")
+    await town.runs("protected", MIB, labels={"app": "web"})
+    town.budget(0, app="web")
+    town.waits("important", MIB)
+    await town.evicted()
+    assert ("delete", "protected") in town.replica.api.log
+
+
+async def test_nobody_is_evicted_before_the_budgets_are_known() -> None:
+    """The operator may lack the right to read them."""
+    town = Town()
+    town.replica.state.preemptions.budgets.are_listed = False
+    await town.runs("low", MIB)
+    town.waits("important", MIB)
+    assert await town.evicted(10) == []
+
+
+async def test_a_refused_eviction_spares_the_pod_and_chooses_anew() -> None:
+    """Our copy of its budget may be late: the API server is right."""
+    town = Town(devices=2)
+    await town.runs("protected", MIB, 1)
+    await town.runs("other", MIB, 500)
+    causes = {"causes": [{"reason": "DisruptionBudget"}]}
+
+    def refuse(verb: str, name: str) -> BaseException | None:
+        if (verb, name) == ("evict", "protected"):
+            return TooManyRequests("no", status=429, reason="TooManyRequests", details=causes)
+        return None
+
+    town.replica.api.before = refuse
+    town.waits("important", MIB)
+    assert await town.evicted(4) == ["other"]
+    assert town.results() == {"protected": 1}
+
+
+async def test_an_eviction_that_fails_is_tried_again() -> None:
+    town = Town()
+    await town.runs("low", MIB)
+    tries = []
+
+    def fail(verb: str, name: str) -> BaseException | None:
+        if verb == "evict":
+            tries.append(name)
+            return ServerError("busy", status=500) if len(tries) < 3 else None
+        return None
+
+    town.replica.api.before = fail
+    town.waits("important", MIB)
+    assert await town.evicted(6) == ["low"]
+    assert len(tries) == 3
+
+
+async def test_victims_are_evicted_one_after_another() -> None:
+    """The second stays if the API server does not answer about the first."""
+    town = Town()
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB // 2, number)
+    town.replica.api.after = lambda verb, _: (
+        ServerError("lost", status=500) if verb == "evict" else None
+    )
+    town.waits("important", MIB)
+    town.replica.time += 1
+    await town.replica.settle()
+    assert [each for each in town.replica.api.log if each[0] == "evict"] == [("evict", "low-0")]
+
+
+async def test_a_minute_has_a_limited_number_of_evictions() -> None:
+    town = Town(perMinute=3)
+    for number in range(4):
+        await town.runs(f"low-{number}", MIB // 4)
+    town.waits("important", MIB)
+    assert len(await town.evicted(30)) == 3
+    assert len(await town.evicted(60)) == 1
+
+
+async def test_a_deleted_preemptor_ends_nobody_else() -> None:
+    town = Town(perMinute=1)
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB // 2)
+    pod = town.waits("important", MIB)
+    assert len(await town.evicted()) == 1
+    town.replica.api.vanish(PODS, "important")
+    town.replica.news.pod_gone(pod.metadata.uid)
+    assert await town.evicted(120) == []
+    assert town.results() == {"withdrawn": 1}
+    assert len(town.replica.state.earmarks) == 0
+
+
+async def test_a_victim_that_does_not_end_is_given_up_and_another_node_chosen() -> None:
+    town = Town()
+    await town.runs("stuck", MIB)
+    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
+    await town.runs("low", MIB, 5, node="node-9")
+    town.waits("important", MIB)
+    assert await town.evicted() == ["stuck"]
+    raw = town.replica.cache.pod("uid-of-stuck").pod.to_wire()
+    raw["metadata"] |= {"deletionTimestamp": "2023-11-14T22:30:10Z", "resourceVersion": "999"}
+    town.replica.news.pod_changed(Pod.model_validate(raw))
+    assert await town.evicted(65) == ["low"]
+    assert town.results() == {"overdue": 1}
+
+
+async def test_a_pod_that_gets_nothing_although_its_victims_ended_preempts_no_more() -> None:
+    """Its kube-scheduler never binds it, for a reason that only kube-scheduler knows."""
+    town = Town()
+    low = await town.runs("low", MIB)
+    town.waits("important", MIB)
+    await town.evicted()
+    raw = town.replica.claim_of(low).to_wire()
+    raw["status"]["released"] = {"allocationID": raw["status"]["allocation"]["id"]}
+    town.replica.news.claim_changed(VGPUClaim.read(town.replica.api.put(VGPU_CLAIMS, raw)))
+    town.replica.api.vanish(PODS, "low")
+    town.replica.news.pod_gone(low.metadata.uid)
+    await town.evicted(90)
+    assert town.results() == {"in_vain": 1}
+    town.replica.device(uuid="GPU-2", node="node-2", memory_mib=MIB)
+    await town.runs("next", MIB, node="node-2")
+    town.replica.offer(town.replica.cache.pod("uid-of-important"), "node-2")
+    assert await town.evicted(120) == []
+
+
+async def test_an_immediate_claim_without_a_pod_is_taken_back() -> None:
+    town = Town()
+    town.replica.claim(
+        a_claim("kept", requests=[a_request(memory="16Gi")], binding_mode="Immediate")
+    )
+    await town.replica.settle()
+    town.waits("important", MIB)
+    assert await town.evicted() == []
+    town.replica.offer(town.replica.cache.pod("uid-of-important"))
+    await town.replica.bound()
+    assert town.replica.cache.pod("uid-of-important").pod.is_bound
+    kept = VGPUClaim.read(town.replica.api.claim("kept"))
+    assert kept.status.allocation is None
+
+
+async def test_an_immediate_claim_of_higher_priority_is_kept() -> None:
+    town = Town()
+    town.replica.claim(
+        a_claim(
+            "kept",
+            requests=[a_request(memory="16Gi")],
+            binding_mode="Immediate",
+            scheduling_priority=1000,
+        )
+    )
+    await town.replica.settle()
+    town.waits("important", MIB)
+    await town.evicted(60)
+    assert VGPUClaim.read(town.replica.api.claim("kept")).status.allocation is not None
+
+
+async def test_nobody_is_evicted_for_a_quota() -> None:
+    town = Town(devices=2)
+    await town.runs("low", MIB)
+    quota = {
+        "metadata": {"name": "quota", "namespace": "default", "resourceVersion": "1"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": str(MIB)}},
+    }
+    town.replica.news.quota_changed(ResourceQuota.model_validate(quota))
+    town.waits("important", 1000)
+    assert await town.evicted(60) == []
+
+
+async def test_nobody_is_evicted_while_another_replica_leads() -> None:
+    town = Town()
+    await town.runs("low", MIB)
+    town.waits("important", MIB)
+    town.replica.leading = False
+    assert await town.evicted(10) == []
+
+
+async def test_a_new_leader_waits_for_what_its_predecessor_has_evicted() -> None:
+    town = Town(devices=2)
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB)
+    town.waits("important", MIB)
+    assert len(await town.evicted()) == 1
+    town.replica.state.preemptions.open.clear()  # as it never knew
+    town.replica.state.earmarks.remove(next(iter(town.replica.state.earmarks)).key)
+    town.replica.offer(town.replica.cache.pod("uid-of-important"))
+    assert await town.evicted(20) == []
