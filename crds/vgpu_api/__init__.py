@@ -1,5 +1,5 @@
 """The shared vocabulary: typed resources, quantities, names, reasons and effective use.
 
-This package imports none of our other packages and does no I/O. The operator, the agent and the
-tests import it.
+The operator, the agent and the tests import this package. It imports none of our other packages and
+does no I/O.
 """

@@ -1,4 +1,4 @@
-"""Write the CRDs and the lists of names in manifests/; `--check` fails if a file is stale."""
+"""Writes the CRDs and the lists of names in manifests/; `--check` fails if a file is stale."""
 
 from __future__ import annotations
 

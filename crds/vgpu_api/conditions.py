@@ -1,4 +1,4 @@
-"""Read and set conditions; the transition time changes only when the status does."""
+"""Reads and sets conditions. The transition time changes only when the status does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The CustomResourceDefinitions: schemas come from the models, columns and rules are listed here.
+"""The CustomResourceDefinitions. Schemas come from the models; columns and rules are listed here.
 
-This module has the columns, short names, selectable fields and the rules about a whole object.
+This module has the columns, short names, selectable fields and the rules about whole objects.
 Everything about a single field is declared on the field of its model.
 """
 
@@ -26,7 +26,7 @@ class Column:
     wide: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it in the form of `additionalPrinterColumns`."""
+        """Return the column as an item of `additionalPrinterColumns`."""
         column: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
         if self.wide:
             column["priority"] = 1
@@ -37,8 +37,8 @@ class Column:
 class Rule:
     """A CEL rule at the root of the schema.
 
-    The API server prints `path: kind: message` and takes the kind from `reason`. With both set, its
-    refusals read like those of the webhook (docs/design/admission-and-kopf.md).
+    The API server prints `path: kind: message` and derives the kind from `reason`. If both are set,
+    its refusals read like those of the webhook (docs/design/admission-and-kopf.md).
     """
 
     expression: str
@@ -47,7 +47,7 @@ class Rule:
     reason: str = "FieldValueInvalid"
 
     def to_wire(self) -> dict[str, str]:
-        """Return it in the form of `x-kubernetes-validations`."""
+        """Return the rule as an item of `x-kubernetes-validations`."""
         return {
             "rule": self.expression,
             "message": self.message,
@@ -58,7 +58,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class CustomResource:
-    """Everything that is needed to make a CRD from a model."""
+    """Everything that is needed to generate a CRD from a model."""
 
     model: type[ApiModel]
     plural: str
@@ -142,8 +142,9 @@ _DEFAULTS_IN_REQUEST = {
     "mode": "'Any'",
     "corePolicy": "'Default'",
 }
-"""Defaults as CEL. List items are stored without their defaults
-(docs/design/truth-and-ledger.md)."""
+"""The defaults as CEL, because list items are stored without their defaults
+(docs/design/truth-and-ledger.md).
+"""
 _FROZEN_IN_SPEC = ("placement", "bindingMode", "schedulingPriority")
 _NOT_ALLOCATED = "!has(oldSelf.status) || !has(oldSelf.status.allocation)"
 

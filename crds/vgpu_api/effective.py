@@ -1,9 +1,9 @@
-"""The most of each device that a claim uses at any time.
+"""Computes the peak use of each device by a claim.
 
 Kubernetes starts init containers one after the other, then all app containers. A sidecar is an init
-container that keeps running, so it runs beside every container that starts after it. For each
-device, memory, cores and slots are each the larger of two amounts: the sum over app containers and
-sidecars, and the most that one ordinary init container uses together with the sidecars before it.
+container that keeps running, so it runs beside every container that starts after it. The peak of
+memory, cores and slots on a device is the larger of two amounts: the sum over app containers and
+sidecars, and the most that an ordinary init container uses together with the sidecars before it.
 
 The claim's requests follow the order in which the pod starts its containers. Sidecars and app
 containers both have phase App, so an App request before an Init request belongs to a sidecar.
@@ -22,7 +22,7 @@ from vgpu_api.v1alpha1.vgpuclaim import AllocatedDevice, VGPUClaimSpec
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An amount of one device: MiB of memory, percent of compute, slots."""
+    """An amount of a device: MiB of memory, percent of compute, slots."""
 
     memory_mib: int = 0
     cores: int = 0
@@ -39,7 +39,7 @@ class Use:
         )
 
     def peak(self, other: Use) -> Use:
-        """Return the larger of the two amounts in each field."""
+        """Return the larger of two amounts for each field."""
         return Use(
             max(self.memory_mib, other.memory_mib),
             max(self.cores, other.cores),
@@ -48,7 +48,7 @@ class Use:
 
 
 def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Mapping[str, Use]:
-    """Return the use of each device, by UUID, of an allocation made for `spec`.
+    """Return the peak use of each device, by UUID, for an allocation made for `spec`.
 
     A device whose request the spec does not name counts as if a sidecar used it beside all other
     containers, so the result is never too low.
@@ -57,7 +57,7 @@ def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Ma
     unknown = -1, "App"
     running: dict[str, Use] = {}
     peak: dict[str, Use] = {}
-    # Devices are stored in the order of their requests, but no rule forces a writer to keep it.
+    # Devices are stored in the order of their requests, but no rule forces writers to keep it.
     for device in sorted(devices, key=lambda device: turns.get(device.request, unknown)[0]):
         uuid = device.uuid
         started = running.get(uuid, Use()) + Use(device.memory_mib, device.cores, 1)
@@ -72,12 +72,12 @@ def out_of_order(
 ) -> tuple[str, str] | None:
     """Return two containers that start in the opposite order of their requests, first one first.
 
-    Only the order between init containers and other containers matters: it decides what runs at
-    the same time.
+    Only the order between init containers and other containers matters, because it decides which of
+    them run at the same time.
 
     Args:
         spec: The claim's spec.
-        containers: The container that each of its requests is for, in the order of the requests.
+        containers: The container for each of its requests, in the order of the requests.
         pod: The pod with these containers.
     """
     starts = (*pod.spec.init_containers, *pod.spec.containers)

@@ -1,7 +1,7 @@
-"""One empty list and one empty dictionary, shared by all values that have none of their own.
+"""One empty list and one empty dictionary, shared by all values that have no items.
 
 A pod has fifteen lists and dictionaries that are mostly empty and take 56 or 64 bytes each. Without
-sharing they are a tenth of the memory that the objects of a large cluster take. Values are frozen
+sharing, they are a tenth of the memory that the objects of a large cluster take. Values are frozen
 and no code changes their lists; these two classes enforce that.
 """
 
@@ -36,11 +36,11 @@ class _EmptyDict(dict[str, Any]):
 
 @cache
 def no_items() -> list[Any]:
-    """Return the shared empty list, for a field's `default_factory`; it cannot be changed."""
+    """Return the shared empty list, as a field's `default_factory`. It cannot be modified."""
     return _EmptyList()
 
 
 @cache
 def no_entries() -> dict[str, Any]:
-    """Return the shared empty dictionary, for a field's `default_factory`; it cannot be changed."""
+    """Return the shared empty dictionary, as a field's `default_factory`. It cannot be modified."""
     return _EmptyDict()

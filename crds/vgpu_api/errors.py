@@ -1,4 +1,4 @@
-"""The root of the project's error tree, and the errors about what users wrote."""
+"""The root of the project's error tree, and the errors about invalid input."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _WITHOUT_VALUE = frozenset({Fault.REQUIRED, Fault.FORBIDDEN, Fault.TOO_LONG})
 class BadInput(VgpuError):
     """A field error: `path: Invalid value: 150: must be a whole percentage, 0 to 100`.
 
-    The webhook, extender, engine, agent and command line print it unchanged, so that users see the
-    same form as in the refusals of Kubernetes itself.
+    The webhook, extender, engine, agent and command line print it unchanged, so users see the
+    format of Kubernetes' own refusals.
 
     Attributes:
         field: The path, such as `spec.requests[0].memory`; empty if the caller adds it.
         fault: The kind of error.
-        value: The value that was read. `Required value`, `Forbidden` and `Too long` omit it.
-        detail: The rest of the message: the rule, or what to write instead.
+        value: The invalid value. `Required value`, `Forbidden` and `Too long` omit it.
+        detail: The rest of the message: the rule, or the correct value.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BadInput(VgpuError):
         detail: str = "",
         fault: Fault = Fault.INVALID,
     ) -> None:
-        """`expected` is short for a `detail` that begins with `must be`."""
+        """Create the error. `expected` is short for a `detail` that begins with `must be`."""
         self.field = field
         self.fault = fault
         self.value = value
@@ -66,17 +66,17 @@ class BadInput(VgpuError):
 
     @staticmethod
     def forbidden(field: str, detail: str) -> BadInput:
-        """Return the error for a field that may not be set here; `detail` says why."""
+        """Return the error for a field that must not be set here; `detail` says why."""
         return BadInput(field=field, fault=Fault.FORBIDDEN, detail=detail)
 
     @staticmethod
     def required(field: str, detail: str = "") -> BadInput:
-        """Return the error for a field that is absent or empty."""
+        """Return the error for a missing or empty field."""
         return BadInput(field=field, fault=Fault.REQUIRED, detail=detail)
 
     @staticmethod
     def unsupported(field: str, value: object, supported: Iterable[str]) -> BadInput:
-        """Return the error for a value that is not one of the supported ones."""
+        """Return the error for an unsupported value."""
         values = ", ".join(shown(each) for each in supported)
         return BadInput(
             field=field,
@@ -104,7 +104,7 @@ class QuantityError(BadInput, ValueError):
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, cut if it would make the message unreadable."""
+    """Return a value as JSON, truncated if it is too long for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = text.encode(errors="backslashreplace").decode()  # lone surrogates cannot be printed
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"

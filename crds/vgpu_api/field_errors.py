@@ -1,4 +1,4 @@
-"""Turn pydantic's errors into field errors in Kubernetes' form."""
+"""Converts pydantic's errors to field errors in Kubernetes' format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _MAX_ERRORS = 5
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _QUOTED = re.compile(r"'([^']*)'")
 _TEXT_OR_NUMBER = {"string_type": "str", "int_type": "int"}
-"""Pydantic's two complaints about a value that may be text or a number, and the name that each
-appends to the path."""
+"""The two errors that pydantic reports for a value that may be text or a number, and the name that
+each of them appends to the path.
+"""
 
 _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": lambda context: (
@@ -43,7 +44,7 @@ _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def field_errors(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> list[BadInput]:
-    """Return every error that pydantic found, in its order, as field errors.
+    """Return every error that pydantic found, in order, as a field error.
 
     Args:
         error: The failed validation.
@@ -63,7 +64,7 @@ def describe(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> s
 
 
 def path(location: tuple[int | str, ...]) -> str:
-    """Return `spec.requests[0].memory` for its parts; unusual keys are put in brackets."""
+    """Join the parts of a path, as in `spec.requests[0].memory`; unusual keys get brackets."""
     text = ""
     for part in location:
         if isinstance(part, int) or not _WORD.fullmatch(part):
@@ -74,7 +75,7 @@ def path(location: tuple[int | str, ...]) -> str:
 
 
 def _joined(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Merge the two complaints about a value that is neither text nor a number into one."""
+    """Merge the two errors about a value that is neither text nor a number into one."""
     joined: list[ErrorDetails] = []
     for detail in details:
         location = detail["loc"]

@@ -1,13 +1,12 @@
-"""The resources other than devices that a pod asks its node for, as kube-scheduler counts them.
+"""Computes a pod's requests for resources other than devices, as kube-scheduler counts them.
 
 App containers and sidecars run together, so their requests add up. Ordinary init containers run one
-after the other, each beside the sidecars started before it. The larger of the two sums counts. If
-the pod sets resources for the pod as a whole, those count instead. Its overhead is added on top.
-While a container is resized in place, the largest of three amounts counts: its spec, the kubelet's
-admitted amount, and the container's actual amount. Once the kubelet has refused a resize as
-infeasible, the spec no longer counts.
-Source: Kubernetes, Pod requests and limits; Sidecar containers; Pod overhead; Resize CPU and memory
-resources; `PodRequests` in k8s.io/component-helpers.
+after the other, each beside the sidecars started before it. The larger of the two sums counts.
+Pod-level resources, if set, take precedence. The pod's overhead is added on top. While a container
+is resized in place, the largest of three amounts counts: its spec, the amount admitted by the
+kubelet, and the container's actual amount. Once the kubelet has refused a resize as infeasible, the
+spec no longer counts. Source: Kubernetes, Pod requests and limits; Sidecar containers; Pod
+overhead; Resize CPU and memory resources; `PodRequests` in k8s.io/component-helpers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _Written: TypeAlias = Mapping[str, str | int]
 
 
 def cpu_milli_of(pod: Pod) -> int:
-    """Return the milli-CPU that the pod asks for; an unreadable amount counts as 0."""
+    """Return the pod's CPU request in milli-CPU; an invalid amount counts as 0."""
     spec, sizes = pod.spec, _Sizes(pod)
     overhead = _milli(spec.overhead)
     if spec.resources is not None and CPU in spec.resources.requests:
@@ -47,9 +46,9 @@ def cpu_milli_of(pod: Pod) -> int:
 
 
 def requests_of(pod: Pod) -> dict[str, int]:
-    """Return all that the pod asks for by resource: CPU in milli-CPU, `pods`: 1, others unchanged.
+    """Return the pod's requests: CPU in milli-CPU, `pods` as 1, other resources unchanged.
 
-    Each amount is rounded up. Amounts that are 0 or cannot be read are left out.
+    Amounts are rounded up. Amounts that are 0 or invalid are omitted.
     """
     spec, sizes = pod.spec, _Sizes(pod)
     sidecars: dict[str, int] = {}
@@ -72,7 +71,7 @@ def requests_of(pod: Pod) -> dict[str, int]:
 
 
 def sizes_of(pod: Pod) -> tuple[object, ...]:
-    """Return the status fields that `requests_of` reads; a resize does not raise the generation."""
+    """Return the status fields that `requests_of` uses; a resize does not raise the generation."""
     status = pod.status
     return (
         _is_infeasible(pod),
@@ -87,7 +86,7 @@ def sizes_of(pod: Pod) -> tuple[object, ...]:
 
 
 class _Sizes:
-    """The candidate amounts by container and for the pod as a whole; the largest counts."""
+    """The candidate amounts for each container and the whole pod; the largest one counts."""
 
     def __init__(self, pod: Pod) -> None:
         status = pod.status
@@ -121,13 +120,13 @@ class _Sizes:
 
 
 def _is_infeasible(pod: Pod) -> bool:
-    """Return True if the kubelet has refused a resize for good."""
+    """Return True if the kubelet has refused a resize as infeasible."""
     pending = (each for each in pod.status.conditions if each.type == "PodResizePending")
     return any(each.reason == "Infeasible" for each in pending)
 
 
 def _is_of_pods(resource: str) -> bool:
-    """Return True for a resource that can be set for the pod as a whole."""
+    """Return True for a resource that can be set at pod level."""
     return resource in (CPU, "memory") or resource.startswith("hugepages-")
 
 
@@ -137,7 +136,7 @@ def allocatable_of(node: Node) -> dict[str, int]:
 
 
 def allocatable_cpu_milli(node: Node) -> int | None:
-    """Return a node's allocatable milli-CPU; None until its kubelet has reported it."""
+    """Return a node's allocatable milli-CPU, or None if its kubelet has not reported it yet."""
     return _milli(node.status.allocatable) if CPU in node.status.allocatable else None
 
 

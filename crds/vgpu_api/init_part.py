@@ -1,10 +1,10 @@
-"""The part of an allocation that only ordinary init containers use: when it is freed and refilled.
+"""The part of an allocation that only ordinary init containers use: its release and renewal.
 
-When the init containers have ended, the agent closes their pages and reports it. The operator then
-removes their devices from the allocation, which leaves the sum of the app containers. They run
-again if the kubelet recreates the pod's sandbox; the agent blocks them until the operator has found
-devices again. Each such allocation is a *round*, so that a late report about one round does not
-affect the next.
+When the init containers have ended, the agent closes their limit pages and reports it. The operator
+then removes their devices from the allocation, so that only those of the app containers remain.
+They run again if the kubelet recreates the pod's sandbox; the agent blocks them until the operator
+has allocated devices again. Each such allocation is a *round*, so that a late report about one
+round does not affect the next.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from vgpu_api.core.pod import ContainerStatus, Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 
 ENDED = "InitContainersEnded"
-"""The condition's reason once nothing of the round is in use any more."""
+"""The condition's reason when nothing of the round is in use any more."""
 WANTED = "InitContainersRunAgain"
 """The condition's reason while the init containers need devices again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitRound:
-    """One allocation of devices to init containers, among all that a claim may ever have.
+    """One allocation of devices to init containers, of which a claim may have several over time.
 
     Attributes:
         allocation_id: The allocation.
-        number: How many times init containers had been given devices again before.
+        number: How many times devices had been allocated again to init containers before.
     """
 
     allocation_id: str
@@ -39,7 +39,7 @@ def init_requests(spec: VGPUClaimSpec) -> frozenset[str]:
 
 
 def init_round(allocation: Allocation) -> InitRound:
-    """Return the round that an allocation is in."""
+    """Return the current round of an allocation."""
     return InitRound(allocation.id, allocation.init_round)
 
 
@@ -50,7 +50,7 @@ def has_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> bool:
 
 
 def without_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> Allocation:
-    """Return the same allocation without the devices of the init containers."""
+    """Return the allocation without the devices of the init containers."""
     init = init_requests(spec)
     kept = [device for device in allocation.devices if device.request not in init]
     return allocation.model_copy(update={"devices": kept})
@@ -59,7 +59,8 @@ def without_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> Allocation
 def init_part_ended(claim: VGPUClaim) -> bool:
     """Return True if the agent reports that nothing of the current round is in use any more.
 
-    Return False if it also reports that they must run again, so that nothing is taken from them.
+    Return False if it also reports that the init containers must run again, so that they keep their
+    devices.
     """
     released = claim.status.init_released
     if released is None or init_part_rerun(claim):
@@ -81,14 +82,14 @@ def _is_current(claim: VGPUClaim, named: InitRound) -> bool:
 
 
 def init_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the pod's ordinary init containers; restartable ones are left out."""
+    """Return the names of the pod's ordinary init containers, without restartable ones."""
     return frozenset(c.name for c in pod.spec.init_containers if not c.is_sidecar)
 
 
 def ended_init_ids(pod: Pod) -> frozenset[str] | None:
-    """Return the ids of the ordinary init containers once all have exited with 0; None before.
+    """Return the ids of the ordinary init containers if all have exited with 0, else None.
 
-    When the kubelet is about to run them again, it keeps showing the old ones for a while.
+    When the kubelet is about to run them again, it keeps reporting the old ones for a while.
     """
     init = init_containers(pod)
     ended = {s.name: s.container_id for s in pod.status.init_container_statuses if _is_done(s)}

@@ -1,10 +1,10 @@
-"""Objects written by a later version, with enumeration values that this version does not know.
+"""Reads objects of a later version, with enum values that this version does not know.
 
 Unknown fields are ignored on reading and kept on writing. An unknown value in a known field cannot
-be ignored, because it may change the meaning of everything else. But if we refused the whole
-object, we would forget what it holds: the devices of a claim, and a container that runs with them.
-So such a value is read as if the field were absent, and reported. The reader keeps what the object
-holds and decides nothing about it.
+be ignored, because it may change the meaning of everything else. But refusing the whole object
+would lose what it holds: the devices of a claim, and a container that runs with them. So such a
+value is read as if the field were absent, and reported. The reader keeps what the object holds and
+decides nothing about it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def without_unknown_values(
         None if anything else is wrong with the object.
     """
     faults = error.errors(include_url=False)
-    # An enumeration's value is a string in every version: any other type is a real error.
+    # An enum value is a string in every version, so any other type is a real error.
     if any(f["type"] != "literal_error" or not isinstance(f["input"], str) for f in faults):
         return None
     known = copy.deepcopy(raw)
-    # Go backwards, so that removing a list item does not shift the items named before it.
+    # Go backwards, so that removing a list item does not shift earlier ones.
     for fault in sorted(faults, key=lambda each: _order(each["loc"]), reverse=True):
         *path, last = fault["loc"]
         parent: Any = known

@@ -1,7 +1,7 @@
-"""The lists of names in `manifests/`: the webhooks' expressions and the scheduler's resources.
+"""Generates lists of names in `manifests/`: webhooks' expressions, the scheduler's resources.
 
-They are generated from `manifests/base/config.yaml` and the vendors' tables. Only the lists are
-generated; the expressions and comments around them are written by hand and stay as they are.
+Their source is `manifests/base/config.yaml` and the vendors' tables. Only the lists are generated;
+the expressions and comments around them are written by hand and stay unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every name that two parties must agree on: API group, annotations, finalizers, paths, variables.
 
 A name in a user's YAML, on disk or in another process's memory is part of the contract, so it is
-defined here and nowhere else.
+defined only here.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FINALIZER_IN_USE = "vgpu.dev/in-use"
-"""On every allocated claim: its devices stay allocated while a container may still use them."""
+"""Finalizer on every allocated claim: its devices stay allocated while a container may use them."""
 
 # Our own pod annotations.
 ANNOTATION_CLAIM = "vgpu.dev/claim"
 ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
 ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 """Comma-separated list of the containers to which admission added a slot. The HAMi dialect ignores
-them."""
+these containers.
+"""
 LABEL_ADMITTED = "vgpu.dev/admitted"
-"""Label of a pod that asks for a GPU and passed our admission; its value is ADMITTED.
+"""Label of a pod that requests a GPU and passed our admission; its value is ADMITTED.
 
-The policy vgpu-marks stops anyone else from setting it. It is a label and not an annotation
-because the API server can then exclude all other pods from that policy with a selector."""
+The policy vgpu-marks stops anyone else from setting it. It is a label and not an annotation, so
+that a selector can exclude all other pods from that policy.
+"""
 ADMITTED = "true"
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
-"""Value of a namespace's label: its pods may set CUDA_DISABLE_CONTROL and run without the
-library."""
+"""Value of a namespace's label that allows its pods to set CUDA_DISABLE_CONTROL and run without the
+library.
+"""
 ANNOTATION_REQUEUE = "vgpu.dev/poke"
-"""Changed to make kube-scheduler or the kubelet look at a pod again."""
+"""Annotation that is changed to make kube-scheduler or the kubelet look at a pod again."""
 
 ANNOTATION_RESOURCES = "vgpu.dev/resources"
-"""In mode Gate: the amounts that no node advertises, by container, as JSON. Admission moves them
-here because a scheduler without our extender would find no node that has them."""
+"""In mode Gate: the amounts that no node lists, by container, as JSON. Admission moves them here,
+because a scheduler without our extender would find no node that has them.
+"""
 SCHEDULING_GATE = "vgpu.dev/placement"
 """A pod's scheduling gate in mode Gate, present until its devices are reserved."""
 
-# HAMi's records, written for people and tools that expect them; we never read them back.
+# HAMi's records, written for people and tools that expect them. The operator never reads them.
 HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_NODE = "hami.io/vgpu-node"
 HAMI_TIME = "hami.io/vgpu-time"
@@ -58,7 +62,7 @@ HAMI_RECORDS = (
     HAMI_BIND_TIME,
     HAMI_MIG_ALLOCATIONS,
 )
-"""The annotations that the Binding writes onto a pod for HAMi's readers, without its request."""
+"""The annotations that the Binding adds to a pod for HAMi's readers, except its request."""
 HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
@@ -90,10 +94,11 @@ ACK_RECORD_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 ACK_RECORD_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ACK_RECORD_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ENV_ACK_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
-"""Annotations and variables, in GiB, written for a pod that asks for memory by ACK's resource.
-Their amounts are never read back."""
+"""Annotations and variables, in GiB, for a pod that requests memory by ACK's resource. They are
+written but never read.
+"""
 ACK_GPU_COUNT_LABEL = "aliyun.com/gpu-count"
-"""Label of a pod: the number of devices over which each container's memory is spread."""
+"""Pod label with the number of devices over which each container's memory is spread."""
 
 LIMIT_RANGER = "kubernetes.io/limit-ranger"
 """Kubernetes' record of what a LimitRange set on a pod's containers."""
@@ -115,7 +120,7 @@ HAMI_CHOICES = (
     HAMI_DEVICE_POLICY,
     HAMI_DEVICE_WEIGHTS,
 )
-"""HAMi's pod annotations that choose among devices."""
+"""HAMi's pod annotations that select devices."""
 POD_ANNOTATIONS = (
     ANNOTATION_CLAIM,
     ANNOTATION_CLAIM_TEMPLATE,
@@ -132,10 +137,10 @@ POD_RECORDS = (
     ANNOTATION_RESOURCES,
     *HAMI_RECORDS,
 )
-"""Pod annotations that programs write. A copied pod brings them along, so they are no typos."""
+"""Pod annotations that programs write. They also occur in copied pods, where they are no typos."""
 
 PART_OF_LABEL = "app.kubernetes.io/part-of=vgpu"
-"""On every object of the manifests."""
+"""Label on every object of the manifests."""
 OPERATOR_USER = "system:serviceaccount:vgpu-system:vgpu-operator"
 
 SCHEDULER_NAME = "vgpu-scheduler"
@@ -157,14 +162,14 @@ ENV_TASK_PRIORITY = "CUDA_TASK_PRIORITY"
 ENV_CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
 ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""The words that Go reads as true, and so HAMi in its switches."""
+"""The spellings of true in Go, and so in HAMi's switches."""
 FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-"""The words that Go reads as false."""
+"""The spellings of false in Go."""
 
 FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"
 FIELD_MANAGER_LIVENESS = "vgpu-operator-liveness"
-"""Writes conditions on behalf of a silent agent, which takes them over when it is back."""
+"""Writes conditions on behalf of a silent agent, which takes them over when it comes back."""
 FIELD_MANAGER_REGISTERS = "vgpu-operator-registers"
 """Publishes the devices that other vendors' plugins register on the Node."""
 AGENT_NAMESPACE = "vgpu-node"
@@ -180,20 +185,21 @@ This is kube-controller-manager's default for evicting pods from an unreachable 
 
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
-_DEVICE_NAME_MAX = 244  # of 253, so that a dot and 8 digits for a second node still fit
+# of 253 characters, which leaves room for a dot and 8 digits for a second node
+_DEVICE_NAME_MAX = 244
 _POD_NAME_KEPT = 200
 _UID_KEPT = 8
 
 
 def mig_resource(profile: str) -> str:
-    """Return the resource that names a MIG profile, spelled as by NVIDIA's device plugin."""
+    """Return the resource name for a MIG profile, spelled as in NVIDIA's device plugin."""
     return NVIDIA_MIG_RESOURCE + profile.replace("+", ".")
 
 
 def published_model(model: str) -> str:
-    """Return the device type that pods select by, as HAMi registers it: with the maker's name.
+    """Return the device type by which pods select, as in HAMi: with the manufacturer's name.
 
-    Drivers omit the maker for devices before Ampere (`Tesla T4`).
+    Drivers omit the manufacturer for devices before Ampere (`Tesla T4`).
     """
     return model if not model or model.lower().startswith("nvidia") else f"NVIDIA-{model}"
 
@@ -210,15 +216,15 @@ def device_object_name(uuid: str) -> str:
 def device_object_name_on_node(uuid: str, node_name: str) -> str:
     """Return the name to use if another live node already has an object for the same device.
 
-    It ends with the node's name, and the policy `vgpu-devices` lets no other node's agent use it.
-    So an agent that takes the names of others' devices cannot take this one. If the node's name has
-    more than 200 letters, the device's part is cut.
+    It ends with the node's name, and the policy `vgpu-devices` allows it only to that node's agent,
+    so no other agent can take it. If the node's name has more than 200 characters, the device's
+    part is truncated.
     """
     return f"{device_object_name(uuid)[: 252 - len(node_name)].rstrip('-.')}.{node_name}"
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:
-    """Return the name of the claim that the operator makes for a pod; it differs by pod UID."""
+    """Return the name of the claim that the operator creates for a pod; it depends on the UID."""
     digest = re.sub(r"[^0-9a-f]", "", pod_uid.lower())[:_UID_KEPT]
     if len(digest) < _UID_KEPT:  # a UID that is not hexadecimal: stay distinct and valid
         digest = hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_KEPT]

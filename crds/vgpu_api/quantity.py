@@ -1,8 +1,8 @@
 """Kubernetes quantities as exact integers.
 
-The API server canonicalises what users write (`4000` becomes `4k`, `16384Mi` becomes `16Gi`), so a
-reader must understand every spelling. Values are exact: no floats are used anywhere.
-Source: apimachinery's resource.Quantity (suffixes n u m "" k M G T P E, Ki Mi Gi Ti Pi Ei, eN EN).
+The API server canonicalises quantities (`4000` becomes `4k`, `16384Mi` becomes `16Gi`), so a reader
+must accept every spelling. Values are exact; floats are never used. Source: apimachinery's
+resource.Quantity (suffixes n u m "" k M G T P E, Ki Mi Gi Ti Pi Ei, eN EN).
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def parse(text: str | int) -> Fraction:
 
 
 def has_binary_suffix(text: str | int) -> bool:
-    """Return True if it is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
+    """Return True if the suffix is Ki, Mi, Gi …: the quantity then always counts bytes."""
     return isinstance(text, str) and text.endswith("i")
 
 
 def whole(text: str | int) -> int:
-    """Return a quantity that must be a whole number ≥ 0, as for counts and percentages.
+    """Parse a quantity that must be a whole number ≥ 0, such as a count or percentage.
 
     Raises:
-        QuantityError: It is not a quantity, is negative, or has a fraction.
+        QuantityError: The text is not a quantity, is negative, or has a fraction.
     """
     value = parse(text)
     if value < 0 or value.denominator != 1:
@@ -81,10 +81,10 @@ def whole(text: str | int) -> int:
 
 
 def mib(text: str | int) -> int:
-    """Return a size in bytes as a whole number of MiB, 1 or more.
+    """Parse a size in bytes as a whole number of MiB, at least 1.
 
     Raises:
-        QuantityError: It is not a quantity, below 1Mi, or not a whole number of MiB.
+        QuantityError: The text is not a quantity, is below 1Mi, or not a whole number of MiB.
     """
     value = parse(text) / MIB
     if value < 1 or value.denominator != 1:
@@ -106,11 +106,11 @@ def format_mib(size: int) -> str:
 
 @lru_cache(maxsize=4096, typed=True)
 def read_mib(text: str | int) -> int:
-    """Return a size that we or the API server wrote, 0 allowed, as MiB.
+    """Parse a size that the operator or the API server wrote as MiB; 0 is allowed.
 
-    Few different sizes occur, each very often, so results are cached.
+    Only few different sizes occur, but very often, so results are cached.
 
     Raises:
-        QuantityError: It is not a quantity or not a whole number of MiB.
+        QuantityError: The text is not a quantity or not a whole number of MiB.
     """
     return 0 if parse(text) == 0 else mib(text)

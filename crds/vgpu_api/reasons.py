@@ -1,7 +1,7 @@
-"""The reasons for refusals: one enum, with counts, turned into text in one place.
+"""The reasons for refusals: one enum, with counts, converted to text in one place.
 
-The device reasons are HAMi's words byte for byte, because people grep for them. The text form,
-`count/total Reason` sorted and joined by `, `, is HAMi's too. Our own reasons come after HAMi's.
+The device reasons are exactly HAMi's, because people grep for them. The text format, `count/total
+Reason` sorted and joined by `, `, is HAMi's, too. Our own reasons come after HAMi's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import cache
 
 
 class Reason(StrEnum):
-    """One reason to refuse a device, a node or a request."""
+    """A reason for refusing a device, a node or a request."""
 
     # Reasons about a device, in the order of the checks.
-    MODE_NOT_FIT = "ModeNotFit"  # about all devices of a node together, and counted once
+    MODE_NOT_FIT = "ModeNotFit"  # about all devices of a node together, so it is counted once
     CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # our own: HAMi does not detect it
     CARD_NOT_HEALTHY = "CardNotHealth"
     CARD_CORDONED = "CardCordoned"
@@ -42,17 +42,17 @@ class Reason(StrEnum):
     NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     NODE_TAINTED = "NodeTainted"
     NODE_INSUFFICIENT_RESOURCES = "NodeInsufficientResources"
-    """Resources other than devices are short; checked in mode Gate, where kube-scheduler cannot."""
+    """Resources other than devices are short; checked in mode Gate, before kube-scheduler does."""
     NODE_POD_RULES_MISMATCH = "NodePodRulesMismatch"
     """Pod affinity, anti-affinity or topology spread is violated; checked in mode Gate only."""
     NODE_VOLUME_MISMATCH = "NodeVolumeMismatch"
-    """A volume does not exist here and cannot be provisioned here; checked in mode Gate only."""
+    """A volume of the pod cannot be used or provisioned on this node; checked in mode Gate only."""
     NODE_VOLUME_LIMIT = "NodeVolumeLimit"
-    """Its CSI drivers cannot attach more volumes; checked in mode Gate only."""
+    """The node's CSI drivers cannot attach more volumes; checked in mode Gate only."""
     NODE_AVOIDED = "NodeAvoided"
     """The node recently turned away a pod of the same controller."""
     NODE_SEARCH_STOPPED = "NodeSearchStopped"
-    """The claim may fit, but the search ended before all assignments of devices were tried."""
+    """The claim may fit, but the search stopped before it had tried all assignments of devices."""
     NO_GPU_NODES = "NoGPUNodes"
     # Reasons about a request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
@@ -67,7 +67,9 @@ class Reason(StrEnum):
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     NOT_ADMITTED = "NotAdmitted"
-    """The pod asks for devices but did not pass our admission, as in a namespace that opts out."""
+    """The pod requests devices but bypassed our admission, for instance in a namespace that opts
+    out.
+    """
     VOLUME_CLAIM_NOT_READY = "VolumeClaimNotReady"
     """A PersistentVolumeClaim of the pod is missing, being deleted, or must be bound first."""
     VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"
@@ -84,22 +86,25 @@ class Cure(IntEnum):
     """The event that can end a refusal. A reason with a lower value is reported first.
 
     In a mixed cluster, most devices can never serve a claim, because they are of another kind than
-    it asks for; reporting that helps nobody. The useful reason is the one without which the claim
-    would run. So reasons that time can cure come first, and those inherent in the request last.
+    requested; reporting that helps nobody. The useful reason is the one that stands between the
+    claim and its devices. So reasons that time can cure come first, and those inherent in the
+    request last.
     """
 
     QUOTA = 1
-    """Other claims of the namespace end, or the quota grows. It comes before ROOM: a device is only
-    counted under the quota once it has passed every check before it."""
+    """Other claims of the namespace end, or the quota grows. It comes before ROOM, because a device
+    is checked against the quota only after all earlier checks have passed.
+    """
     ROOM = 2
     """Other claims on the device end."""
     OTHERS = 3
-    """Other claims end, in a way that preemption and earmarks do not plan for."""
+    """Other claims end, in a way for which preemption and earmarks do not plan."""
     REPAIR = 4
     """Someone repairs or reopens the device or the node."""
     COUNT = 5
-    """More devices fit. The other devices of the node have their own reasons, which tell more,
-    unless the request excludes them."""
+    """More devices fit. The reasons of the node's other devices are more useful, unless the request
+    excludes these devices.
+    """
     REQUEST = 6
     """The request, the devices or the labels change; waiting alone does not help."""
 
@@ -113,7 +118,7 @@ CURES: Mapping[Reason, Cure] = {
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED: Cure.ROOM,
     Reason.NUMA_NOT_FIT: Cure.ROOM,
     Reason.NODE_SEARCH_STOPPED: Cure.ROOM,
-    # Claims of another class or policy hold the device; it can serve any once it is empty.
+    # Claims of another class or policy hold the device; once it is empty, it can serve any.
     Reason.CARD_APP_CLASS_MISMATCH: Cure.OTHERS,
     Reason.CARD_QOS_POLICY_MISMATCH: Cure.OTHERS,
     # Other instances may be in the way, or the device has no profile of that size.
@@ -158,12 +163,12 @@ OF_A_NODE = frozenset(
         Reason.RESERVED_ELSEWHERE,
     }
 )
-"""The reasons that are counted in nodes and not in devices."""
+"""The reasons that count nodes and not devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The number of times each reason applied, among a number of devices (or nodes)."""
+    """How many times each reason applied, among a number of devices (or nodes)."""
 
     counts: Mapping[Reason, int]
     total: int
@@ -185,7 +190,7 @@ class Tally:
 
 
 def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
-    """Add up tallies, each multiplied by its number; for instance over all nodes of a cluster."""
+    """Add up tallies, each multiplied by its count; for instance over all nodes of a cluster."""
     counts: dict[Reason, int] = {}
     total = 0
     for tally, times in tallies:
@@ -196,10 +201,10 @@ def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
 
 
 def stopping(*tallies: Tally) -> Reason | None:
-    """Return the reason that stops a claim now, or None if there is none.
+    """Return the reason that blocks a claim now, or None if there is none.
 
-    The lowest cure wins; then the order of the tallies (devices come before nodes), then the reason
-    that applies most often, then the name.
+    The lowest cure wins, then the order of the tallies (devices come before nodes), then the most
+    frequent reason, then the name.
     """
     found = (
         (CURES[reason], place, -count, reason.value, reason)

@@ -1,4 +1,4 @@
-"""Resize in place: how a changed request of an allocated claim changes its devices.
+"""In-place resize: how changes to an allocated claim's requests take effect.
 
 Memory and cores of a request may change while it holds devices. The operator and the agent share
 the work, so that a device is never over-allocated:
@@ -28,16 +28,16 @@ FIRST_GENERATION = 1
 
 
 def was_changed(claim: VGPUClaim) -> bool:
-    """Return True if the spec has changed since creation; else it agrees with the allocation."""
+    """Return True if the spec has changed since creation; else the allocation agrees with it."""
     return (claim.metadata.generation or FIRST_GENERATION) > FIRST_GENERATION
 
 
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
-    """Return the allocation's devices with the amounts that the spec asks for now.
+    """Return the allocation's devices with the amounts that the spec now requests.
 
     Amounts that the spec leaves to defaults keep their value. So do MIG instances, parts that a
-    node registers, and whole devices (`Exclusive`): they cannot change while they are held (see
-    `unmet`).
+    node registers, and whole devices (`Exclusive`), because they cannot change while they are held
+    (see `unmet`).
     """
     requests = {request.name: request for request in spec.requests}
     return [_desired(device, requests.get(device.request)) for device in allocation.devices]
@@ -81,14 +81,14 @@ def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
 def granted(
     desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
-    """Return the larger amounts, device by device: what is held during a resize."""
+    """Return the larger amounts, device by device: these are held during a resize."""
     return [_each(max, *pair) for pair in zip(desired, held, strict=True)]
 
 
 def allowed(
     desired: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
-    """Return the smaller amounts, device by device: the page's limits during a resize."""
+    """Return the smaller amounts, device by device: these are the page's limits during a resize."""
     return [_each(min, *pair) for pair in zip(desired, held, strict=True)]
 
 
@@ -111,7 +111,7 @@ def _desired(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedD
 
 
 def _memory_mib(device: AllocatedDevice, request: VGPURequest) -> int | None:
-    """Return the MiB that the request means on the device; None if unset or not computable.
+    """Return the requested MiB on the device; None if unset or not computable.
 
     Rounded down as in `RequestDemand.memory_on`; a percentage below 1 MiB gives None.
     """
@@ -140,5 +140,5 @@ def _each(
 
 def _with(device: AllocatedDevice, memory_mib: int, cores: int) -> AllocatedDevice:
     if (memory_mib, cores) == (device.memory_mib, device.cores):
-        return device  # keep the spelling that is stored
+        return device  # keep the stored spelling of the quantity
     return device.model_copy(update={"memory": format_mib(memory_mib), "cores": cores})

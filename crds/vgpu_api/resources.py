@@ -1,4 +1,4 @@
-"""The kinds that we read and write, with their place in the API."""
+"""The kinds that we read and write, and their paths in the API."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ POD_GROUPS = tuple(
     Resource("scheduling.k8s.io", version, "podgroups", "PodGroup", True)
     for version in ("v1beta1", "v1alpha2")
 )
-"""The versions of PodGroup, the newest first; a cluster serves one of them or none."""
+"""The versions of PodGroup, newest first. A cluster serves one of them or none."""
 POD_DISRUPTION_BUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True
 )

@@ -1,10 +1,10 @@
-"""Pydantic models as Kubernetes structural schemas.
+"""Converts pydantic models to Kubernetes structural schemas.
 
 Pydantic's JSON schema is not structural: references must be inlined, nulls dropped and constants
-turned into enums. Anything without a structural form (tagged unions, tuples, pattern properties) is
+turned into enums. Models without a structural form (tagged unions, tuples, pattern properties) are
 refused. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for validations.
 
-A default inside a list goes only into the description: docs/design/truth-and-ledger.md.
+A default inside a list appears only in the description (docs/design/truth-and-ledger.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMATS = frozenset({"int32", "int64", "date-time", "byte"})
 
 
 class NotStructural(VgpuError):
-    """The model uses something that a structural schema cannot express."""
+    """The model uses a feature that a structural schema cannot express."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{path or 'schema'}: {what} has no structural form")
@@ -56,7 +56,7 @@ class _At:
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the structural schema of a model, with field names as on the wire.
+    """Return the structural schema of a model, with the field names used in JSON.
 
     Raises:
         NotStructural: Part of the model cannot be expressed; the message names its path.
@@ -97,7 +97,7 @@ def _referred(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     name = node["$ref"].rsplit("/", 1)[-1]
     if name in at.seen:
         raise NotStructural(at.path, f"recursion through {name}")
-    # Keywords beside a reference (a field's own description) override the definition's.
+    # Keywords next to a reference (the field's own description) override those of the definition.
     beside = {key: value for key, value in node.items() if key != "$ref"}
     return _walk({**at.definitions[name], **beside}, replace(at, seen=(*at.seen, name)))
 
@@ -114,7 +114,7 @@ def _any_of(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     raise NotStructural(at.path, "a union of types")
 
 
-# Each of these maps a keyword of pydantic's schema to the structural keywords that replace it.
+# Each of these converts a keyword of pydantic's schema to structural keywords.
 
 
 def _as_it_is(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
@@ -142,7 +142,8 @@ def _properties(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[
 def _items(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     items = _walk(value, at.below("[]"))
     for list_key in node.get("x-kubernetes-list-map-keys", ()):
-        # Kubernetes requires the key of a list-map to be required or to have a default, even empty.
+        # Kubernetes requires the key of a list-map to be required or to have a default, even an
+        # empty one.
         if list_key not in items.get("required", ()):
             items["properties"][list_key].setdefault("default", "")
     return {key: items}

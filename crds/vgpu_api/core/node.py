@@ -1,4 +1,4 @@
-"""The fields of a Node that matter for placing pods on it."""
+"""The fields of a Node that affect the placement of pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of a Pod that matter for sharing GPUs."""
+"""The fields of a Pod that matter for GPU sharing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_
 _ENDS_OF_ACCEPTED_PODS = frozenset(
     {"DeadlineExceeded", "Preempting", "Terminated", "NodeLost", "Shutdown"}
 )
-"""Reasons of failed pods that do not mean that the node refused them: activeDeadlineSeconds,
-preemption by a critical pod, and a node that shut down or was lost, which its conditions show."""
+"""Reasons of failed pods that the node had accepted: activeDeadlineSeconds, preemption by a
+critical pod, and a node that shut down or was lost, which shows in the node's conditions.
+"""
 
 
 class EnvVar(ApiModel):
@@ -58,12 +59,12 @@ class Container(ApiModel):
     ports: list[dict[str, Any]] = Field(default_factory=no_items)
 
     def requested(self, resource: str) -> str | int | None:
-        """Return the quantity asked for of a resource: the limit, else the request."""
+        """Return the requested quantity of a resource: the limit, else the request."""
         limits = self.resources.limits
         return limits[resource] if resource in limits else self.resources.requests.get(resource)
 
     def env_value(self, name: str) -> str | None:
-        """Return a variable's value if the pod's spec has it literally, else None."""
+        """Return a variable's value if it is a literal in the pod's spec, else None."""
         return next((variable.value for variable in self.env if variable.name == name), None)
 
     @property
@@ -105,7 +106,7 @@ class NodeSelector(ApiModel):
 
 
 class NodeAffinity(ApiModel):
-    """The nodes that a pod may run on; preferences are left to kube-scheduler."""
+    """The nodes on which a pod may run. kube-scheduler handles preferences."""
 
     required: NodeSelector | None = Field(
         default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
@@ -121,7 +122,7 @@ class Affinity(ApiModel):
 
 
 class SchedulingGroup(ApiModel):
-    """The group of pods that this one belongs to, by the in-tree API (Kubernetes 1.36 or later)."""
+    """The pod's group, in Kubernetes' own API (1.36 or later)."""
 
     pod_group_name: Word = ""
     """The PodGroup in the pod's namespace."""
@@ -135,7 +136,7 @@ class PodSpec(ApiModel):
     containers: list[Container] = Field(default_factory=no_items)
     init_containers: list[Container] = Field(default_factory=no_items)
     ephemeral_containers: list[Container] = Field(default_factory=no_items)
-    """Containers added for debugging while the pod runs; they ask for no resources."""
+    """Containers added for debugging while the pod runs; they request no resources."""
     node_selector: dict[str, str] = Field(default_factory=no_entries)
     tolerations: list[Annotated[Toleration, one_for_equals()]] = Field(default_factory=no_items)
     affinity: Affinity | None = None
@@ -163,9 +164,9 @@ class ContainerStatus(ApiModel):
     ready: bool = False
     state: dict[str, Any] = Field(default_factory=no_entries)
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
-    """The resources that the container has now; a resize appears in the spec first."""
+    """The container's current resources; a resize appears in the spec first."""
     allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
-    """The resources that the kubelet has admitted for it."""
+    """The resources that the kubelet has admitted for the container."""
 
 
 class PodStatus(ApiModel):
@@ -173,7 +174,7 @@ class PodStatus(ApiModel):
 
     phase: Word = ""
     reason: Word = ""
-    """The kubelet's reason to end or refuse the pod; empty if its containers simply ended."""
+    """The kubelet's reason for ending or refusing the pod; empty if its containers simply ended."""
     message: str = ""
     qos_class: Word = ""
     start_time: str = ""
@@ -181,7 +182,7 @@ class PodStatus(ApiModel):
     conditions: list[Condition] = Field(default_factory=no_items)
     nominated_node_name: str = ""
     resources: Annotated[ResourceRequirements, one_for_equals()] | None = None
-    """The resources that the pod as a whole has."""
+    """The current pod-level resources."""
     allocated_resources: dict[str, str | int] = Field(default_factory=no_entries)
     container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=no_items)
@@ -196,12 +197,12 @@ class Pod(ApiModel):
 
     @property
     def is_terminal(self) -> bool:
-        """True if the pod has ended: nothing of it runs or will run again."""
+        """True if the pod has ended: none of its containers runs or will run again."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def has_started(self) -> bool:
-        """True if one of its containers runs or has run."""
+        """True if one of the containers is running or has run."""
         status = self.status
         if status.phase in ("Running", "Succeeded"):
             return True
@@ -212,11 +213,10 @@ class Pod(ApiModel):
 
     @property
     def is_rejected(self) -> bool:
-        """True if the kubelet of its node refused it: it failed before any container started.
+        """True if the node's kubelet refused the pod: it failed before any container started.
 
-        Kubernetes has no field for this, only a reason, and plugins of the kubelet add reasons of
-        their own. So every reason counts as a refusal, except those of pods that a kubelet had
-        accepted.
+        Kubernetes has no field for this, only a reason, and kubelet plugins add reasons of their
+        own. So every reason counts as a refusal, except those of pods that a kubelet had accepted.
         """
         status = self.status
         return (
@@ -229,5 +229,5 @@ class Pod(ApiModel):
 
     @property
     def is_bound(self) -> bool:
-        """True if a node has been chosen."""
+        """True if the pod has been assigned to a node."""
         return bool(self.spec.node_name)

@@ -1,6 +1,6 @@
-"""The fields of an in-tree PodGroup (`scheduling.k8s.io`) that matter for starting pods together.
+"""The fields of a PodGroup (`scheduling.k8s.io`) that matter for starting pods together.
 
-They are the same in `v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37).
+These fields are the same in `v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class GangPolicy(ApiModel):
     """The rule that pods start together or not at all."""
 
     min_count: int = 0
-    """The least number of pods that may run."""
+    """The minimum number of pods that may run."""
 
 
 class SchedulingPolicy(ApiModel):
@@ -30,13 +30,13 @@ class PodGroupSpec(ApiModel):
 
 
 class PodGroup(ApiModel):
-    """A group of pods, which name it in `spec.schedulingGroup.podGroupName`."""
+    """A group of pods, each of which names it in `spec.schedulingGroup.podGroupName`."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: PodGroupSpec = Field(default_factory=PodGroupSpec)
 
     @property
     def least(self) -> int:
-        """The least number of pods that may run: 1 unless the group is a gang."""
+        """The minimum number of pods that may run: 1 unless the group is a gang."""
         gang = self.spec.scheduling_policy.gang
         return 1 if gang is None else max(gang.min_count, 1)

@@ -1,6 +1,6 @@
-"""A ResourceQuota, as far as it limits devices, and the rule for which pods it counts.
+"""A ResourceQuota, as far as it limits devices, and the pods that it counts.
 
-A quota with scopes counts only the pods that match all of its scopes. Source: Kubernetes, Resource
+A quota with scopes counts only pods that match all of its scopes. Source: Kubernetes, Resource
 Quotas, Quota scopes.
 """
 
@@ -18,7 +18,7 @@ from vgpu_api.quantity import parse
 from vgpu_api.v1alpha1.base import ApiModel, Metadata
 
 _COMPUTE = ("cpu", "memory")
-"""The resources that decide a pod's quality of service class."""
+"""The resources that determine a pod's quality of service class."""
 _TERM_LISTS = (
     "requiredDuringSchedulingIgnoredDuringExecution",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -29,10 +29,10 @@ class PodScopes(NamedTuple):
     """The properties of a pod that quota scopes test.
 
     Attributes:
-        terminating: It has an active deadline.
-        best_effort: It asks for neither CPU nor memory.
+        terminating: True if the pod has an active deadline.
+        best_effort: True if it requests neither CPU nor memory.
         priority_class: The name of its PriorityClass; empty if it has none.
-        cross_namespace: It has affinity rules that refer to pods of other namespaces.
+        cross_namespace: True if its affinity refers to pods of other namespaces.
     """
 
     terminating: bool = False
@@ -128,7 +128,8 @@ def _is_best_effort(pod: Pod) -> bool:
     if pod.status.qos_class:
         return pod.status.qos_class == "BestEffort"
     spec = pod.spec
-    if spec.resources is not None:  # pod-level resources: the containers' do not matter then
+    # if there are pod-level resources, those of the containers do not matter
+    if spec.resources is not None:
         return not _requests_compute([spec.resources])
     containers = (*spec.containers, *spec.init_containers)
     return not _requests_compute(container.resources for container in containers)

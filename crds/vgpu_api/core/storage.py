@@ -1,4 +1,4 @@
-"""The fields of volumes and volume claims that decide where a pod can run."""
+"""The fields of volumes and volume claims that affect where a pod can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vgpu_api.v1alpha1.base import ApiModel, Metadata, Word
 
 
 class VolumeResources(ApiModel):
-    """The size that a PersistentVolumeClaim asks for."""
+    """The requested size of a PersistentVolumeClaim."""
 
     requests: dict[str, str | int] = Field(default_factory=no_entries)
 
@@ -44,7 +44,7 @@ class PersistentVolumeClaim(ApiModel):
 
 
 class ClaimReference(ApiModel):
-    """The claim that a volume is reserved for; without a UID, the next claim of that name."""
+    """The claim for which a volume is reserved; without a UID, the next claim of that name."""
 
     namespace: str = ""
     name: str = ""
@@ -113,7 +113,7 @@ class StorageClass(ApiModel):
 
 
 class AttachLimit(ApiModel):
-    """The number of a driver's volumes that a node can attach; None means no limit."""
+    """The maximum number of a driver's volumes on a node; None means no limit."""
 
     count: int | None = None
 
@@ -132,7 +132,7 @@ class CSINodeSpec(ApiModel):
 
 
 class CSINode(ApiModel):
-    """The CSI drivers' report about the node of the same name."""
+    """A report of the CSI drivers on the node of the same name."""
 
     metadata: Metadata = Field(default_factory=Metadata)
     spec: CSINodeSpec = Field(default_factory=CSINodeSpec)

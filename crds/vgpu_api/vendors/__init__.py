@@ -1,4 +1,4 @@
-"""The tables of vendors other than NVIDIA whose devices are served, and the tables' model."""
+"""The tables of supported vendors other than NVIDIA, and the model of these tables."""
 
 from vgpu_api.vendors.model import (
     Capacity,

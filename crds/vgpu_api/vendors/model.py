@@ -1,11 +1,11 @@
-"""The model of a vendor's table, which holds all that is known of the vendor's devices as data.
+"""The model of a vendor's table, which describes everything about the vendor's devices as data.
 
-A table has the resources and annotations by which pods ask, with their meaning, where a node
-registers its devices, and which annotations the vendor's device plugin reads back. For what a table
-cannot express it names a rule: a pure function in a small registry of `vgpu_operator.vendors`.
-`docs/development.md` says how to add a vendor.
+A table lists the resources and annotations of pods with their meaning, where a node registers its
+devices, and which annotations the vendor's device plugin reads back. For anything that a table
+cannot express, it names a rule: a pure function in a small registry of `vgpu_operator.vendors`.
+`docs/development.md` explains how to add a vendor.
 
-Source of the tables that are shipped: HAMi v2.10.0 (names and meanings).
+Source of the shipped tables: HAMi v2.10.0 (names and meanings).
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ NodeRule: TypeAlias = Literal["fewestOnline", "linksKept"]
 
 
 class Size(_Part):
-    """A size into which devices are divided, under the name that the vendor's driver uses."""
+    """A size into which devices are divided, under the vendor driver's name."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     memory_mib: Amount
-    """Its memory."""
+    """The memory of this size."""
 
 
 class Sizes(_Part):
     """The fixed sizes into which devices are divided. A request is rounded up to one of them."""
 
     parts: Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
-    """The sizes, the smallest first."""
+    """The sizes, smallest first."""
     whole_mib: Amount
-    """The memory of a whole device. A request takes a whole device if it asks for no memory or for
-    more than the largest part. Several devices are never divided unless `several` is true."""
+    """The memory of a whole device. A request gets a whole device if it sets no memory or more than
+    the largest part. Several devices are never divided unless `several` is true.
+    """
     most_mib: Amount
-    """The most memory that can be requested."""
+    """The largest memory that can be requested."""
     several: bool = False
     """True if parts of several devices can be requested."""
     one_size: bool = False
@@ -97,69 +98,79 @@ class Sizes(_Part):
 
 
 class Memory(_Part):
-    """The resource by which pods ask for memory, and its meaning."""
+    """The resource by which pods request memory, and its meaning."""
 
     resource: ResourceName
-    """The resource, an amount per device. If it is absent or 0, a request takes all memory of a
-    device."""
+    """The resource: an amount per device. If it is absent or 0, a request takes all memory of a
+    device.
+    """
     unit_mib: Amount = 1
-    """The MiB of one unit. An amount with a binary suffix (`8Gi`) is in bytes all the same."""
+    """The MiB in one unit. An amount with a binary suffix (`8Gi`) is always in bytes."""
     sizes: Sizes | None = None
-    """The fixed sizes into which devices are divided, if any. Admission writes the size that a
-    request was rounded up to."""
+    """The fixed sizes into which devices are divided, if any. Admission writes the size to which a
+    request was rounded up.
+    """
     amounts: tuple[Amount, ...] = ()
-    """The only amounts that can be requested, in units. Empty: any."""
+    """The only amounts that can be requested, in units; empty: any amount."""
 
 
 class Cores(_Part):
-    """The resource by which pods ask for compute, and its meaning."""
+    """The resource by which pods request compute, and its meaning."""
 
     resource: ResourceName
-    """The resource, a percentage of each device."""
+    """The resource: a percentage of each device."""
     more_is_all: bool = True
     """True if more than 100 counts as 100, false if it is refused."""
     default: Annotated[int, Field(ge=0, le=100)] = 0
-    """The percentage for a container that names none. 0 reserves nothing; 100 takes the whole
-    device."""
+    """The percentage for a container that requests none. 0 reserves nothing; 100 takes the whole
+    device.
+    """
     several: Annotated[int, Field(ge=1, le=100)] | None = None
-    """The percentage of each device where a container asks for several, whatever it names.
-    Admission writes the total of all of them, as the vendor's plugin expects."""
+    """The percentage of each device for a container with several devices, whatever it requests.
+    Admission writes the total, as the vendor's plugin expects.
+    """
     units: bool = False
     """True if the register lists compute units. A request is 1 to 100 percent of them and is
-    recorded in units, rounded down. Devices with fewer than 100 units are not given, since a
-    percent would be less than one unit."""
+    recorded in units, rounded down. Devices with fewer than 100 units are not allocated, because
+    one percent would be less than a unit.
+    """
 
 
 class NumberedCores(_Part):
-    """Cores that are given by their numbers on the device."""
+    """Cores that are allocated by their numbers on the device."""
 
     resource: ResourceName
-    """The resource, a number of cores: up to `each` of one device, or all cores of several devices.
-    It is used in place of the count."""
+    """The resource: a number of cores, up to `each` of one device, or all cores of several devices.
+    It replaces the count.
+    """
     each: Literal[1, 2, 4]
-    """The cores of a device that are given this way: its first ones, with equal shares."""
+    """The number of cores of a device that are allocated this way: its first ones, with equal
+    shares.
+    """
 
 
 class Neighbours(_Part):
     """The pod annotations that decide which pods may share a device.
 
-    A pod of the class Online or Offline asks for one device per container. Pods with a class share
+    A pod of class Online or Offline requests one device per container. Pods with a class share
     devices only with each other, and an Offline pod does not start beside an Online one. An Online
-    pod reserves no compute. All other pods on a device have the same policy.
+    pod reserves no compute. All other pods on a device must have the same policy.
     """
 
     app_class: AnnotationKey
     """The annotation with the class."""
     classes: dict[str, AppClass]
-    """The values of the annotation, and the class of each. A pod without it has no class."""
+    """The annotation's values and the class for each. A pod without the annotation has no class."""
     qos_policy: AnnotationKey
-    """The annotation with the policy of compute on the device. It is not read for Online pods."""
+    """The annotation with the policy for sharing compute. It is ignored for Online pods."""
     policies: dict[str, QosPolicy]
-    """The values of the annotation, and the policy of each."""
+    """The annotation's values and the policy for each."""
     default_policy: str
-    """The value for pods without the annotation. Admission writes it."""
+    """The value for pods without the annotation, which admission writes."""
     links_first: AnnotationKey
-    """The annotation that makes a request for whole devices go where the fewest links are cut."""
+    """The annotation that makes requests for whole devices prefer nodes where the fewest links are
+    cut.
+    """
 
     @model_validator(mode="after")
     def _default_is_a_policy(self) -> Neighbours:
@@ -169,20 +180,20 @@ class Neighbours(_Part):
 
 
 class Selection(_Part):
-    """Pod annotations that choose devices, each a comma-separated list. Exclusion wins."""
+    """Pod annotations that select devices, each a comma-separated list. Exclusion wins."""
 
     use_types: AnnotationKey | None = None
-    """Only types that contain one of these words, in any case."""
+    """Only types that contain one of these words; case is ignored."""
     exclude_types: AnnotationKey | None = None
-    """No type that contains one of these words, in any case."""
+    """No types that contain one of these words; case is ignored."""
     use_ids: AnnotationKey | None = None
     """Only these devices."""
     exclude_ids: AnnotationKey | None = None
     """None of these devices."""
     use_ids_too: AnnotationKey | None = None
-    """Another name of `use_ids`. If a pod has both, only devices in both lists."""
+    """Another name of `use_ids`. If a pod has both, devices must be in both lists."""
     exclude_ids_too: AnnotationKey | None = None
-    """Another name of `exclude_ids`. If a pod has both, no device of either list."""
+    """Another name of `exclude_ids`. If a pod has both, devices in either list are excluded."""
 
 
 class Ring(_Part):
@@ -191,26 +202,28 @@ class Ring(_Part):
     label: AnnotationKey
     """The label."""
     has: Annotated[str, Field(min_length=1, max_length=63)]
-    """A text that the value contains, in any case."""
+    """A text that the value contains; case is ignored."""
 
 
 class Capacity(_Part):
-    """A rule that derives devices from a node's capacity: all alike, numbered from 0."""
+    """A rule that derives devices from a node's capacity: identical devices, numbered from 0."""
 
     resource: ResourceName
-    """The resource that tells the number of devices."""
+    """The resource from which the number of devices is derived."""
     each: Amount
-    """The units of that resource that one device has."""
+    """The number of units of that resource per device."""
     memory: ResourceName | None = None
-    """The resource with the memory of all devices together, in the unit of requests. None: the
-    memory is unknown, so devices are only given whole."""
+    """The resource with the total memory of all devices, in the unit of requests. None: the memory
+    is unknown, so only whole devices are allocated.
+    """
     id: Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)]
-    """The id of each device, made of the node's name and the device's number."""
+    """The id of each device, composed of the node's name and the device's number."""
     slots: Annotated[int, Field(ge=1, le=1000)]
-    """The most requests that a device can serve."""
+    """The most requests that a device can serve at a time."""
     cores: ResourceName | None = None
-    """The resource with the cores of all devices together. None: each device has `each` units of
-    compute."""
+    """The resource with the total cores of all devices. None: each device has `each` units of
+    compute.
+    """
     ring: Ring | None = None
     """The nodes whose devices are linked in a ring."""
 
@@ -219,7 +232,7 @@ JsonKey: TypeAlias = Literal["id", "index", "count", "devmem", "devcore", "type"
 
 
 class Register(_Part):
-    """The place where a node lists its devices: an annotation, or its capacity."""
+    """Where a node lists its devices: in an annotation, or in its capacity."""
 
     annotation: AnnotationKey | None = None
     """The annotation of the node that the vendor's device plugin writes."""
@@ -236,23 +249,26 @@ class Register(_Part):
     the name of a part, such as `3g.24gb`, to the plugin's id of it. All devices have all parts.
     """
     capacity: Capacity | None = None
-    """For the form capacity."""
+    """For the format capacity."""
     id: (
         Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)] | None
     ) = None
-    """For the form parts: the id of each device."""
+    """For the format parts: the id of each device."""
     group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """For the form json: the key in an object's `custominfo` by whose value devices are grouped. If
-    any device lacks it, none are grouped."""
+    """For the format json: the key in an object's `custominfo` whose value groups devices. If any
+    device lacks it, none are grouped.
+    """
     group_when: dict[str, str] = Field(default_factory=dict)
-    """Other values that an object's `custominfo` must have for the device to be in a group."""
+    """Other values that an object's `custominfo` must have for the device to belong to a group."""
     keys: dict[JsonKey, str] = Field(default_factory=dict)
-    """For the form json: other names of the keys. An empty name means that the register never has
-    the key. Devices without an index get their place in the list."""
+    """For the format json: other names of the keys. An empty name means that the register never has
+    the key. Devices without an index get their position in the list.
+    """
     zone: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """For the form json: the key with a number that linked devices share. 0 means no link."""
+    """For the format json: the key with a number that linked devices share. 0 means no link."""
     alive: ResourceName | None = None
-    """The resource that the kubelet offers while the plugin is connected, by default the count."""
+    """The resource that the kubelet offers while the plugin is connected; the default is the count.
+    """
 
     @model_validator(mode="after")
     def _form_has_its_source(self) -> Register:
@@ -269,7 +285,7 @@ class Record(_Part):
     """One annotation that the vendor's device plugin reads back from the pod."""
 
     rule: RecordRule
-    """The rule that writes it."""
+    """The rule that writes the annotation."""
     value: str = ""
     """The text for the rule, if it needs one."""
 
@@ -278,101 +294,106 @@ class Mark(_Part):
     """The annotation by which a plugin finds the pod to serve, and which it changes afterwards."""
 
     annotation: AnnotationKey = "hami.io/bind-phase"
-    """The annotation, which the Binding writes."""
+    """The annotation, written by the Binding."""
     value: Annotated[str, Field(min_length=1, max_length=63)] = "allocating"
-    """Its value until the pod is served."""
+    """The annotation's value until the pod is served."""
 
 
 class Records(_Part):
     """The annotations that a Binding carries for the vendor's device plugin."""
 
     to_allocate: AnnotationKey | None = None
-    """The devices of each container, from which the plugin removes what it has handed out."""
+    """The devices of each container; the plugin removes those that it has allocated."""
     allocated: AnnotationKey
-    """The devices of each container, for good."""
+    """The devices of each container, permanently."""
     turn: Mark | None = None
-    """The mark for a plugin that is not told the name of the pod and takes the pod with this mark.
+    """The mark for a plugin that is not told which pod to serve and takes the pod with this mark.
     No pod is bound to a node while another pod there has the mark. None: the plugin finds its pod
-    by other means."""
+    by other means.
+    """
     more: dict[AnnotationKey, Record] = Field(default_factory=dict)
     """Further annotations, and the rule that writes each."""
     type: Literal["word", "model"] = "word"
-    """The type of a device in records: the word of the kind, or the registered model."""
+    """The type of a device in records: the kind's word, or the registered model."""
     memory: Amount | None = None
-    """The memory of a device in records, where requests take no memory."""
+    """The memory of a device in records, if requests take no memory."""
 
 
 class Whole(_Part):
     """A whole device in the units of requests."""
 
     memory: Amount
-    """Its memory."""
+    """The memory of a whole device."""
     cores: Annotated[int, Field(ge=1, le=100)]
-    """Its compute."""
+    """The compute of a whole device."""
 
 
 class Unsupported(_Part):
-    """Resources and annotations that act in HAMi and are refused here."""
+    """Resources and annotations that have an effect in HAMi and are refused here."""
 
     resources: tuple[ResourceName, ...] = ()
-    """Resources, refused unless their amount is 0."""
+    """Resources that are refused unless their amount is 0."""
     annotations: dict[AnnotationKey, tuple[str, ...]] = Field(default_factory=dict)
-    """Pod annotations, and the values that are refused."""
+    """Pod annotations with the refused values."""
 
 
 class Kind(_Part):
     """Devices that are requested in the same way. A vendor has one kind, or one for each chip."""
 
     name: KindName
-    """Its name in `vendor` of claims and devices."""
+    """The kind's name in the `vendor` field of claims and devices."""
     word: Annotated[str, Field(min_length=1, max_length=63)]
-    """Its name in HAMi's records."""
+    """The kind's name in HAMi's records."""
     count: ResourceName
-    """The resource for the number of devices. A container without it asks for no device."""
+    """The resource for the number of devices. A container without it requests no device."""
     memory: Memory | None = None
-    """The request for memory. None: pods cannot ask for it."""
+    """The request for memory. None: pods cannot request it."""
     cores: Cores | None = None
-    """The request for compute. None: pods cannot ask for it."""
+    """The request for compute. None: pods cannot request it."""
     numbered_cores: NumberedCores | None = None
-    """The request for numbered cores. None: pods cannot ask for them."""
+    """The request for numbered cores. None: pods cannot request them."""
     counted: bool = False
     """True if a request takes a slot of a device and no memory."""
     alone: bool = False
-    """True if a device serves one request at a time, with all its compute."""
+    """True if a device serves one request at a time, with all of its compute."""
     whole_modules: bool = False
     """True if devices come in modules of two: one is rounded up to two, and other odd numbers are
-    refused."""
+    refused.
+    """
     choice: ChoiceRule | None = None
-    """The rule for which devices go together, if not just any."""
+    """The rule for which devices go together; None: any devices do."""
     group_mutex: bool = False
-    """True if the policy `mutex` also excludes devices that are linked with one in use."""
+    """True if the policy `mutex` also excludes devices that are linked to one in use."""
     one_device: bool = False
-    """True if all containers of a pod that ask for such devices share one device."""
+    """True if all containers of a pod that request such devices share one device."""
     whole: Whole | None = None
-    """The amounts of a whole device, for a kind that gives whole devices where several or no memory
-    are requested, whatever else is given. Admission writes the total, which the vendor's plugin
-    counts."""
+    """The amounts of a whole device, for a kind that allocates whole devices if several or no
+    memory are requested, whatever else is given. Admission writes the total, which the vendor's
+    plugin counts.
+    """
     counted_in: AnnotationKey | None = None
-    """A pod annotation in which admission writes the number of devices, if a container asks for
-    several."""
+    """A pod annotation into which admission writes the number of devices, if a container requests
+    several.
+    """
     neighbours: Neighbours | None = None
     """The rules about pods that share a device. None: any pods may."""
     in_parts: bool = False
-    """True if devices are given in parts that each node registers (the form parts). The count is
-    the size of the part that a container asks for. It may name memory or compute instead, and gets
-    the smallest part with both. A container has one part."""
+    """True if devices are allocated in parts that each node registers (the format parts). The count
+    is the size of the requested part. A container may request memory or compute instead, and gets
+    the smallest part with both. A container has one part.
+    """
     unsupported: Unsupported = Unsupported()
     """Names that have an effect in HAMi and are refused here."""
     selection: Selection = Selection()
-    """The pod annotations that choose among devices."""
+    """The pod annotations that select devices."""
     register_: Annotated[Register, Field(alias="register")]
-    """The place where nodes list their devices."""
+    """Where nodes list their devices."""
     records: Records
     """The annotations that the vendor's device plugin reads back."""
     named_in: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63)] | None = (
         None
     )
-    """An environment variable for the own name of each asking container."""
+    """An environment variable that contains the name of each requesting container."""
 
     @model_validator(mode="after")
     def _amounts_go_together(self) -> Kind:
@@ -392,20 +413,20 @@ class Kind(_Part):
 
     @property
     def one_size(self) -> bool:
-        """Return True if all parts of one of its devices have the same size."""
+        """Return True if all parts of a device of this kind have the same size."""
         return (
             self.memory is not None and self.memory.sizes is not None and self.memory.sizes.one_size
         )
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Return its resources, the count first."""
+        """Return the kind's resources, the count first."""
         parts = (self.memory, self.cores, self.numbered_cores)
         return (self.count, *(part.resource for part in parts if part is not None))
 
     @property
     def requested_by(self) -> tuple[str, ...]:
-        """Return the resources that ask for a device, the count first."""
+        """Return the resources that request a device, the count first."""
         if self.in_parts:
             return self.resources
         numbered = self.numbered_cores
@@ -413,7 +434,7 @@ class Kind(_Part):
 
     @property
     def annotations(self) -> frozenset[str]:
-        """Return all pod annotations of the kind: those by users and those for the plugin."""
+        """Return all pod annotations of the kind: by users and for the plugin."""
         chosen = self.selection.model_dump().values()
         records = self.records
         written = (records.allocated, records.to_allocate, *records.more, self.counted_in)
@@ -432,7 +453,7 @@ class Vendor(_Part):
     title: Annotated[str, Field(min_length=1, max_length=63)]
     """The name of the vendor."""
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1, max_length=32)]
-    """Its kinds of devices."""
+    """The vendor's kinds of devices."""
 
     @model_validator(mode="after")
     def _words_mean_one_kind(self) -> Vendor:

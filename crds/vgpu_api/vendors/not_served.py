@@ -1,4 +1,4 @@
-"""Other vendors' resources in HAMi's documents that are not served here.
+"""Other vendors' resources from HAMi's documents that this project does not serve.
 
 See docs/design/vendors.md.
 """
@@ -23,4 +23,4 @@ NOT_SERVED: Mapping[str, str] = {
     "iluvatar.ai/vcuda-core": _OF_OLD_ILUVATAR,
     "iluvatar.ai/vcuda-memory": _OF_OLD_ILUVATAR,
 }
-"""By resource, the description of it in a warning."""
+"""The description of each resource in a warning."""

@@ -1,4 +1,4 @@
-"""Reads tables of vendors: the YAML files in `data/`, and any other document."""
+"""Reads vendors' tables: the YAML files in `data/`, or other documents."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DATA = Path(__file__).parent / "data"
 
 
 def read_table(document: Any, *, source: str) -> Vendor:
-    """Return a parsed document as a vendor's table.
+    """Convert a parsed document to a vendor's table.
 
     Args:
         document: The content of the YAML file.
-        source: The name of the file, with which the field in an error begins.
+        source: The name of the file, which precedes the field in an error.
 
     Raises:
-        BadInput: Names the field, the value and what is wrong, for the first error.
+        BadInput: The first error, with the field, the value and the mistake.
     """
     try:
         return Vendor.model_validate(document)
@@ -37,7 +37,7 @@ def shipped() -> tuple[Vendor, ...]:
     """Return the vendors that are served, in the order of their file names.
 
     Raises:
-        BadInput: A table is wrong, or two share a name, a word or a resource.
+        BadInput: A table is invalid, or two tables share a name, a word or a resource.
     """
     vendors = tuple(
         read_table(yaml.safe_load(path.read_text()), source=path.stem)
@@ -48,7 +48,7 @@ def shipped() -> tuple[Vendor, ...]:
 
 
 def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
-    """Refuse tables that share a name, a word or a resource, since only one could be asked.
+    """Refuse tables that share a name, a word or a resource, because these must be unique.
 
     Raises:
         BadInput: Names the second kind and what it shares with an earlier one.
