@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from builders import a_claim, a_request
+from builders import a_claim, a_pod_group, a_request
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, PodDisruptionBudget, ResourceQuota
@@ -16,6 +17,7 @@ from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import ServerError, TooManyRequests
 from vgpu_client.recorder import Regarding
 from vgpu_operator.engine import events
+from vgpu_operator.extender.wire import BindRequest
 
 MIB = 16384
 
@@ -53,6 +55,31 @@ class Town:
         self.replica.news.pod_changed(Pod.model_validate(wire))
         await self.replica.settle()
         return pod
+
+    async def gang(self, name: str, mib: int, priority: int, *nodes: str) -> None:
+        """Run a gang with a pod on each of these nodes."""
+        replica, limits = self.replica, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+        replica.news.pod_group_changed(a_pod_group(name, least=len(nodes)))
+        pods = [
+            replica.pod(f"{name}-{number}", limits=limits, priority=priority, group=name)
+            for number in range(len(nodes))
+        ]
+        placed = list(zip(pods, nodes, strict=True))
+        for pod, node in placed:
+            replica.offer(pod, node)
+        asked = [
+            BindRequest("default", pod.metadata.name, pod.metadata.uid, n) for pod, n in placed
+        ]
+        binds = [asyncio.create_task(replica.binder.bind(each)) for each in asked]
+        for _ in range(40):
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*binds) == [""] * len(nodes)
+        for pod, node in placed:
+            wire = pod.to_wire()
+            wire["spec"]["nodeName"] = node
+            wire["metadata"]["resourceVersion"] = "2"
+            replica.news.pod_changed(Pod.model_validate(wire))
+        await replica.settle()
 
     def waits(self, name: str, mib: int, priority: int = 1000, **fields: Any) -> Pod:
         """Return a pod that a Filter has just refused."""
@@ -474,3 +501,31 @@ async def test_a_new_leader_waits_for_what_its_predecessor_has_evicted() -> None
     town.replica.state.earmarks.remove(next(iter(town.replica.state.earmarks)).key)
     town.replica.offer(town.replica.cache.pod("uid-of-important"))
     assert await town.evicted(20) == []
+
+
+async def test_a_gang_makes_way_as_a_whole_on_all_its_nodes() -> None:
+    """Half of a gang would run for nothing."""
+    town = Town()
+    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
+    await town.gang("g", MIB, 1, "node-1", "node-9")
+    town.waits("important", MIB)
+    assert sorted(await town.evicted(4)) == ["g-0", "g-1"]
+
+
+async def test_a_lone_pod_goes_before_a_gang_that_is_as_important() -> None:
+    town = Town()
+    for number in (7, 8, 9):
+        town.replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=MIB, slots=4)
+    await town.gang("g", MIB, 1, "node-1", "node-7", "node-8")
+    await town.runs("lone", MIB, 1, node="node-9")
+    town.waits("important", MIB)
+    assert await town.evicted(4) == ["lone"]
+
+
+async def test_a_pod_of_a_gang_preempts_nobody() -> None:
+    """Room for one of its pods would be made in vain."""
+    town = Town()
+    await town.runs("low", MIB)
+    town.replica.news.pod_group_changed(a_pod_group("g", least=2))
+    town.waits("g-0", MIB, group="g")
+    assert await town.evicted(60) == []

@@ -24,7 +24,7 @@ from vgpu_operator.engine.effects import Effect, EvictPod, RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.preemption.choose import Choice, Preemptor, on_node, search
 from vgpu_operator.engine.preemption.open_preemptions import OpenPreemption, Result, Victim
-from vgpu_operator.engine.preemption.victims import OVERDUE_S
+from vgpu_operator.engine.preemption.victims import OVERDUE_S, is_in_gang
 from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.schedule_one import nodes_for
@@ -79,6 +79,7 @@ def _may_preempt(state: State, pod: GPUPod, key: ClaimKey) -> bool:
     work = state.preemptions
     return (
         pod.pod.spec.preemption_policy != "Never"
+        and not is_in_gang(state, pod)  # room for one pod of a gang would be made in vain
         and (pod.wants_node or pod.is_gated)
         and key not in work.open
         and pod.uid not in work.in_vain

@@ -9,8 +9,9 @@ from datetime import datetime
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.engine.cache import key_of
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.scheduling.groups import least_of, members
 from vgpu_operator.engine.scheduling.schedule_one import claim_priority
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
@@ -45,6 +46,7 @@ def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] 
     """
     ending: list[ClaimKey] = []
     victims: list[Victim] = []
+    gangs: dict[GroupKey, list[Share]] = {}
     for key, shares in _holding(state, node).items():
         if key == preemptor.claim or state.cache.is_unreadable(key):
             continue
@@ -54,9 +56,32 @@ def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] 
             victims += _of_immediate(state, preemptor, claim, pod, shares)
         elif pod is None or is_ending(state, pod, also):
             ending.append(key)
+        elif is_in_gang(state, pod) and pod.group is not None:
+            gangs.setdefault(pod.group, []).extend(shares)
         elif may_be_victim(state, preemptor, pod):
             victims.append(Victim((key,), (pod,), pod.priority, shares=tuple(shares)))
+    for group, shares in gangs.items():
+        victims += _of_gang(state, preemptor, group, shares)
     return NodeClaims(tuple(ending), tuple(_by_importance(state, victims)))
+
+
+def is_in_gang(state: State, pod: GPUPod) -> bool:
+    """Return True if the pod belongs to a group of which several pods must run together."""
+    return pod.group is not None and (least_of(state, pod.group) or 1) > 1
+
+
+def _of_gang(
+    state: State, preemptor: GPUPod, group: GroupKey, shares: list[Share]
+) -> Iterable[Victim]:
+    """Yield a gang as one victim, which ends on all its nodes, if all its pods are less important.
+
+    With some of its pods gone the others would run for nothing.
+    """
+    pods = [pod for pod in members(state, group) if pod.is_running]
+    if group == preemptor.group or not all(may_be_victim(state, preemptor, pod) for pod in pods):
+        return
+    priority = max(pod.priority for pod in pods)
+    yield Victim(tuple(pod.claim for pod in pods), tuple(pods), priority, shares=tuple(shares))
 
 
 def is_ending(state: State, pod: GPUPod, also: Collection[str] = ()) -> bool:
