@@ -9,6 +9,7 @@ from vgpu_api.vendors import NOT_SERVED
 from vgpu_operator.admission.rules import misspelt, unanswered, without_effect
 from vgpu_operator.admission.rules.no_effect import CHOOSING, WITHOUT_EFFECT
 
+OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 HAMI_READS = (
     "ACTIVE_OOM_KILLER",
     "CUDA_REDIRECT",
@@ -396,9 +397,9 @@ def test_what_acts_where_it_stands_is_not(pod: dict[str, Any]) -> None:
     ("gang", "field"),
     [
         ({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}}, "metadata.labels["),
-        ({"metadata": {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}}, "metadata.labels["),
+        ({"metadata": {"labels": {OLD_GROUP: "g"}}}, "metadata.labels["),
         ({"metadata": {"annotations": {"scheduling.k8s.io/group-name": "g"}}}, "metadata.annot"),
-        ({"schedulingGroup": {"podGroupName": "g"}}, "spec.schedulingGroup"),
+        ({"metadata": {"labels": {f"{OLD_GROUP}/name": "g"}}}, "metadata.labels["),
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, "spec.workloadRef"),
     ],
 )
@@ -413,6 +414,13 @@ def test_a_gang_that_is_started_pod_by_pod_is_warned_of(
     (warning,) = warned(of(GPU, schedulerName=scheduler, **gang), mode)
     assert warning.startswith(field)
     assert "has no effect" in warning
+
+
+def test_a_pod_group_of_kubernetes_acts_where_kube_scheduler_asks_us() -> None:
+    gang = {"schedulingGroup": {"podGroupName": "g"}}
+    assert list(warned(of(GPU, schedulerName="vgpu-scheduler", **gang), "Extender")) == []
+    (warning,) = warned(of(GPU, schedulerName="default-scheduler", **gang), "Gate")
+    assert warning.startswith("spec.schedulingGroup: has no effect: vgpu reserves devices pod by")
 
 
 @pytest.mark.parametrize("scheduler", ["vgpu-scheduler", "default-scheduler"])

@@ -48,10 +48,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 NPU_TEMPLATE = "huawei.com/npu-template"
 """Mentioned in a guide to HAMi, but no version of HAMi reads it."""
 
-GROUP_LABELS = ("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group")
-"""Labels that the Coscheduling scheduler plugin reads."""
-GROUP_FIELDS = ("schedulingGroup", "workloadRef")
-"""Fields of Kubernetes' own pod spec."""
+GROUP_LABELS = (
+    "pod-group.scheduling.sigs.k8s.io",
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "scheduling.x-k8s.io/pod-group",
+)
+"""Labels that the Coscheduling scheduler plugin reads, or read in its first version."""
 _SET_BY_LIMIT_RANGE = re.compile(
     r"(?P<names>[^;:]+) (?P<kind>request|limit) for (?:init )?container (?P<container>[a-z0-9-]+)"
 )
@@ -366,7 +368,9 @@ def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Itera
     for key in GROUP_LABELS:
         if key in pod.metadata.labels:
             yield f"metadata.labels[{key}]: has no effect: {by_itself}"
-    for field in GROUP_FIELDS:
+    # In mode Extender the operator follows the tries of kube-scheduler for `schedulingGroup`. The
+    # field `workloadRef` was replaced by it in Kubernetes 1.36.
+    for field in ("schedulingGroup", "workloadRef") if is_gated else ("workloadRef",):
         if raw_pod["spec"].get(field):
             yield f"spec.{field}: has no effect: {by_itself}"
 
