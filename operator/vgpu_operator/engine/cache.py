@@ -51,6 +51,9 @@ class Cache:
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self._running: dict[int, Counter[str]] = {}  # priority → running pods by node
+        self._deleting: dict[
+            str, str
+        ] = {}  # UIDs of bound pods that are being deleted → their nodes
         self._immediate: dict[ClaimKey, str] = {}  # allocated Immediate claims → their nodes
         self._claims: dict[ClaimKey, VGPUClaim] = {}
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
@@ -141,6 +144,10 @@ class Cache:
         self._remember_deleted(uid, may_have_run=may_have_run)
         return known
 
+    def nodes_with_deleted_pods(self) -> set[str]:
+        """Return the nodes where a pod is being deleted."""
+        return set(self._deleting.values())
+
     def lowest_priority(self) -> float:
         """Return the lowest priority of a running pod, or of an Immediate claim; else infinity."""
         immediate = (self._claims[key].spec.scheduling_priority for key in self._immediate)
@@ -169,6 +176,7 @@ class Cache:
 
     def _remove_pod(self, pod: GPUPod) -> None:
         del self._pods[pod.uid]
+        self._deleting.pop(pod.uid, None)
         if pod.is_running:
             running, node = self._running[pod.priority], pod.pod.spec.node_name
             running[node] -= 1
@@ -196,6 +204,8 @@ class Cache:
 
     def _add_pod(self, pod: GPUPod) -> None:
         self._pods[pod.uid] = pod
+        if pod.pod.is_bound and pod.pod.metadata.deletion_timestamp is not None:
+            self._deleting[pod.uid] = pod.pod.spec.node_name
         if pod.is_running:
             self._running.setdefault(pod.priority, Counter())[pod.pod.spec.node_name] += 1
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod

@@ -231,6 +231,32 @@ async def test_nobody_else_goes_while_enough_is_ending() -> None:
     assert await town.evicted(20) == []
 
 
+async def test_what_ends_on_another_node_is_enough() -> None:
+    town = Town()
+    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
+    await town.runs("low", 1000, node="node-1")
+    going = await town.runs("going", MIB, 2000, node="node-9")
+    raw = town.replica.cache.pod(going.metadata.uid).pod.to_wire()
+    raw["metadata"] |= {"deletionTimestamp": "2023-11-14T23:00:00Z", "resourceVersion": "99"}
+    town.replica.news.pod_changed(Pod.model_validate(raw))
+    town.waits("important", MIB)
+    assert await town.evicted(20) == []
+
+
+async def test_a_claim_that_names_a_pod_of_another_node_has_nobody_evicted() -> None:
+    """An agent may write the claims of its node, and may be compromised."""
+    town = Town()
+    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=1000)
+    await town.runs("here", MIB, node="node-1")
+    elsewhere = await town.runs("elsewhere", 1000, node="node-9")
+    raw = town.replica.claim_of(town.replica.cache.pod("uid-of-here").pod).to_wire()
+    raw["status"]["reservedFor"] = {"podName": "elsewhere", "podUID": elsewhere.metadata.uid}
+    stored = town.replica.api.put(VGPU_CLAIMS, raw)
+    town.replica.news.claim_changed(VGPUClaim.read(stored))
+    town.waits("important", MIB)
+    assert "elsewhere" not in await town.evicted(20)
+
+
 async def test_a_pod_that_never_ends_is_not_waited_for() -> None:
     """Half an hour after its grace period a finalizer still keeps it."""
     town = Town(devices=2)

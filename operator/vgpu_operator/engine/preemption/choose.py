@@ -94,9 +94,17 @@ def search(state: State, preemptor: Preemptor) -> Iterator[Choice | None]:
     state may change between two nodes, so `on_node` must be asked again before anybody is evicted.
     """
     columns = state.ledger.columns
+    deleted = _within(state, preemptor, state.cache.nodes_with_deleted_pods())
+    for number, _ in columns.closest(preemptor.demand, NODES_WEIGHED, deleted):
+        found = on_node(state, preemptor, columns.node_name[number], may_evict=False)
+        yield found
+        if found is not None:
+            return
+    below = preemptor.pod.priority - state.config.scheduling.preemption.min_gap
+    weaker = _within(state, preemptor, state.cache.nodes_with_pods_below(below))
     best: Choice | None = None
     weighed = 0
-    for number, _ in columns.closest(preemptor.demand, NODES_LOOKED_AT, _within(state, preemptor)):
+    for number, _ in columns.closest(preemptor.demand, NODES_LOOKED_AT, weaker):
         found = on_node(state, preemptor, columns.node_name[number], better_than=best)
         if found is not None and not found.victims:
             yield found
@@ -115,6 +123,8 @@ def on_node(
     node: str,
     also: Collection[str] = (),
     better_than: Choice | None = None,
+    *,
+    may_evict: bool = True,
 ) -> Choice | None:
     """Return who would have to go on one node; None if even the end of all does not help.
 
@@ -124,10 +134,11 @@ def on_node(
         node: The node's name.
         also: UIDs of pods that end in any case.
         better_than: Return None as soon as it is known that this choice costs less.
+        may_evict: Count only what ends in any case as free.
     """
     there = claims_on(state, preemptor.pod, node, also)
     at_most = None if better_than is None else cost_of(better_than.victims)
-    candidates = _weighed(there.victims, at_most, state)
+    candidates = _weighed(there.victims, at_most, state) if may_evict else ()
     with _planning(state, preemptor, node, there.ending) as planner:
         plan = planner.without(())
         victims = _fewest(planner, candidates, at_most) if plan.refused else ()
@@ -264,9 +275,8 @@ def _keys(victims: Iterable[Victim]) -> Iterator[ClaimKey]:
         yield from victim.keys
 
 
-def _within(state: State, preemptor: Preemptor) -> NodeFilter:
-    """Return the nodes that the preemptor may use and on which a less important pod runs."""
-    below = preemptor.pod.priority - state.config.scheduling.preemption.min_gap
-    numbers = state.ledger.columns.node_ids(state.cache.nodes_with_pods_below(below))
+def _within(state: State, preemptor: Preemptor, names: Collection[str]) -> NodeFilter:
+    """Return those of the named nodes that the preemptor may use."""
+    numbers = state.ledger.columns.node_ids(names)
     bits = sum(only(number) for number in set(numbers) if number is not None)
     return replace(preemptor.nodes, selector=preemptor.nodes.selector & bits)

@@ -43,7 +43,7 @@ def victims_by_node(
     for node, uids in victims.items():
         if not uids and not is_enabled:
             continue
-        choice = on_node(state, preemptor, node, also=uids)
+        choice = on_node(state, preemptor, node, also=uids, may_evict=is_enabled)
         if choice is not None and (uids or choice.victims) and _may_be_added(choice, state):
             found[node] = choice.victims
     if found and is_enabled:
@@ -65,13 +65,9 @@ def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
 
 
 def _may_be_added(choice: Choice, state: State) -> bool:
-    """Return True if kube-scheduler can end all added victims, and we may preempt at all.
+    """Return True if kube-scheduler can end all added victims.
 
     It ends pods and cannot take back an Immediate claim.
     """
-    if not choice.victims:
-        return True
-    if not state.config.scheduling.preemption.enabled:
-        return False
     claims = (state.cache.claim(key) for victim in choice.victims for key in victim.keys)
     return all(claim is None or claim.spec.binding_mode != "Immediate" for claim in claims)

@@ -53,15 +53,15 @@ def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] 
         claim = state.cache.claim(key)
         pod = state.cache.pod(pod_uid_of(state, key, claim))
         if claim is not None and claim.spec.binding_mode == "Immediate":
-            victims += _of_immediate(state, preemptor, claim, pod, shares)
+            victims += _of_immediate(state, preemptor, claim, pod, node, shares)
         elif pod is None or is_ending(state, pod, also):
             ending.append(key)
-        elif is_in_gang(state, pod) and pod.group is not None:
+        elif pod.group is not None and is_in_gang(state, pod):
             gangs.setdefault(pod.group, []).extend(shares)
-        elif may_be_victim(state, preemptor, pod):
+        elif may_be_victim(state, preemptor, pod, node):
             victims.append(Victim((key,), (pod,), pod.priority, shares=tuple(shares)))
     for group, shares in gangs.items():
-        victims += _of_gang(state, preemptor, group, shares)
+        victims += _of_gang(state, preemptor, group, node, shares)
     return NodeClaims(tuple(ending), tuple(_by_importance(state, victims)))
 
 
@@ -71,14 +71,16 @@ def is_in_gang(state: State, pod: GPUPod) -> bool:
 
 
 def _of_gang(
-    state: State, preemptor: GPUPod, group: GroupKey, shares: list[Share]
+    state: State, preemptor: GPUPod, group: GroupKey, node: str, shares: list[Share]
 ) -> Iterable[Victim]:
     """Yield a gang as one victim, which ends on all its nodes, if all its pods are less important.
 
     With some of its pods gone the others would run for nothing.
     """
     pods = [pod for pod in members(state, group) if pod.is_running]
-    if group == preemptor.group or not all(may_be_victim(state, preemptor, pod) for pod in pods):
+    if group == preemptor.group or node not in {pod.pod.spec.node_name for pod in pods}:
+        return
+    if not all(may_be_victim(state, preemptor, pod, pod.pod.spec.node_name) for pod in pods):
         return
     priority = max(pod.priority for pod in pods)
     yield Victim(tuple(pod.claim for pod in pods), tuple(pods), priority, shares=tuple(shares))
@@ -99,12 +101,16 @@ def is_ending(state: State, pod: GPUPod, also: Collection[str] = ()) -> bool:
     return state.preemptions.is_victim(pod.uid)
 
 
-def may_be_victim(state: State, preemptor: GPUPod, pod: GPUPod) -> bool:
-    """Return True if a running pod is less important, and its end would not be undone at once.
+def may_be_victim(state: State, preemptor: GPUPod, pod: GPUPod, node: str) -> bool:
+    """Return True if a pod of the node is less important, and its end would not be undone at once.
 
     A DaemonSet's controller and the kubelet put their pods back on the same node.
     """
     rules, metadata = state.config.scheduling.preemption, pod.pod.metadata
+    # Agents write the claims of their node. A compromised one may name a pod of another node in
+    # such a claim, to have it evicted.
+    if pod.pod.spec.node_name != node:
+        return False
     if rules.scope == "Namespace" and metadata.namespace != preemptor.pod.metadata.namespace:
         return False
     if _MIRROR in metadata.annotations:
@@ -138,7 +144,12 @@ def _holding(state: State, node: str) -> dict[ClaimKey, list[Share]]:
 
 
 def _of_immediate(
-    state: State, preemptor: GPUPod, claim: VGPUClaim, pod: GPUPod | None, shares: list[Share]
+    state: State,
+    preemptor: GPUPod,
+    claim: VGPUClaim,
+    pod: GPUPod | None,
+    node: str,
+    shares: list[Share],
 ) -> Iterable[Victim]:
     """Yield an Immediate claim as a victim, if both the claim and its pod are less important.
 
@@ -154,7 +165,7 @@ def _of_immediate(
         return
     if pod is None:
         yield Victim((key,), (), priority, shares=tuple(shares))
-    elif may_be_victim(state, preemptor, pod):
+    elif may_be_victim(state, preemptor, pod, node):
         yield Victim((key,), (pod,), max(priority, pod.priority), shares=tuple(shares))
 
 
