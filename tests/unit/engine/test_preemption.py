@@ -181,6 +181,19 @@ async def test_a_pod_is_told_who_makes_way_and_the_victim_for_whom() -> None:
     )) in town.told  # fmt: skip
 
 
+async def test_the_condition_of_a_waiting_claim_says_that_others_make_way() -> None:
+    town = Town()
+    await town.runs("low", MIB)
+    important = town.waits("important", MIB)
+    await town.evicted(3)
+    (message,) = (
+        each.message
+        for each in town.replica.claim_of(important).status.conditions
+        if each.type == "Allocated"
+    )
+    assert message.endswith("; less important pods or claims on node-1 are making way: 1")
+
+
 @pytest.mark.parametrize(
     ("priority", "gap", "expected"),
     [(1000, 0, []), (999, 0, ["low"]), (999, 1, []), (998, 1, ["low"])],

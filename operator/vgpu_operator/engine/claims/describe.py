@@ -179,8 +179,20 @@ def _report(
     state.claims.timers.set(key, reported.next)
     name = "" if pod is None else pod.pod.metadata.name
     return DesiredStatus.refused(
-        reason=refusal.reason, message=refusal.message, pod=name, kept=refusal.kept
+        reason=refusal.reason,
+        message=refusal.message + _preempting(key, state),
+        pod=name,
+        kept=refusal.kept,
     )
+
+
+def _preempting(key: ClaimKey, state: State) -> str:
+    """Return a note about the pods that are evicted for the claim; empty if none are."""
+    opened = state.preemptions.open.get(key)
+    if opened is None:
+        return ""
+    losers = len(opened.pods) or len(opened.claims)
+    return f"; less important pods or claims on {opened.node} are making way: {losers}"
 
 
 def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:
