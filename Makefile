@@ -267,7 +267,7 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in
 
 # The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
-# A test in real time that fails is run once more, and both are shown (docs/decisions, number 77).
+# A test in real time that fails is run once more, and both are shown (docs/design/tests.md).
 AGAIN := --again --rerun-show-tracebacks -raR
 ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
 ci: lint shape  ## what CI runs: lint, shape, tests, the library under ASan, a real control plane, a real node, one fault campaign
