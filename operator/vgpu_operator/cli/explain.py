@@ -23,7 +23,7 @@ from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import CannotAnswer, listed
 from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
-from vgpu_operator.cli.read_cluster import read_volumes
+from vgpu_operator.cli.read_cluster import read_evictable, read_volumes
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.gate import is_on
@@ -60,6 +60,7 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         scheduling = config.scheduling.model_copy(update={"mode": "Gate"})
         config = config.model_copy(update={"scheduling": scheduling})
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
+    state.unix = now.timestamp()
     unread = Unread(config=installed.unknown)
     try:
         for event in await current_events(api):
@@ -72,6 +73,8 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
     if found is not None and is_on(state) and found.is_gated and found.host_demand.volumes:
         unread = replace(unread, volumes=await read_volumes(api, state))
+    if not said.node:
+        await read_evictable(api, state)
     ask_nodes(state, found, claim, said, every_namespace, unread)
     return said
 
@@ -152,7 +155,8 @@ def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
     for label, text in facts:
         if text:
             printer.line(f"{label}: {text}")
-    for text in filter(None, (said.not_shown, said.not_judged)):
+    preemption = "" if said.preemption is None else said.preemption.message
+    for text in filter(None, (preemption, said.not_shown, said.not_judged)):
         printer.line(text)
     if not said.nodes:
         return

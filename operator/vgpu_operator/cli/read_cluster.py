@@ -6,13 +6,22 @@ from collections.abc import Collection
 from uuid import uuid4
 
 from vgpu_api.core import Node
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PODS,
+    RESOURCE_QUOTAS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import listed
 from vgpu_operator.engine.apply import apply
-from vgpu_operator.engine.events import NodeObserved
+from vgpu_operator.engine.events import BudgetsListed, NodeObserved
 from vgpu_operator.engine.informers import STORAGE, current_events
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
@@ -53,6 +62,26 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
 async def read_volumes(api: Api, state: State) -> str:
     """Read the objects that volume checks need; return the API server's refusal if there is one."""
     return await _read_if_allowed(api, state, STORAGE)
+
+
+async def read_evictable(api: Api, state: State) -> None:
+    """Read the objects that say which pods may be evicted, and which end together, if allowed.
+
+    The state then counts as knowing them. A server that serves no PodGroups has none.
+    """
+    try:
+        if await _read_if_allowed(api, state, (POD_DISRUPTION_BUDGETS,)):
+            return
+    except NotFound:  # Kubernetes 1.20 and older serve no policy/v1
+        return
+    for version in POD_GROUPS:
+        try:
+            if await _read_if_allowed(api, state, (version,)):
+                return
+        except NotFound:
+            continue
+        break
+    apply(BudgetsListed(), state)
 
 
 async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) -> str:

@@ -266,13 +266,14 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
 
     Args:
         api: The API server to list.
-        kinds: The kinds to read. Events come in the order of `DECISIVE` and then `STORAGE`.
+        kinds: The kinds to read. Events come in the order of `DECISIVE`, then `STORAGE`; disruption
+            budgets and PodGroups come last.
 
     Raises:
         ClientError: The API server is not reachable, or refuses a kind.
     """
     found: list[Event] = []
-    for kind in (*_KINDS, *_STORAGE_KINDS):
+    for kind in (*_KINDS, *_STORAGE_KINDS, _BUDGETS, *map(_pod_groups, POD_GROUPS)):
         if kind.resource not in kinds:
             continue
         handler = _Handler(kind, found.append)

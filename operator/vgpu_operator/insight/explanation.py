@@ -25,11 +25,17 @@ from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.gate import refusal_before_nodes, refusal_behind_gate
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
+from vgpu_operator.engine.scheduling.schedule_one import nodes_for, refusal_of, spec_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.ages import lasting
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_part, not_judged
 from vgpu_operator.insight.node_verdicts import NodeVerdict, Reads, every_namespace, verdicts
+from vgpu_operator.insight.preemption import (
+    MakesWay,
+    WouldPreempt,
+    who_makes_way,
+    would_preempt,
+)
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
 
@@ -57,6 +63,7 @@ class Explanation:
         nodes_hidden: The number of nodes that are not shown.
         not_shown: Why no nodes are shown; empty if some are.
         not_judged: The checks that were skipped, with the reason.
+        preemption: Who would make way for it, or why nobody would; None: it does not wait for room.
     """
 
     subject: str
@@ -73,6 +80,7 @@ class Explanation:
     nodes_hidden: int = 0
     not_shown: str = ""
     not_judged: str = ""
+    preemption: WouldPreempt | None = None
 
     def refuse(self, refusal: Refusal | None) -> None:
         """Record why no node can serve the claim now; None: one can."""
@@ -178,11 +186,31 @@ def ask_nodes(
         pod = None  # an existing claim decides, whatever resources its pod requests
     kind = _kind(state, key, spec, pod, scopes)
     if not said.node and refused is None:
-        said.refuse(refusal_of_kind(key, kind, state))
+        refusal = refusal_of_kind(key, kind, state)
+        said.refuse(refusal)
+        if refusal is not None:
+            found = _who_makes_way(state, pod, claim, kind, refusal)
+            readable = frozenset(filter(reads, found.namespaces))
+            said.preemption = would_preempt(state, found, readable)
     said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
     if claim is not None and not said.node:
         _leave_out_kept(claim, said)
+
+
+def _who_makes_way(
+    state: State,
+    pod: GPUPod | None,
+    claim: VGPUClaim | None,
+    kind: EquivalenceClass,
+    refusal: Refusal,
+) -> MakesWay:
+    """Return who would make way. A claim is asked for by its pod, by whose priority it preempts."""
+    if pod is None and claim is not None and claim.spec.binding_mode != "Immediate":
+        pod = next(iter(state.cache.pods_of(key_of(claim))), None)
+        if pod is not None:
+            kind = _kind(state, key_of(claim), claim.spec, pod, pod.scopes)
+    return who_makes_way(state, pod, kind.request, nodes_for(kind, state), refusal.reason)
 
 
 def _asked(

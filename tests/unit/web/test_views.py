@@ -175,7 +175,7 @@ def test_without_the_right_to_devices_a_claim_is_explained_without_nodes() -> No
     mirror = a_mirror(claims=[a_waiter("b", namespace="mine")])
     sight = Sight("tenant", namespaces=frozenset({"mine"}))
     why = views.claim(mirror, sight, ClaimKey("mine", "b"), now=NOW)["why"]
-    assert why["nodes"] == []
+    assert (why["nodes"], why["preemption"]) == ([], None)
     assert 'user "tenant" cannot list gpudevices' in why["not_shown"]
 
 
