@@ -22,7 +22,7 @@ from vgpu_api import names
 from vgpu_api.conditions import HEALTHY, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE, SCHEDULER_NAME
+from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE, OPERATOR_USER, SCHEDULER_NAME
 from vgpu_api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -42,6 +42,7 @@ from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, ClientError, Forbidden, NotFound
+from vgpu_client.reviews import User, may
 from vgpu_client.transport import Object
 from vgpu_operator.certificates.names import (
     CERTIFICATE,
@@ -99,6 +100,22 @@ _READ_THERE = (
     (ENDPOINT_SLICES, NAMESPACE),
     (CONFIG_MAPS, NAMESPACE),
 )
+_OPERATOR = User(
+    OPERATOR_USER,
+    groups=(
+        "system:authenticated",
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{NAMESPACE}",
+    ),
+)
+_DELETE = ("delete", "", "pods", "")
+_RIGHTS_TO_PREEMPT = (
+    ("list", "policy", "poddisruptionbudgets", ""),
+    ("watch", "policy", "poddisruptionbudgets", ""),
+    ("create", "", "pods", "eviction"),
+    _DELETE,
+)
+"""Verb, group, resource and subresource; pods are deleted only if `budgets` is `Prefer`."""
 _LEAST_SERVER = (1, 31)
 _LEAST_KUBELET = (1, 29)
 _LEAST_CONTAINERD = (1, 7)
@@ -136,6 +153,8 @@ class Snapshot:
         config: The installed configuration.
         lists: Objects by kind and namespace (empty: all namespaces), or the API server's error.
         secrets: The Secrets with our certificates by name, or the API server's error.
+        rights_missing: The rights that the operator needs to preempt and lacks, or the API server's
+            error; empty while preemption is off.
     """
 
     now: datetime
@@ -143,6 +162,7 @@ class Snapshot:
     config: ClusterConfig
     lists: Mapping[tuple[str, str], Sequence[Object] | ClientError]
     secrets: Mapping[str, Object | ClientError]
+    rights_missing: Sequence[str] | ClientError = ()
 
     def of(self, resource: Resource, namespace: str = "") -> Sequence[Object]:
         """Return the objects of a kind.
@@ -207,7 +227,29 @@ async def read(api: Api) -> Snapshot:
     config = await installed_config(api)
     # Use the API server's time: with a clock that is an hour ahead, every agent would seem silent.
     now = datetime.fromtimestamp(api.unix(), UTC)
-    return Snapshot(now, version, config, lists, secrets)
+    missing = await rights_missing(api, config)
+    return Snapshot(now, version, config, lists, secrets, missing)
+
+
+async def rights_missing(api: Api, config: ClusterConfig) -> Sequence[str] | ClientError:
+    """Return the rights for preemption that the operator's account lacks, if preemption is on.
+
+    The API server is asked for the rights themselves: an overlay may grant them under other names
+    than `manifests/components/preemption` does.
+    """
+    rules = config.scheduling.preemption
+    needed = [each for each in _RIGHTS_TO_PREEMPT if rules.budgets == "Prefer" or each != _DELETE]
+    missing: list[str] = []
+    try:
+        for verb, group, resource, subresource in needed if rules.enabled else ():
+            attributes = {"verb": verb, "group": group, "resource": resource}
+            if subresource:
+                attributes["subresource"] = subresource
+            if not await may(api, _OPERATOR, {"resourceAttributes": attributes}):
+                missing.append(f"{verb} {'/'.join(filter(None, (resource, subresource)))}")
+    except ClientError as error:
+        return error
+    return missing
 
 
 async def _hamis_config_maps(api: Api) -> Sequence[Object] | ClientError:
@@ -390,6 +432,21 @@ def _preemption(seen: Snapshot) -> Iterator[CheckResult]:
                 f"{name} has no preemptVerb: kube-scheduler preempts pods whose GPUs do not help",
                 "add preemptVerb: preempt below filterVerb, and restart vgpu-scheduler",
             )
+
+
+def _rights_to_preempt(seen: Snapshot) -> Iterator[CheckResult]:
+    """Find preemption that is on without the rights for it; nobody is preempted then."""
+    if isinstance(seen.rights_missing, ClientError):
+        raise seen.rights_missing
+    if seen.rights_missing:
+        yield _error(
+            "preemption",
+            "scheduling.preemption.enabled is true, and nobody is preempted: the operator may not "
+            + ", ".join(seen.rights_missing),
+            "add manifests/components/preemption to the overlay, and apply it",
+        )
+    elif seen.config.scheduling.preemption.enabled:
+        yield _ok("preemption", "the operator may evict pods")
 
 
 def _mounted_by_scheduler(seen: Snapshot) -> set[str]:
@@ -678,6 +735,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("leader", _leader),
     ("extender", _extender),
     ("preemption", _preemption),
+    ("preemption", _rights_to_preempt),
     ("webhooks", _webhooks),
     ("policies", _policies),
     ("certificates", _certificates),

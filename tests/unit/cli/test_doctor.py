@@ -29,9 +29,16 @@ from vgpu_api.resources import (
     VALIDATING_WEBHOOKS,
     VGPU_CLAIMS,
 )
-from vgpu_client.errors import Forbidden
+from vgpu_client.errors import Forbidden, Unreachable
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
-from vgpu_operator.cli.doctor import NAMESPACE, REQUESTS_DEVICE, CheckResult, Snapshot, findings
+from vgpu_operator.cli.doctor import (
+    NAMESPACE,
+    REQUESTS_DEVICE,
+    CheckResult,
+    Snapshot,
+    findings,
+    rights_missing,
+)
 from vgpu_operator.cli.uninstall import BINDINGS, DAEMON_SETS, DEPLOYMENTS, POLICIES
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "base"
@@ -146,6 +153,81 @@ def found(objects: Objects, *, version: str = "v1.34.0", secrets: Any = None) ->
 
 def test_nothing_is_found_in_a_healthy_cluster():
     assert found(healthy(), secrets={"vgpu-webhook-tls": a_secret(days=30)}) == []
+
+
+class Account:
+    """An API server that reviews the rights of the operator's account.
+
+    Args:
+        role: The ClusterRole whose rights the account has; None: none.
+    """
+
+    def __init__(self, role: dict[str, Any] | None, *, away: bool = False) -> None:
+        self.rules = [] if role is None else role["rules"]
+        self.away = away
+
+    async def create(self, _: Any, review: Any, **__: Any) -> dict[str, Any]:
+        """Review."""
+        if self.away:
+            raise Unreachable("no answer in time")
+        spec = review["spec"]
+        assert spec["user"] == "system:serviceaccount:vgpu-system:vgpu-operator"
+        asked = spec["resourceAttributes"]
+        parts = filter(None, (asked["resource"], asked.get("subresource")))
+        resource = "/".join(parts)
+        allowed = any(
+            asked["group"] in rule["apiGroups"]
+            and resource in rule["resources"]
+            and asked["verb"] in rule["verbs"]
+            for rule in self.rules
+        )
+        return {"status": {"allowed": allowed}}
+
+
+def rights_to_preempt() -> dict[str, Any]:
+    text = (MANIFESTS.parent / "components" / "preemption" / "rights.yaml").read_text()
+    return next(each for each in yaml.safe_load_all(text) if each["kind"] == "ClusterRole")
+
+
+async def results_of_rights(account: Account, **rules: Any) -> list[CheckResult]:
+    config = ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
+    missing = await rights_missing(account, config)  # type: ignore[arg-type]
+    seen = Snapshot(NOW, "v1.34.0", config, healthy(), {}, missing)
+    return [each for each in findings(seen) if each.level != "ok"]
+
+
+@pytest.mark.parametrize("budgets", ["Respect", "Prefer"])
+async def test_the_component_grants_every_right_to_preempt(budgets: str):
+    assert (
+        await results_of_rights(Account(rights_to_preempt()), enabled=True, budgets=budgets) == []
+    )
+
+
+async def test_preemption_without_its_rights_is_found_with_what_to_do():
+    (only,) = await results_of_rights(Account(None), enabled=True)
+    assert (only.check, only.level) == ("preemption", "error")
+    assert only.message.endswith(
+        "the operator may not list poddisruptionbudgets, watch poddisruptionbudgets, create "
+        "pods/eviction"
+    )
+    assert "manifests/components/preemption" in only.remedy
+
+
+async def test_pods_must_be_deleted_only_where_budgets_may_be_broken():
+    role = rights_to_preempt()
+    role["rules"] = [rule for rule in role["rules"] if "delete" not in rule["verbs"]]
+    assert await results_of_rights(Account(role), enabled=True) == []
+    (only,) = await results_of_rights(Account(role), enabled=True, budgets="Prefer")
+    assert only.message.endswith("the operator may not delete pods")
+
+
+async def test_no_rights_are_missed_while_preemption_is_off():
+    assert await results_of_rights(Account(None)) == []
+
+
+async def test_rights_that_cannot_be_reviewed_are_unknown():
+    (only,) = await results_of_rights(Account(None, away=True), enabled=True)
+    assert (only.check, only.level) == ("preemption", "unknown")
 
 
 def change(objects: Objects, resource: Any, namespace: str = "") -> Any:
