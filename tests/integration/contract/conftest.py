@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-import aiohttp
 import pytest
 import yaml
 
 from rest import CRDS, NAMESPACES, THINGS, Json, Rest, thing_definition
+from vgpu_client.session import open_session
 
 
 class Running(Protocol):
@@ -37,10 +37,8 @@ async def rest(bare_cluster: Running, kubeconfig: Json) -> AsyncIterator[Rest]:
         cafile=cluster.get("certificate-authority"),
         cadata=base64.b64decode(data).decode() if data else None,
     )
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=trust),
-        headers={"Authorization": f"Bearer {user['user']['token']}"},
-    ) as session:
+    headers = {"Authorization": f"Bearer {user['user']['token']}"}
+    async with open_session(tls=trust, headers=headers) as session:
         namespace = f"test-{secrets.token_hex(4)}"
         rest = Rest(bare_cluster.url, session, namespace=namespace, user=user["name"])
         await rest.create(NAMESPACES, {"metadata": {"name": rest.namespace}})
