@@ -1,7 +1,6 @@
 """The verb preempt against a count by hand: is there room once the victims are gone?
 
-The count reads the claims as the API server has them. It knows devices of one model, requests for
-some devices of a node with memory and compute, and nothing of the product.
+The count reads the claims as the API server has them.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replica import Replica
+from room_by_hand import MIB, SLOTS, has_room, limits
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.transport import Object
 from vgpu_operator.extender.preempting import preempt
 from vgpu_operator.extender.wire import PreemptRequest
-
-MIB, SLOTS = 16384, 4
 
 asks = st.tuples(
     st.integers(1, 2),
@@ -25,33 +22,6 @@ asks = st.tuples(
     st.sampled_from((0, 40, 100)),
 )
 fleets = st.lists(st.integers(1, 2), min_size=1, max_size=3)
-
-
-def limits(ask: tuple[int, int, int]) -> dict[str, int]:
-    return dict(
-        zip(("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"), ask, strict=True)
-    )
-
-
-def has_room(
-    ask: tuple[int, int, int], uuids: list[str], claims: list[Object], gone: set[str]
-) -> bool:
-    """Return True if enough devices of a node fit the request once these pods are gone."""
-    count, mib, cores = ask
-    fitting = 0
-    for uuid in uuids:
-        holds = [
-            device
-            for claim in claims
-            if claim["status"]["reservedFor"]["podUID"] not in gone
-            for device in claim["status"]["allocation"]["devices"]
-            if device["uuid"] == uuid
-        ]
-        used = sum(int(device["memory"].removesuffix("Mi")) for device in holds)
-        taken = sum(device["cores"] for device in holds)
-        is_open = not holds if cores == 100 else taken < 100
-        fitting += is_open and used + mib <= MIB and taken + cores <= 100 and len(holds) < SLOTS
-    return fitting >= count
 
 
 @given(fleet=fleets, pods=st.lists(asks, max_size=8), ask=asks, data=st.data())
