@@ -266,8 +266,14 @@ class Cache:
         return self._serving.get(uid)
 
     def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
-        """Record that a claim's new version is invalid, so that the stored version is outdated."""
-        if uid not in self._deleted:
+        """Record that a claim's new version is invalid, so that the stored version is outdated.
+
+        A version that is not newer than the stored one is late news: nothing would follow that
+        makes the claim readable again.
+        """
+        known = self._claims.get(key)
+        is_late = known is not None and version <= version_of(known.metadata.resource_version)
+        if uid not in self._deleted and not is_late:
             self._unreadable[key] = (uid, version)
 
     def is_unreadable(self, key: ClaimKey) -> bool:

@@ -221,3 +221,23 @@ async def test_nothing_new_is_given_of_a_device_that_is_divided_in_an_unknown_wa
     assert replica.claim_of(pod).status.allocation is not None
     other = replica.pod("other", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
     assert isinstance(replica.offer(other), Refusal)
+
+
+@pytest.mark.parametrize("age", [0, 1])
+async def test_late_news_that_a_claim_was_unreadable_does_not_keep_it_from_going(
+    replica: Replica, age: int
+) -> None:
+    """Its version is known as readable, or a newer one is: nothing more is heard of the claim."""
+    replica.device()
+    raw = a_claim("mine", requests=[a_request(memory="4Gi")], binding_mode="Immediate").to_wire()
+    observe(replica, raw)
+    await replica.settle()
+    raw = copy.deepcopy(replica.api.claim("mine"))
+    assert raw["metadata"]["finalizers"]
+    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    observe(replica, raw)
+    late = copy.deepcopy(replica.api.claim("mine"))
+    late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - age)
+    replica.news.claim_unreadable(late)
+    await replica.settle()
+    assert not replica.api.claim("mine")["metadata"].get("finalizers")
