@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -263,6 +264,26 @@ async def test_a_lost_answer_is_read_from_the_pod() -> None:
     assert gates_of(world) == []
     assert held is not None
     assert held.phase is Phase.BOUND
+
+
+async def test_a_pod_that_was_bound_and_ended_unseen_keeps_its_devices_for_the_agent() -> None:
+    """Its gate came off by hand while our patch failed, so its offer lapses."""
+    world = replica()
+    world.api.before = lambda verb, _: (
+        Forbidden("no", status=403) if verb == "patch object" else None
+    )
+    pod = gated(world)
+    await world.settle()
+    ended = copy.deepcopy(stored(world))
+    del ended["spec"]["schedulingGates"]
+    ended["spec"]["nodeName"], ended["status"]["phase"] = "node-1", "Succeeded"
+    world.api.put(PODS, ended)
+    held = world.reservation(pod)
+    assert held is not None
+    assert held.phase is Phase.OFFERED
+    world.time += 61
+    await world.settle()
+    assert world.claim_of(pod).status.allocation is not None
 
 
 @pytest.mark.parametrize("is_lifted", [False, True])

@@ -122,7 +122,7 @@ def pod_read(event: events.PodRead, state: State) -> None:
     Our cache may be outdated: a Binding whose response was lost, or that a former leader posted,
     may have succeeded without our watch having reported it. A pod that is gone may have been bound,
     and its containers may still run, so its reservation is kept until the watch or the agent
-    reports its end.
+    reports its end. The same goes for a pod that was bound to the reserved node and has ended.
     """
     known = state.cache.pod(event.effect.uid)
     if event.pod is not None and (event.pod.is_bound or (known is not None and known.is_gated)):
@@ -134,7 +134,7 @@ def pod_read(event: events.PodRead, state: State) -> None:
     held.is_read = False
     if event.found == "unknown":
         held.until = state.now + _READ_AGAIN_S
-    elif event.found == "gone":
+    elif event.found == "gone" or (event.pod is not None and event.pod.spec.node_name == held.node):
         held.keep()
     elif held.has_lapsed(state.now):
         lapse(state, held)
