@@ -14,7 +14,8 @@ async def test_a_watch_from_nowhere_begins_with_what_is_there(rest: Rest, versio
     await rest.create(SECRETS, a_secret("b"))
     await rest.create(SECRETS, a_secret("a"))
     async with rest.watch(SECRETS, **version) as watch:
-        assert await watch.take(2) == [("ADDED", "a"), ("ADDED", "b")]
+        # version 0 is any version: a server whose cache is late sends the rest as they were created
+        assert sorted(await watch.take(2)) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 async def test_the_end_of_the_initial_events_is_marked(rest: Rest):
