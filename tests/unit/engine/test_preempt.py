@@ -9,9 +9,11 @@ import pytest
 
 from builders import a_claim, a_pod, a_request
 from replica import Replica
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
+from vgpu_operator.engine import events
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.preempting import preempt
 from vgpu_operator.extender.wire import PreemptRequest
@@ -266,3 +268,19 @@ def test_a_request_that_cannot_be_read_names_its_field(body: Any, field: str) ->
     with pytest.raises(BadInput) as caught:
         PreemptRequest.read(body)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("are_listed", [True, False])
+async def test_nobody_is_added_before_the_budgets_are_known(*, are_listed: bool) -> None:
+    """kube-scheduler deletes the victims of the answer, whatever a budget says."""
+    config = ClusterConfig.model_validate({"scheduling": {"preemption": {"enabled": True}}})
+    replica = Replica(config=config)
+    if are_listed:
+        replica.engine.observe(events.BudgetsListed())
+    replica.device(memory_mib=16384)
+    await running(replica, "low", 12000)
+    request = request_for(waiting(replica, 8000), {"node-1": []})
+    answer = (await preempt(replica.engine, request)).victims
+    assert {node: list(victims.uids) for node, victims in answer.items()} == (
+        {"node-1": ["uid-of-low"]} if are_listed else {}
+    )

@@ -568,3 +568,13 @@ async def test_a_pod_of_a_gang_preempts_nobody() -> None:
     town.replica.news.pod_group_changed(a_pod_group("g", least=2))
     town.waits("g-0", MIB, group="g")
     assert await town.evicted(60) == []
+
+
+async def test_kube_scheduler_is_given_no_gang_that_runs_elsewhere_too() -> None:
+    """A victim of another node fails its whole call."""
+    town = Town()
+    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
+    await town.gang("g", MIB, 1, "node-1", "node-9")
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": MIB}
+    important = town.replica.pod("important", limits=limits, priority=1000)
+    assert town.replica.engine.preempt(important, {"node-1": []}) == {}

@@ -1,11 +1,11 @@
 """Carries out preemptions: a step of the round, after the earmarks.
 
-A waiting pod that was refused for want of room is looked at `AFTER_S` later, so that a
+A waiting pod that was refused for want of room is looked at `PREEMPT_AFTER_S` later, so that a
 kube-scheduler which asks the verb goes first. Its victims are then evicted one after another, and
 an earmark keeps their devices for it. At the first refusal of the eviction API the rest stay, and
 the victims are chosen anew without the pod that the API server protects.
 
-    refused ──AFTER_S──► chosen, earmarked ──EvictPod, one by one──► all ending ──► served
+    refused ──0.25 s───► chosen, earmarked ──EvictPod, one by one──► all ending ──► served
                             ▲                     │ 429                  │ not in time
                             └─────────────────────┴──────────────────────┘
 

@@ -38,7 +38,9 @@ def victims_by_node(
     preemptor = _preemptor(state, pod)
     if preemptor is None:
         return {}
-    is_enabled = state.config.scheduling.preemption.enabled
+    # kube-scheduler deletes what is added, whatever a budget says, so budgets must be known.
+    rules, work = state.config.scheduling.preemption, state.preemptions
+    is_enabled = rules.enabled and work.budgets.are_listed
     found = {}
     for node, uids in victims.items():
         if not uids and not is_enabled:
@@ -47,7 +49,7 @@ def victims_by_node(
         if choice is not None and (uids or choice.victims) and _may_be_added(choice, state):
             found[node] = choice.victims
     if found and is_enabled:
-        state.preemptions.quiet[pod.claim] = state.now + QUIET_S
+        work.quiet[pod.claim] = state.now + QUIET_S
     return found
 
 
@@ -67,7 +69,10 @@ def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
 def _may_be_added(choice: Choice, state: State) -> bool:
     """Return True if kube-scheduler can end all added victims.
 
-    It ends pods and cannot take back an Immediate claim.
+    It ends pods of that node alone, and cannot take back an Immediate claim.
     """
+    pods = [pod for victim in choice.victims for pod in victim.pods]
+    if any(pod.pod.spec.node_name != choice.node for pod in pods):
+        return False  # a gang that also runs elsewhere
     claims = (state.cache.claim(key) for victim in choice.victims for key in victim.keys)
     return all(claim is None or claim.spec.binding_mode != "Immediate" for claim in claims)
