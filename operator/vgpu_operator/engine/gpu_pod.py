@@ -13,6 +13,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.names import ADMITTED, LABEL_ADMITTED, SCHEDULING_GATE, pod_claim_name
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
+from vgpu_client.recorder import Regarding
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
 from vgpu_operator.ledger import ClaimKey
@@ -108,6 +109,12 @@ class GPUPod:
         if named is None or not named.is_template:
             return None
         return ClaimKey(self.pod.metadata.namespace or "", named.name)
+
+    @cached_property
+    def regarding(self) -> Regarding:
+        """The pod as the subject of events and evictions."""
+        metadata = self.pod.metadata
+        return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
 
     @cached_property
     def reserved_for(self) -> ReservedFor:

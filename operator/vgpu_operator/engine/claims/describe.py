@@ -297,6 +297,4 @@ def _write(claim: VGPUClaim, state: State, desired: DesiredStatus) -> WriteClaim
 
 
 def _pod_event(pod: GPUPod, refusal: Refusal) -> RecordEvent:
-    metadata = pod.pod.metadata
-    regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
-    return RecordEvent(regarding, "Warning", refusal.reason, _ACTION, refusal.message)
+    return RecordEvent(pod.regarding, "Warning", refusal.reason, _ACTION, refusal.message)

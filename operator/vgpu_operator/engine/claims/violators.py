@@ -12,7 +12,6 @@ from __future__ import annotations
 from vgpu_api import conditions
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.backoff import Backoff
-from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.effects import EvictPod
 from vgpu_operator.engine.state import Evicted, State
@@ -59,6 +58,4 @@ def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
     state.claims.evicted[key] = evicted
     # for the steps that follow, and to set the timer for the next attempt
     state.claims.look_at(key)
-    metadata = pod.pod.metadata
-    regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
-    return EvictPod(regarding, f"its claim {violated.message} ({violated.reason})", "Evicted")
+    return EvictPod(pod.regarding, f"its claim {violated.message} ({violated.reason})", "Evicted")

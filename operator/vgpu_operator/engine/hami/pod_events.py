@@ -6,7 +6,6 @@ Source: HAMi v2.10, pkg/scheduler/event.go.
 
 from __future__ import annotations
 
-from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.effects import RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
 
@@ -16,12 +15,12 @@ _ACTION = "Scheduling"
 def filtering_failed(pod: GPUPod, nodes: int) -> RecordEvent:
     """Return the event for a pod that no node can serve; `nodes` is how many have devices."""
     note = f"no available node, {nodes} nodes do not meet"
-    return RecordEvent(_regarding(pod), "Warning", "FilteringFailed", _ACTION, note)
+    return RecordEvent(pod.regarding, "Warning", "FilteringFailed", _ACTION, note)
 
 
 def bound(pod: GPUPod, node: str) -> tuple[RecordEvent, RecordEvent]:
     """Return the events for a pod that was assigned a node and bound to it."""
-    regarding, metadata = _regarding(pod), pod.pod.metadata
+    regarding, metadata = pod.regarding, pod.pod.metadata
     whose = f"{metadata.namespace}/{metadata.name}"
     return (
         RecordEvent(regarding, "Normal", "FilteringSucceed", _ACTION, f"find fit node({node})"),
@@ -33,8 +32,3 @@ def bound(pod: GPUPod, node: str) -> tuple[RecordEvent, RecordEvent]:
             f"Successfully binding node [{node}] to {whose}",
         ),
     )
-
-
-def _regarding(pod: GPUPod) -> Regarding:
-    metadata = pod.pod.metadata
-    return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)

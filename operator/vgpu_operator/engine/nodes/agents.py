@@ -18,7 +18,6 @@ from vgpu_api import conditions, names
 from vgpu_api.v1alpha1 import Condition
 from vgpu_api.vendors import kind_of
 from vgpu_client.clock import rfc3339
-from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.effects import Effect, MarkDevice, RecordEvent
 from vgpu_operator.engine.state import State
 
@@ -118,9 +117,7 @@ def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
         for pod in state.cache.pods_of(key):
             is_there = pod.is_running and pod.pod.spec.node_name == silent.node
             if is_there and pod.pod.status.phase in ("", "Pending"):
-                metadata = pod.pod.metadata
-                regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
-                yield RecordEvent(regarding, "Warning", SILENT, "Observing", note)
+                yield RecordEvent(pod.regarding, "Warning", SILENT, "Observing", note)
 
 
 def _unknown(note: str, *, unix: float) -> Condition:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vgpu_client.backoff import Backoff
-from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.claims.lifecycle import is_idle
 from vgpu_operator.engine.effects import Effect, EvictPod, RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
@@ -135,7 +134,7 @@ def _open(waiter: Waiter, pod: GPUPod, choice: Choice, state: State) -> Iterator
         Earmark(waiter.key, choice.node, number, choice.devices, pod.uid, waiter.kind)
     )
     note = f"evicting less important pods on {choice.node}: {in_words(choice.victims)}"
-    yield RecordEvent(regarding(pod), "Normal", "Preempting", _ACTION, note)
+    yield RecordEvent(pod.regarding, "Normal", "Preempting", _ACTION, note)
     yield from _go_on(opened, state)
 
 
@@ -223,7 +222,7 @@ def _evict(
     opened.until = max(opened.until, state.now + grace_s + OVERDUE_S)
     name = f"{preemptor.pod.metadata.namespace}/{preemptor.pod.metadata.name}"
     yield EvictPod(
-        regarding(known),
+        known.regarding,
         f"it makes way for pod {name} of priority {preemptor.priority}",
         "Preempted",
         preemptor=opened.key,
@@ -249,12 +248,6 @@ def _end(opened: OpenPreemption, result: Result, state: State) -> None:
     if earmark is not None:
         state.ledger.touch(earmark.node)
     state.preempting.set(opened.key, state.now)
-
-
-def regarding(pod: GPUPod) -> Regarding:
-    """Return the pod as the subject of an event."""
-    metadata = pod.pod.metadata
-    return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
 
 
 def in_words(victims: Iterable[Victim]) -> str:

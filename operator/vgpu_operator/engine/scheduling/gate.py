@@ -24,7 +24,6 @@ from typing import Any
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
@@ -212,7 +211,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
     except BadInput as error:
         held.until = state.now  # the pod is decided again
         note = f"its gate is not lifted: {error}"
-        state.outbox.append(RecordEvent(_itself(pod), "Warning", "GateNotLifted", _ACTION, note))
+        state.outbox.append(RecordEvent(pod.regarding, "Warning", "GateNotLifted", _ACTION, note))
         return None
     held.begin_bind(pod.reserved_for)
     if not held.is_written:  # the status of an Immediate claim must name the pod first
@@ -266,13 +265,13 @@ def _replaced(pod: GPUPod, state: State) -> Effect | None:
         work.reported[pod.uid] = state.now + REPORT_EVERY_S
         state.claims.timers.set(pod.claim, work.reported[pod.uid])
         note = f"{why}: {said}; a pod cannot be moved: delete it and create it anew"
-        state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodStuck", _ACTION, note))
+        state.outbox.append(RecordEvent(pod.regarding, "Warning", "PodStuck", _ACTION, note))
         return None
     work.stuck[pod.uid] = state.now  # try again if the pod is still there after STUCK_S
     state.claims.timers.set(pod.claim, state.now + STUCK_S)
     turn_away(state, owner.uid, node)
     note = f"{why}: {said}; deleted, so that {owner.kind} {owner.name} makes another"
-    state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodReplaced", _ACTION, note))
+    state.outbox.append(RecordEvent(pod.regarding, "Warning", "PodReplaced", _ACTION, note))
     return DeletePod(metadata.namespace or "", metadata.name, pod.uid, metadata.resource_version)
 
 
@@ -323,11 +322,6 @@ def _refused_with(pod: GPUPod) -> str:
         if condition.type == "PodScheduled" and is_refused:
             return condition.message or "Unschedulable"
     return ""
-
-
-def _itself(pod: GPUPod) -> Regarding:
-    metadata = pod.pod.metadata
-    return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
 
 
 # The patch.
