@@ -1,10 +1,9 @@
 """Connect to the API server: address, trust and credentials, from wherever the cluster has them.
 
-Reading kubeconfigs (contexts, exec plugins, cloud providers) and service accounts is left to
-kubernetes-asyncio's loaders. This module turns their results into the three things an HTTP session
-needs, and keeps the credentials fresh: it reads service account tokens from their file every
-minute, renews plugin tokens before they expire, and loads everything again when the server answers
-401.
+A pod's service account and ordinary kubeconfigs are read here, because every process of the project
+starts with them. Exec plugins and identity providers are left to kubernetes-asyncio
+(`plugin_credentials.py`). Credentials are kept fresh: token files are read every minute, plugin
+tokens are renewed before they expire, and everything is loaded again when the server answers 401.
 """
 
 from __future__ import annotations
@@ -14,41 +13,27 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-import yaml
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import (
-    ConfigException,
-    list_kube_config_contexts,
-    load_kube_config,
+from vgpu_client.credentials import (
+    ClientCertificate,
+    Credentials,
+    TokenFile,
+    client_certificate,
+    in_kubeconfig,
 )
-from kubernetes_asyncio.config.incluster_config import (
-    SERVICE_CERT_FILENAME,
-    SERVICE_TOKEN_FILENAME,
-    InClusterConfigLoader,
-)
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader
-
 from vgpu_client.errors import LoginError
+from vgpu_client.kubeconfig import (
+    Cluster,
+    Context,
+    any_exists,
+    default_namespace,
+    pem,
+    read_context,
+)
 from vgpu_client.server_time import ServerTime
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_NAMESPACE = "default"
-_SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
-
-
-class Credentials(Protocol):
-    """Credentials for one API server, which may expire."""
-
-    async def headers(self) -> Mapping[str, str]:
-        """Return the authorization header for a request, renewed if about to expire."""
-
-    async def renew(self) -> None:
-        """Load everything again after the server refused it.
-
-        Raises:
-            LoginError: No usable credentials.
-        """
 
 
 @dataclass(slots=True)
@@ -85,10 +70,10 @@ async def login(kubeconfig: str | None = None, context: str | None = None) -> Co
     Raises:
         LoginError: No usable credentials; the message lists the places searched.
     """
-    files = kubeconfig or os.environ.get("KUBECONFIG")
-    if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return await _from_service_account()
-    return await _from_kubeconfig(files or str(Path.home() / ".kube" / "config"), context)
+    files = _kubeconfigs(kubeconfig)
+    if files is None:
+        return _from_service_account()
+    return await _from_kubeconfig(files, context)
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
@@ -101,133 +86,120 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
     Raises:
         LoginError: The kubeconfig cannot be read, or has no such context.
     """
-    files = kubeconfig or os.environ.get("KUBECONFIG")
-    if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return _service_namespace()
-    files = files or str(Path.home() / ".kube" / "config")
-    if not _any_exists(files):
-        raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
+    files = _kubeconfigs(kubeconfig)
+    if files is not None:
+        return default_namespace(_existing(files), context) or _DEFAULT_NAMESPACE
     try:
-        contexts, current = list_kube_config_contexts(files)
-    except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
-        raise LoginError(f"kubeconfig {files}: {error}") from error
-    by_name = {each["name"]: each for each in contexts}
-    desired = current if context is None else by_name.get(context)
-    if desired is None:
-        raise LoginError(f"kubeconfig {files}: no context {context}")
-    return str((desired.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE)
-
-
-def _service_namespace() -> str:
-    try:
-        return _SERVICE_NAMESPACE.read_text().strip() or _DEFAULT_NAMESPACE
+        return (SERVICE_ACCOUNT / "namespace").read_text().strip() or _DEFAULT_NAMESPACE
     except OSError:
         return _DEFAULT_NAMESPACE
 
 
-async def _from_service_account() -> Connection:
-    account = _ServiceAccount()
-    await account.renew()
-    return _connection(account.found, _tls(account.found), account)
+def _kubeconfigs(kubeconfig: str | None) -> str | None:
+    """Return the files to read; None in a pod that is given none."""
+    files = kubeconfig or os.environ.get("KUBECONFIG")
+    if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    return files or str(Path.home() / ".kube" / "config")
+
+
+def _existing(files: str) -> str:
+    if not any_exists(files):
+        raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
+    return files
+
+
+def _from_service_account() -> Connection:
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not port:
+        raise LoginError("service account: KUBERNETES_SERVICE_PORT is not set")
+    token = TokenFile(SERVICE_ACCOUNT / "token")
+    token.read()
+    host = f"[{host}]" if ":" in host else host
+    cluster = Cluster.model_validate(
+        {
+            "server": f"https://{host}:{port}",
+            "certificate-authority": str(SERVICE_ACCOUNT / "ca.crt"),
+        }
+    )
+    return _connection(cluster, _tls(cluster, None), token)
 
 
 async def _from_kubeconfig(files: str, context: str | None) -> Connection:
-    if not _any_exists(files):
-        raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
-    found = Configuration()
-    loader = await _load(files, context, found)
-    tls = _tls(found)
-    return _connection(found, tls, _Kubeconfig(files, context, found, loader, tls))
+    credentials = _KubeconfigCredentials(_existing(files), context)
+    cluster, certificate = await credentials.load()
+    credentials.tls = _tls(cluster, certificate)
+    return _connection(cluster, credentials.tls, credentials)
 
 
-class _ServiceAccount:
-    """The credentials of the pod that we run in."""
+class _KubeconfigCredentials:
+    """The credentials of a context of kubeconfigs."""
 
-    def __init__(self) -> None:
-        self.found = Configuration()
-        self._loader = InClusterConfigLoader(SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME)
+    def __init__(self, files: str, context: str | None) -> None:
+        self._files = files
+        self._context = context
+        self._current: Credentials | None = None
+        self.tls: ssl.SSLContext | None = None
 
-    async def headers(self) -> Mapping[str, str]:
-        return await _authorization(self.found)
+    async def load(self) -> tuple[Cluster, ClientCertificate | None]:
+        """Read the kubeconfigs, and return the server and the client certificate if there is one.
 
-    async def renew(self) -> None:
-        try:
-            self._loader.load_and_set(self.found)
-        except (ConfigException, OSError) as error:
-            raise LoginError(f"service account: {error}") from error
-
-
-@dataclass(slots=True)
-class _Kubeconfig:
-    """The credentials of a context of a kubeconfig."""
-
-    files: str
-    context: str | None
-    found: Configuration
-    loader: KubeConfigLoader
-    tls: ssl.SSLContext | None
+        Raises:
+            LoginError: No usable credentials.
+        """
+        found = read_context(self._files, self._context)
+        self._current, certificate = await self._credentials(found)
+        return found.cluster, certificate
 
     async def headers(self) -> Mapping[str, str]:
-        if self.loader.provider == "gcp":
-            self.found.api_key["BearerToken"] = await self.loader.load_gcp_token()
-        elif hasattr(self.loader, "exec_plugin_expiry"):
-            # Returns at once while the plugin's token is valid. A plugin that reports no expiry is
-            # only asked again after a 401.
-            await self.loader.load_from_exec_plugin()
-            self.found.api_key["BearerToken"] = self.loader.token
-        return await _authorization(self.found)
+        assert self._current is not None
+        return await self._current.headers()
 
     async def renew(self) -> None:
-        self.loader = await _load(self.files, self.context, self.found)
-        if self.tls is not None and self.found.cert_file:
-            self.tls.load_cert_chain(self.found.cert_file, self.found.key_file)
+        _, certificate = await self.load()
+        if self.tls is not None and certificate is not None:
+            certificate.load_into(self.tls)
+
+    async def _credentials(self, found: Context) -> tuple[Credentials, ClientCertificate | None]:
+        own = client_certificate(found.user)
+        if found.user.exec is None and found.user.auth_provider is None:
+            return in_kubeconfig(found.user), own
+        from vgpu_client.plugin_credentials import PluginCredentials  # takes half a second
+
+        plugin = PluginCredentials(self._files, found.name)
+        await plugin.renew()
+        return plugin, plugin.certificate() or own
 
 
-def _any_exists(files: str) -> bool:
-    return any(Path(file).expanduser().is_file() for file in files.split(os.pathsep))
-
-
-async def _load(files: str, context: str | None, into: Configuration) -> KubeConfigLoader:
-    try:
-        return await load_kube_config(files, context, client_configuration=into)
-    except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
-        # The loader raises whatever Python raises on a malformed file.
-        raise LoginError(f"kubeconfig {files}: {error}") from error
-
-
-async def _authorization(found: Configuration) -> Mapping[str, str]:
-    value = await found.get_api_key_with_prefix("BearerToken")
-    return {"Authorization": value.strip()} if value else {}
-
-
-def _server(found: Configuration) -> str:
-    if not found.host:
-        raise LoginError("the kubeconfig's cluster names no server")
-    return found.host.rstrip("/")
-
-
-def _tls(found: Configuration) -> ssl.SSLContext | None:
-    if not _server(found).startswith("https"):
+def _tls(cluster: Cluster, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
+    if not cluster.server.startswith("https"):
         return None
+    authority = pem(
+        cluster.certificate_authority_data,
+        cluster.certificate_authority,
+        where="cluster.certificate-authority",
+    )
+    if authority and cluster.insecure_skip_tls_verify:
+        raise LoginError("cluster: certificate-authority and insecure-skip-tls-verify are both set")
     try:
-        tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
-        if found.cert_file:
-            tls.load_cert_chain(found.cert_file, found.key_file)
-    except OSError as error:  # ssl.SSLError included
-        raise LoginError(f"certificates for {found.host}: {error}") from error
-    if not found.verify_ssl:
+        tls = ssl.create_default_context(cadata=authority.decode() or None)
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise LoginError(f"cluster.certificate-authority of {cluster.server}: {error}") from error
+    if certificate is not None:
+        certificate.load_into(tls)
+    if cluster.insecure_skip_tls_verify:
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
     return tls
 
 
 def _connection(
-    found: Configuration, tls: ssl.SSLContext | None, credentials: Credentials
+    cluster: Cluster, tls: ssl.SSLContext | None, credentials: Credentials
 ) -> Connection:
     return Connection(
-        server=_server(found),
+        server=cluster.server.rstrip("/"),
         tls=tls,
-        server_name=found.tls_server_name,
-        proxy=found.proxy,
+        server_name=cluster.tls_server_name or None,
+        proxy=cluster.proxy_url or None,
         credentials=credentials,
     )

@@ -367,12 +367,7 @@ async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
     (tmp_path / "token").write_text("old")
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     async with a_server(handler, tls=authority.leaf().server_context()) as url:
-        monkeypatch.setattr(
-            "vgpu_client.connection.SERVICE_TOKEN_FILENAME", str(tmp_path / "token")
-        )
-        monkeypatch.setattr(
-            "vgpu_client.connection.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt")
-        )
+        monkeypatch.setattr("vgpu_client.connection.SERVICE_ACCOUNT", tmp_path)
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", url.rpartition(":")[2])

@@ -1,0 +1,205 @@
+"""Read kubeconfigs as kubectl does: merge files, choose a context, resolve paths.
+
+The rules are those of client-go's `clientcmd`: the first file that names a cluster, user or context
+defines it; relative paths start at the folder of their file; embedded data wins over a file.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vgpu_client.errors import LoginError
+
+_IMPERSONATION = frozenset({"as", "as-uid", "as-groups", "as-user-extra"})
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+
+
+class _Entry(BaseModel):
+    """A part of a kubeconfig; what only other programs read (`extensions`) is not kept."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
+
+
+class Cluster(_Entry):
+    """An API server, and how to trust it."""
+
+    server: str = Field(min_length=1)
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class User(_Entry):
+    """Credentials of a user."""
+
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    token: str = ""
+    token_file: str = Field(default="", alias="tokenFile")
+    username: str = ""
+    password: str = ""
+    exec: dict[str, Any] | None = None
+    auth_provider: dict[str, Any] | None = None
+
+
+class _Context(_Entry):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What one context of the kubeconfig says.
+
+    Attributes:
+        name: The context's name.
+        cluster: The API server.
+        user: The credentials for it; empty if the context names no user.
+        namespace: The default namespace.
+    """
+
+    name: str
+    cluster: Cluster
+    user: User
+    namespace: str
+
+
+@dataclass(slots=True)
+class _Merged:
+    """The entries of all files, by kind and name."""
+
+    current: str = ""
+    entries: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"cluster": {}, "user": {}, "context": {}}
+    )
+
+    def entry(self, kind: str, name: str) -> Any:
+        if name not in self.entries[kind]:
+            raise LoginError(f"no {kind} {name!r}")
+        return self.entries[kind][name]
+
+
+def any_exists(files: str) -> bool:
+    """Return True if one of the files of a `KUBECONFIG` list exists."""
+    return any(path.is_file() for path in _paths(files))
+
+
+def read_context(files: str, name: str | None = None) -> Context:
+    """Return a context of the files in a `KUBECONFIG` list.
+
+    Args:
+        files: Paths, separated as in `PATH`; those that do not exist are left out.
+        name: The context; None for the current one.
+
+    Raises:
+        LoginError: A file cannot be read, or has no such context, or an entry is wrong.
+    """
+    try:
+        return _context(_merge(files), name)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise LoginError(f"kubeconfig {files}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise LoginError(f"kubeconfig {files}: {error.title}: {place}: {first['msg']}") from error
+    except LoginError as error:
+        raise LoginError(f"kubeconfig {files}: {error}") from error
+
+
+def default_namespace(files: str, name: str | None = None) -> str:
+    """Return the namespace that a context chooses, empty if none; the rest may be incomplete.
+
+    Raises:
+        LoginError: As in `read_context`.
+    """
+    try:
+        return _chosen(_merge(files), name)[1].namespace
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, LoginError) as error:
+        raise LoginError(f"kubeconfig {files}: {error}") from error
+
+
+def pem(data: str, path: str, *, where: str) -> bytes:
+    """Return embedded data, or else the content of a file; empty if neither is given.
+
+    Args:
+        data: The content in base64.
+        path: The file's absolute path.
+        where: The field to name in an error.
+
+    Raises:
+        LoginError: The data is not base64, or the file cannot be read.
+    """
+    try:
+        if data:
+            return b64decode(data, validate=True)
+        return Path(path).read_bytes() if path else b""
+    except (NotBase64, OSError) as error:
+        raise LoginError(f"{where}: {error}") from error
+
+
+def _paths(files: str) -> Iterator[Path]:
+    return (Path(each).expanduser() for each in files.split(os.pathsep) if each)
+
+
+def _merge(files: str) -> _Merged:
+    merged = _Merged()
+    for path in _paths(files):
+        if not path.is_file():
+            continue
+        content = yaml.safe_load(path.read_text()) or {}
+        if not isinstance(content, dict):
+            raise LoginError(f"{path} is not a mapping")
+        merged.current = merged.current or str(content.get("current-context") or "")
+        for kind, entries in merged.entries.items():
+            for name, entry in _named(content, kind):
+                entries.setdefault(name, _absolute(entry, path.absolute().parent))
+    return merged
+
+
+def _named(content: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    entries = content.get(f"{kind}s") or []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or not isinstance(entry.get(kind) or {}, dict):
+            raise LoginError(f"{kind}s: must be a list of objects with `name` and `{kind}`")
+        given = (entry.get(kind) or {}).items()
+        yield str(entry.get("name")), {name: value for name, value in given if value is not None}
+
+
+def _absolute(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the entry with absolute paths: they are relative to the file that has them."""
+    paths = {name: str(folder / str(entry[name])) for name in _PATHS if entry.get(name)}
+    return {**entry, **paths}
+
+
+def _chosen(merged: _Merged, name: str | None) -> tuple[str, _Context]:
+    wanted = merged.current if name is None else name
+    if not wanted:
+        raise LoginError("current-context is not set")
+    return wanted, _Context.model_validate(merged.entry("context", wanted))
+
+
+def _context(merged: _Merged, name: str | None) -> Context:
+    name, chosen = _chosen(merged, name)
+    user = merged.entry("user", chosen.user) if chosen.user else {}
+    for unsupported in _IMPERSONATION & user.keys():
+        raise LoginError(f"users[{chosen.user}].user.{unsupported}: impersonation is not supported")
+    return Context(
+        name=name,
+        cluster=Cluster.model_validate(merged.entry("cluster", chosen.cluster)),
+        user=User.model_validate(user),
+        namespace=chosen.namespace,
+    )
