@@ -68,7 +68,7 @@ class SyncedView(NodeView):
 
 @dataclass(slots=True)
 class Kubelet:
-    """What the kubelet would report: PodResources and its checkpoint."""
+    """PodResources and the checkpoint, as the kubelet would report them."""
 
     path: Path
     entries: list[KubeletEntry] = field(default_factory=list)

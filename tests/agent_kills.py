@@ -42,7 +42,7 @@ OUT = Path("build/chaos/agent.json")
 
 @dataclass(slots=True)
 class Result:
-    """What happened, and what is wrong afterwards; right when `wrong` is empty.
+    """The outcome of a run; correct when `wrong` is empty.
 
     Attributes:
         seed: Of the random choices.
@@ -195,7 +195,7 @@ STRIKES: Mapping[str, tuple[float, Callable[[Stage, random.Random], Awaitable[No
     "kill and clock back": (0.06, _set_clock_back),
     "kill and hanging driver": (0.01, _hang_driver),
 }
-"""What happens with a kill: how likely, and what is done until the agent runs again."""
+"""A kind of kill: its probability, and what is done until the agent runs again."""
 
 
 async def _live(
@@ -246,7 +246,7 @@ async def _is_released(stage: Stage, name: str) -> bool:
 
 
 async def _still_held(stage: Stage, name: str) -> tuple[str, ...]:
-    """What there is to read of a claim that should have been released."""
+    """Return what of a claim that should have been released can be read."""
     claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
     try:
         answer = await query(stage.state / SOCKET)
@@ -291,7 +291,7 @@ async def _wrong(stage: Stage, claims: int) -> Sequence[str]:
 
 
 def _left(stage: Stage) -> tuple[str, ...]:
-    """What is on disk when no claim holds anything."""
+    """Return what is on disk although no claim holds anything."""
     folders = [path.name for path in (stage.state / "slots").iterdir()]
     specs = [path.name for path in stage.folders.cdi.glob("vgpu.dev-slot_*")]
     return tuple(f"left on disk: {name}" for name in (*folders, *specs))

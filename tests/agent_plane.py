@@ -27,7 +27,7 @@ EMPTY_WITHIN_S = 60.0
 
 
 class Server(Protocol):
-    """What a test does to an API server."""
+    """The operations that a test does on an API server."""
 
     faults: Faults
 

@@ -62,9 +62,9 @@ class Stage:
     _agent: asyncio.subprocess.Process | None = field(default=None)
     gave_up: int = 0
     clock_shift_s: int = 0
-    """How far the agent's clock on the wall is beside the true time."""
+    """The difference between the agent's wall clock and the true time."""
     is_limited: bool = False
-    """Whether the agent's state lies on a small disk of its own, which `fill_disk` can fill."""
+    """True if the agent's state is on a small disk of its own, which `fill_disk` can fill."""
 
     @property
     def pid(self) -> int:
@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the agent's process has ended by itself."""
+        """Return True if the agent's process has ended by itself."""
         return self._agent is not None and self._agent.returncode is not None
 
     async def kill_agent(self) -> None:
@@ -126,7 +126,7 @@ class Stage:
         empty_disk(self.state)
 
     async def offers_slots(self) -> bool:
-        """Whether the kubelet counts all slots."""
+        """Return True if the kubelet counts all slots."""
         node = await self.api.get(NODES, NODE)
         wanted = str(len(self.node.devices) * SLOTS_A_DEVICE)
         return bool(node["status"].get("allocatable", {}).get(SLOT) == wanted)
@@ -156,7 +156,7 @@ class Stage:
         return made
 
     def device(self, number: int, memory_mib: int, *, cores: int = 5) -> dict[str, Any]:
-        """What claim number so many has: pods go round the devices."""
+        """Return the device of the claim with this number: pods take the devices in turn."""
         index = number % len(self.node.devices)
         return {
             "request": "main",

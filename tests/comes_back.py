@@ -104,7 +104,7 @@ class ChangingWorld(World):
 
 
 def kept_of_objects(state: State) -> dict[str, object]:
-    """What the engine still keeps of pods and claims, by the name of its collection."""
+    """Return what the engine still keeps of pods and claims, by the collection's name."""
     claims, pods, gates = state.claims, state.pods, state.gates
     kept: dict[str, Sized] = {
         "queue": state.queue,

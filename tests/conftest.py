@@ -1,4 +1,4 @@
-"""What holds for every test, and `--again` for those that run programs in real time."""
+"""Settings for all tests, and `--again` for tests that run programs in real time."""
 
 from __future__ import annotations
 

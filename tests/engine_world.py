@@ -197,7 +197,7 @@ class World:
         return None if reserved is None else self.api.pods_ever.get(reserved.pod_uid)
 
     def held(self) -> dict[str, Amounts]:
-        """What the pods of all claims need of each device, by the API alone."""
+        """Return the amounts that the pods of all claims need on each device, by the API alone."""
         return total_of(needed_by(claim, self.pod_of(claim)) for claim in self.claims())
 
     # The node's part.

@@ -38,7 +38,7 @@ def example_claims() -> Iterator[VGPUClaim]:
 
 
 def statuses(claim: VGPUClaim) -> dict[str, DesiredStatus]:
-    """What the operator may report of a claim, by a name for the situation."""
+    """Return the statuses that the operator may report for a claim, by a name for the situation."""
     device = AllocatedDevice(request=claim.spec.requests[0].name, uuid="GPU-0", memory="1Gi")
     allocation = Allocation(node_name="node-1", id=_UUID, devices=[device])
     return {

@@ -1,4 +1,4 @@
-"""How many examples property tests try: one number a profile, no number in a test.
+"""The number of examples of property tests: one number per profile, none in a test.
 
 `fast` is the default (`make test`), `ci` tries the same examples every time, so that a failure
 there comes from the change and not from chance, and `nightly` looks for rare cases.

@@ -17,7 +17,7 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class AllowList(Contract):
-    """What the modules of a room may import, by name; and that they read no clock.
+    """The modules that each room may import; none of them reads a clock.
 
     Options:
         modules: The room: modules, or packages with all that is in them.

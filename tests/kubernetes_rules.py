@@ -70,7 +70,7 @@ class KubernetesRules:
         self._process.communicate()
 
     def refused(self, pod: Raw, nodes: Sequence[Raw], pods: Sequence[Raw]) -> dict[str, str]:
-        """Why kube-scheduler refuses nodes for a pod, by name.
+        """Return the reasons for which kube-scheduler refuses nodes for a pod, by node.
 
         Args:
             pod: The pod to be scheduled.

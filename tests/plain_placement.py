@@ -22,7 +22,7 @@ Mix = Sequence[tuple[float, RequestDemand]]
 
 @dataclass
 class Used:
-    """What of a device is in use."""
+    """The used part of a device."""
 
     slots: int = 0
     cores: int = 0
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Left:
-    """What the namespace may still take; None is no limit."""
+    """The amount that the namespace may still take; None is no limit."""
 
     memory: int | None = None
     cores: int | None = None
@@ -332,7 +332,7 @@ def room_reason(device: DeviceFacts, used: Used, request: RequestDemand, policie
 def over_quota(
     device: DeviceFacts, request: RequestDemand, much: tuple[int, int], left: Left, charged
 ) -> bool:
-    """Whether `count` devices like this one are more than the namespace may take."""
+    """Return True if `count` devices like this one are more than the namespace may take."""
     mine = (request.phase, device.uuid, *much)
     before, after = charge(charged), charge([*charged, mine])
     for limit, was, is_ in zip((left.memory, left.cores), before, after, strict=True):

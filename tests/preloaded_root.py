@@ -57,12 +57,12 @@ class PreloadedRoot:
 
     @property
     def etc(self) -> Path:
-        """What becomes `/etc`."""
+        """Return the folder that is mounted as `/etc`."""
         return self._folder / "etc"
 
     @property
     def local(self) -> Path:
-        """What becomes `/usr/local/vgpu`."""
+        """Return the folder that is mounted as `/usr/local/vgpu`."""
         return self._folder / INSIDE[1:]
 
     def run(

@@ -90,7 +90,7 @@ class RealNode:
         )
 
     def prefix(self) -> Sequence[str]:
-        """What to put before a command to run it on the node."""
+        """Return the words to put before a command to run it on the node."""
         if not self._inside:
             self._inside = self._script("node.sh", "enter").strip()
             assert self._inside, f"no node is running in {self.folder}"
@@ -164,7 +164,7 @@ class RealNode:
         )
 
     def filled(self, namespace: str, pod: str) -> int:
-        """How many bytes a pod gets when it takes all that it can."""
+        """Return the number of bytes that a pod gets when it allocates all it can."""
         return int(json.loads(self.shell(namespace, pod, "vgpu-probe", "fill"))["filled"])
 
     def running(self, deployment: Json) -> list[str]:

@@ -21,7 +21,7 @@ def machine_environment(machine: Path) -> dict[str, str]:
 
 
 def returned(program: str, environment: Mapping[str, str], *arguments: str) -> Any:
-    """What the program's coroutine `main` returns, by JSON; it imports both modules that takes."""
+    """Return the result of the program's coroutine `main`, through JSON."""
     done = subprocess.run(
         [sys.executable, "-c", f"{program}\nprint(json.dumps(asyncio.run(main())))", *arguments],
         env=environment,

@@ -41,7 +41,7 @@ class Machine:
     gpu_nodes: tuple[int, ...] = ()
 
     def word(self, one: int, other: int) -> str:
-        """How a GPU reaches another one."""
+        """Return the word for the path from one GPU to another."""
         return self.words[one].split()[other]
 
     def uuid(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""What HAMi decided for pods of other vendors' devices, and what is decided here for the same."""
+"""HAMi's decisions for pods with devices of other vendors, compared with ours."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def devices_on(node: Node) -> list[GPUDevice]:
 
 
 def spec_of(pod: Pod) -> VGPUClaimSpec | str:
-    """What the pod's claim asks for, or why it is refused at admission; `` if for nothing."""
+    """Return the spec of the pod's claim or the refusal at admission; `` if it requests nothing."""
     try:
         demand = read(pod, CONFIG)
     except BadInput as error:
@@ -173,7 +173,7 @@ def spec_of(pod: Pod) -> VGPUClaimSpec | str:
 
 
 def decided(question: Question, spec: VGPUClaimSpec) -> Plan:
-    """Where the pod goes here."""
+    """Return the plan for the pod."""
     return place(question.ledger.columns, Demand.of(spec, CONFIG))
 
 
@@ -229,7 +229,7 @@ def limits_here(pod: Pod) -> list[dict[str, str | int]]:
 
 
 def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, node: Node) -> dict[str, str]:
-    """What the Binding carries, but for what is of the moment."""
+    """Return the annotations of the Binding, without times."""
     written = binding_annotations(pod, spec, allocation, node=node, unix_time=0)
     return {key: value for key, value in written.items() if key not in TIMED}
 

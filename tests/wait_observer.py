@@ -24,7 +24,7 @@ Used: TypeAlias = dict[str, tuple[int, int, int]]
 
 @dataclass(slots=True)
 class PodPlan:
-    """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
+    """A pod's request, its duration, and kube-scheduler's opinion of it."""
 
     devices: int
     mib: int
@@ -108,7 +108,7 @@ class WaitObserver:
         }
 
     def _standing(self) -> dict[str, Allocation | None]:
-        """What each claim has, or is being given."""
+        """Return the allocation that each claim has or is about to get."""
         standing = {c.metadata.name: c.status.allocation for c in self._cluster.claims()}
         for held in self._cluster.operator.state.reservations:
             standing[held.key.name] = held.allocation or standing.get(held.key.name)

@@ -72,7 +72,7 @@ class Visit:
         self.page.get_by_role("heading", name="Where they would go").wait_for()
 
     def focused(self) -> str:
-        """What has the focus: its id, or else its text."""
+        """Return the id of the element that has the focus, or else its text."""
         text: str = self.page.evaluate(
             "() => document.activeElement.id || document.activeElement.textContent"
         )

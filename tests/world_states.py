@@ -1,4 +1,4 @@
-"""What happens in a `World` with every scheduler: the rules that its state machines share."""
+"""The rules of a `World` with every scheduler, which its state machines share."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ OF_A_NODE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many times each reason applied, among a number of devices (or nodes)."""
+    """Counts of each reason among a number of devices or nodes."""
 
     counts: Mapping[Reason, int]
     total: int

@@ -15,7 +15,7 @@ from vgpu_client.errors import LoginError
 from vgpu_client.kubeconfig import User, pem
 
 _READ_AGAIN_S = 60.0
-"""How often a token file is read: the kubelet renews a token when a fifth of its life is left."""
+"""The interval between two reads: the kubelet renews a token when a fifth of its life is left."""
 
 
 class Credentials(Protocol):

@@ -63,7 +63,7 @@ class _Context(_Entry):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What one context of the kubeconfig says.
+    """One context of the kubeconfig, with its cluster and user.
 
     Attributes:
         name: The context's name.

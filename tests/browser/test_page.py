@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.real_time]
 
 
 def violations(tab: Visit) -> list[str]:
-    """What axe finds against WCAG 2.2 AA and its best practices, one line each."""
+    """Return axe's findings against WCAG 2.2 AA and its best practices, one line each."""
     tab.page.evaluate(AXE.read_text())
     found: dict[str, Any] = tab.page.evaluate("() => axe.run({resultTypes: ['violations']})")
     return [

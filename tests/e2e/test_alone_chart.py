@@ -28,7 +28,7 @@ OF_THE_NODE = {
     "scheduler.yaml": CLUSTER / "overlay" / "scheduler.yaml",
     "extender.yaml": CLUSTER / "overlay" / "extender.yaml",
 }
-"""What the node's devices and its network need beside the chart, as the overlay for it has it."""
+"""Values that the node's devices and its network need besides the chart, as in the overlay."""
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -61,7 +61,7 @@ class Helm:
         )
 
     def run(self, *arguments: str) -> str:
-        """What Helm prints.
+        """Return Helm's output.
 
         Raises:
             AssertionError: It failed.
@@ -105,7 +105,7 @@ def bare() -> Iterator[RealNode]:
 
 
 def offered(node: RealNode) -> str:
-    """How many slots the node offers."""
+    """Return the number of slots that the node offers."""
     (found,) = node.get("node")["items"]
     return str(found["status"]["allocatable"].get("nvidia.com/gpu", ""))
 

@@ -62,7 +62,7 @@ class Stream:
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     def have_ended(self) -> bool:
-        """Whether every pod has."""
+        """Return True if every pod has ended."""
         phases = {pod["status"].get("phase") for pod in self.pods()}
         return phases <= {"Succeeded", "Failed"}
 

@@ -1,4 +1,4 @@
-"""What must not run on a real node, and its event."""
+"""Pods that must not run on a real node, and the event that each of them gets."""
 
 from __future__ import annotations
 

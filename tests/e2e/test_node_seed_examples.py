@@ -43,7 +43,7 @@ class Bench:
         self.types(f"kubectl config set-context --current --namespace={namespace}")
 
     def types(self, line: str) -> str:
-        """What a command line prints."""
+        """Return the output of a command line."""
         return self.node.run(
             "env", f"KUBECONFIG={self._kubeconfig}", "bash", "-o", "pipefail", "-c", line
         ).strip()

@@ -1,4 +1,4 @@
-"""What a pod gets on a real node: its slice, exactly, and no way out of it."""
+"""A pod on a real node gets exactly its slice and has no way around its limits."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Sightings:
             self.running.setdefault(name, now)
 
     def all_of(self, names: set[str]) -> bool:
-        """Whether all of them were seen running."""
+        """Return True if all of them were seen running."""
         assert self._reader.is_alive(), "the watch ended"
         return names <= self.running.keys()
 

@@ -395,7 +395,7 @@ async def test_door_10_who_gets_a_whole_device_is_charged_a_whole_device(doors: 
 
 @contextlib.asynccontextmanager
 async def changed(doors: Doors, node: str, spec: Object) -> AsyncIterator[None]:
-    """What an administrator wants of the device of a node, and its defaults again afterwards."""
+    """Set the administrator's part of a device's spec, and restore the defaults afterwards."""
     (device,) = await devices_of(doors, node)
     name, before = device["metadata"]["name"], device["spec"]
     await doors.admin.merge_patch(GPU_DEVICES, name, {"spec": spec})

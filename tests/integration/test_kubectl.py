@@ -1,4 +1,4 @@
-"""What a user types: kubectl against the cluster, the stand-in or a real one alike."""
+"""kubectl as a user types it, against the stand-in or a real cluster alike."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def a_server(
 
 
 def _is_a_list(path: str) -> bool:
-    """Whether it ends with a kind, whose plurals end so, and not with a name of ours."""
+    """Return True if the path ends with a plural of a kind, and not with a name of ours."""
     last = path.rpartition("/")[2]
     return last.endswith("s") and not last.startswith("vgpu-")
 

@@ -184,7 +184,7 @@ def _meaning(field: FieldInfo, alias: str) -> str:
 
 
 def commands() -> str:
-    """What people call, with every argument."""
+    """Return the page of commands, with every argument."""
     intro = """\
         # Commands
 

@@ -36,7 +36,7 @@ def rows(page: Path, section: str) -> list[str]:
 
 
 def differences(page: Path, section: str, words: Mapping[str, str]) -> list[str]:
-    """What a table lacks of the code's words, and has beyond them, and has twice."""
+    """Return the words of the code that a table lacks, has in excess, or has twice."""
     listed = rows(page, section)
     where = f"{_shown(page)}, section {section!r}"
     missing = [

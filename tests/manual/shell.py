@@ -66,7 +66,7 @@ def simple_commands(source: str) -> Iterator[list[str]]:
 
 
 def faults(command: Sequence[str]) -> list[str]:
-    """What is wrong with a simple command; nothing with one that is not known here."""
+    """Return what is wrong with a simple command; nothing if the command is not known here."""
     match command:
         case ["make", *rest]:
             found = _of_make(rest)
@@ -142,7 +142,7 @@ def _of_ours(called: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def _is_partial(arguments: Sequence[str]) -> bool:
-    """Whether only an option is named, as in a sentence, without its value."""
+    """Return True if only an option is named, as in a sentence, without its value."""
     return len(arguments) == 1 and arguments[0].startswith("--")
 
 

@@ -53,7 +53,7 @@ REPORTING = (
     "operator/vgpu_operator/engine",
     "nodeagent/vgpu_nodeagent",
 )
-"""Where reasons of conditions and events are written as plain strings."""
+"""The places where reasons of conditions and events are written as plain strings."""
 
 Words: TypeAlias = dict[str, str]
 """A word, and where the code has it."""
@@ -72,7 +72,7 @@ _EVENT_MAKERS: dict[str, int | None] = {
     "device_warning": 1,
     "record": None,
 }
-"""What makes events, and which argument is the reason where that is not given by its name."""
+"""The calls that make events, and the position of the reason where it is not named."""
 _STATUSES = frozenset({"True", "False", "Unknown"})
 _QUALIFIED = re.compile(r"(?:[a-z0-9-]+\.)+[a-z]{2,}/[A-Za-z0-9][\w.-]*\w")
 _OURS = re.compile(r"(?<![\w./-])(?:vgpu\.dev|hami\.io)/[A-Za-z0-9][\w.-]*\w")
@@ -84,17 +84,17 @@ _NOT_NAMES = frozenset({names.API_VERSION})
 
 
 def reasons() -> Words:
-    """Why a claim or pod gets no device: the operator's reasons."""
+    """Return the operator's reasons for which a claim or pod gets no device."""
     return _members(Reason)
 
 
 def refusals() -> Words:
-    """Why a container is not started: the agent's reasons."""
+    """Return the agent's reasons for not starting a container."""
     return _members(Why)
 
 
 def findings() -> Words:
-    """What `kubectl vgpu audit` can find."""
+    """Return the findings of `kubectl vgpu audit`."""
     found: Words = {}
     for file, call in _calls("nodeagent/vgpu_nodeagent"):
         if _name(call.func) == "Finding" and (word := _text(call.args[0] if call.args else None)):
@@ -155,7 +155,7 @@ def condition_reasons() -> Words:
 
 
 def _reasons_given(call: ast.Call, fields: Mapping[str, int]) -> list[ast.expr]:
-    """What may be a reason of one word: every argument of a condition, or a field `reason`."""
+    """Return the one-word reasons in a call: arguments of a condition, or a field `reason`."""
     name = _name(call.func)
     if name in _CONDITION_MAKERS:
         return [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -359,7 +359,7 @@ def services() -> list[Program]:
 
 
 def commands() -> list[Program]:
-    """What people call: every verb of `kubectl vgpu`, and what agents answer."""
+    """Return the programs that people run: the verbs of `kubectl vgpu`, and those of agents."""
     top = _parser_of(lambda: cli_main.main([]))
     found = [Program(f"kubectl vgpu {verb}", parser) for verb, parser in sorted(verbs(top).items())]
     found.append(

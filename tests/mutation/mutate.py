@@ -28,9 +28,9 @@ PACKAGES = (
     "operator/vgpu_operator",
     "nodeagent/vgpu_nodeagent",
 )
-"""What the tests of all rooms import."""
+"""Modules that the tests of all rooms import."""
 BESIDE = ("tests", "examples")
-"""What else they read."""
+"""Other folders that the tests read."""
 PLUGINS = (
     "mutation.small_examples",
     "no:cacheprovider",
@@ -50,7 +50,7 @@ UNNOTICED = UNTESTED | NOT_A_VERDICT | {0}
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a room's mutants, by mutmut's names of them."""
+    """The fates of a room's mutants, by mutmut's names of them."""
 
     room: str
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def percent(self) -> float:
-        """How many of all were noticed."""
+        """Return the percentage of mutants that were noticed."""
         return 100 * self.noticed / self.total if self.total else 0.0
 
 
@@ -181,7 +181,7 @@ def read_outcome(room: str, tree: Path) -> Outcome:
 
 
 def diffs(tree: Path, names: Iterable[str]) -> dict[str, str]:
-    """What each of these mutants changes."""
+    """Return the change that each of these mutants makes."""
     os.chdir(tree)  # mutmut looks for its copy here
     found = {}
     for name in names:

@@ -153,7 +153,7 @@ def contracts() -> set[str]:
 
 
 def copied(to: Path) -> None:
-    """What the contracts are about, without what was compiled."""
+    """Copy the packages that the contracts cover, without compiled files."""
     for folder in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__", "*.yaml", "*.proto")
         shutil.copytree(ROOT / folder, to / folder, ignore=ignored)

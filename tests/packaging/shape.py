@@ -101,7 +101,7 @@ class Measure:
 
     @property
     def passes(self) -> bool:
-        """Whether the bound holds."""
+        """Return True if the bound holds."""
         return self.value <= self.bound
 
     def __str__(self) -> str:
@@ -303,7 +303,7 @@ class Trace:
         return [f"{a} → {b}" for a, b in self.calls if a not in ("", b)]
 
     def parted_at(self, module: str) -> tuple[Trace, Trace]:
-        """What happened before the first call into a module, and from then on."""
+        """Return the trace before the first call into a module, and from then on."""
         at = next(n for n, (_, callee) in enumerate(self.calls) if callee == module)
         before, after = Trace(), Trace()
         before.calls, after.calls = self.calls[:at], self.calls[at:]
@@ -354,7 +354,7 @@ async def one_pod() -> dict[str, Trace]:
 
 
 def paths() -> list[Measure]:
-    """How far a reader follows one decision."""
+    """Return the measures of how far a reader must go to follow one decision."""
     found = []
     for what, trace in asyncio.run(one_pod()).items():
         modules, (most_modules, most_calls) = sorted(trace.modules), PATHS[what]

@@ -1,4 +1,4 @@
-"""What CEL refuses reads as what the webhook refuses: `path: kind: detail`.
+"""Refusals by CEL read like those of the webhook: `path: kind: detail`.
 
 Of a rule of a CRD the API server prints the path (`fieldPath`, else where the rule is) and the kind
 (`reason`) itself; of a policy it prints the message alone.
@@ -53,7 +53,7 @@ def policy_messages() -> dict[str, str]:
 
 
 def said(expression: str) -> str:
-    """What an expression of strings evaluates to, with `x` for each value that is put in."""
+    """Return the value of an expression of strings, with `x` for each value that is inserted."""
     parts = re.split(r"('(?:[^'\\]|\\.)*')", expression)
     return "".join(part[1:-1] if part.startswith("'") else "x" for part in parts if part.strip())
 

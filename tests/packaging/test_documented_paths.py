@@ -1,4 +1,4 @@
-"""What documents name is there: files in backticks. (Links: `test_manual.py`.)"""
+"""Files that documents name in backticks exist. (Links: `test_manual.py`.)"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPONENTS = ("crds", "operator", "nodeagent")
 
 
 def there(name: str) -> bool:
-    """Whether a file is named, from the root or from any folder, with `*` for many."""
+    """Return True if the file exists, from the root or any folder; `*` stands for any text."""
     pattern = re.compile(r"(?:.*/)?" + re.escape(name).replace(r"\*", "[^/]*"))
     return any(pattern.fullmatch(file) and (ROOT / file).exists() for file in FILES)
 

@@ -1,4 +1,4 @@
-"""What an image gets of the lock: what the project needs, and none of its tools."""
+"""An image installs the locked packages that the project needs, and none of its tools."""
 
 from __future__ import annotations
 

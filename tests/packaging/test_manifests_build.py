@@ -61,7 +61,7 @@ def test_a_component_builds_and_changes_something(
 
 
 def test_uninstalling_knows_every_kind_that_is_installed(tmp_path: Path) -> None:
-    """What lies in our own namespaces goes with them."""
+    """Objects in our own namespaces are deleted with them."""
     objects = with_components(tmp_path, *COMPONENTS)
     ours = {found["metadata"]["name"] for found in objects if found["kind"] == "Namespace"}
     removed = {resource.kind for resource in uninstall.REMOVED}
@@ -126,7 +126,7 @@ def test_no_agent_may_evict_a_pod_or_delete_one(components: list[str], tmp_path:
 def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process(
     default: list[Any],
 ) -> None:
-    """What is left of the scheduler is its Secret, which the operator fills with the others."""
+    """Only the scheduler's Secret is left, which the operator fills with the others."""
     objects = built(MANIFESTS / "overlays" / "gate")
     of_scheduler = [
         (found["kind"], found["metadata"]["name"])

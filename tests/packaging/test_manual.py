@@ -101,7 +101,7 @@ STATEMENTS = {
     "sequenceDiagram": r"participant \w+ as [\w -]+|\w+-?->>\w+: .+",
     "stateDiagram-v2": r'state ".+" as \w+|(\w+|\[\*\]) --> (\w+|\[\*\]): [^:;]+',
 }
-"""What the drawings consist of, by kind: Mermaid's own grammar has much more."""
+"""The elements of the drawings, by kind: Mermaid's own grammar has many more."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -25,7 +25,7 @@ def agent_of(folder: Path) -> dict[str, Any]:
 
 
 def runs_on(template: dict[str, Any], **labels: str) -> bool:
-    """Whether the agent may run on a node with these labels, by its selector and affinity."""
+    """Return True if the agent may run on a node with these labels (selector and affinity)."""
     spec = {key: template["spec"].get(key) for key in ("nodeSelector", "affinity", "tolerations")}
     rules = NodeRules.of(Pod.model_validate({"spec": {"containers": [], **spec}}), kinds=None)
     own = {key.replace("__", "/").replace("_dev", ".dev"): word for key, word in labels.items()}

@@ -21,7 +21,7 @@ API_TYPES = frozenset(
 """Kinds, and how their names are spelled."""
 VALUES = {"vgpu_operator.demand": {"Demand", "RequestDemand"},
           "vgpu_operator.placement": {"DeviceFacts"}}  # fmt: skip
-"""What placement is asked with."""
+"""The types in which a question is put to placement."""
 HELPERS = frozenset({"oracle", "vgpu_local.apiserver.storage"})
 """Modules of the tests that oracles may use: another oracle, and the record of a write."""
 
@@ -48,7 +48,7 @@ DECIDES = {
     "vgpu_operator.placement.constraints": {"most_at_once", "together", "ClaimUse", "Charge"},
     "vgpu_operator.ledger.shares": {"*"},
 }
-"""What counts what a claim or a pod uses; a campaign that calls it would agree with it."""
+"""The functions that count the use of a claim or pod; a campaign must not call them."""
 
 
 def imports(source: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def helpers(source: str) -> list[str]:
 
 
 def decisions(source: str) -> list[str]:
-    """What a campaign imports of the code that counts."""
+    """Return the names that a campaign imports from the code that counts."""
     return [
         f"{module}.{name}"
         for module, name in imports(source)

@@ -73,7 +73,7 @@ def test_pods_are_warned_whose_words_do_nothing() -> None:
 
 
 def built() -> list[Any]:
-    """What kustomize makes of the default overlay."""
+    """Return the objects that kustomize makes of the default overlay."""
     command = ["kubectl", "kustomize", str(MANIFESTS / "overlays" / "default")]
     done = subprocess.run(command, capture_output=True, check=True)
     return list(yaml.safe_load_all(done.stdout))

@@ -83,7 +83,7 @@ async def runs(stage: Stage, number: int) -> bool:
 
 
 async def prestarts(stage: Stage) -> dict[float, float]:
-    """How many PreStarts took at most so many seconds."""
+    """Return how many PreStarts took at most this many seconds, by number of seconds."""
     return {
         float(sample.labels["le"]): sample.value
         for family in text_string_to_metric_families(await scraped(stage))
@@ -106,7 +106,7 @@ async def scraped(stage: Stage) -> str:
 
 
 async def scrape_ms(stage: Stage) -> dict[str, float]:
-    """How long a scrape takes; all claims' series are in it."""
+    """Return the duration of a scrape; it includes the series of all claims."""
     text = ""
     for _ in range(100):
         text = await scraped(stage)

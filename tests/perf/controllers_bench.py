@@ -262,7 +262,7 @@ async def percent(seconds: float) -> float:
 
 
 def resident_mib() -> float:
-    """What this process has in memory."""
+    """Return this process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / (1 << 20)
 

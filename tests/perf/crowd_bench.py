@@ -1,4 +1,4 @@
-"""What others cost a Filter: the second part of `make bench-waiting` -> build/bench/crowd.json.
+"""Measure how others slow a Filter: the second part of `make bench-waiting`.
 
 A fleet of 5,000 nodes with 8 devices, each with a claim; engine, extender and the pods' reflector
 in one loop, as in the operator. Two processes of their own play kube-scheduler, with 50 Filters a

@@ -83,7 +83,7 @@ MANAGED = {
         }
     },
 }  # fmt: skip
-"""What the kubelet leaves on each pod, and a watch brings."""
+"""The status that the kubelet writes to each pod, and a watch delivers."""
 STATUS = {
     "phase": "Running",
     "conditions": [

@@ -1,4 +1,4 @@
-"""What a Filter call costs over mutual TLS: `filter_ms` of `make bench-placement`.
+"""Measure a Filter call over mutual TLS: `filter_ms` of `make bench-placement`.
 
 The real server, engine and ledger with 5,000 nodes of 8 devices and 100,000 claims, on an API
 server in memory; the client is a process of its own with one kept connection, as kube-scheduler's.

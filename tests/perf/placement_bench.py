@@ -149,7 +149,7 @@ def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) ->
 
 
 def refusals(ledger: Ledger) -> dict[str, float]:
-    """What it takes to refuse with the reasons of every node, at first and again, in words."""
+    """Measure refusals with the reasons of every node: the first, the next, and as text."""
     demand = an_ask(a_request(name="main", memory="64Gi"))
     times = [timed(lambda: place(ledger.columns, demand).text)[1] / 1000 for _ in range(6)]
     return {"cold": round(times[0], 1), "warm": round(min(times[1:]), 1)}

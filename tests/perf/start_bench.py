@@ -179,7 +179,7 @@ def template(*, asks: bool) -> bytes:
 
 
 async def memory(way: str, pods: int, gpu_in: int) -> dict[str, float]:
-    """What an operator takes, in MiB: at most, and once it has seen all pods."""
+    """Return an operator's memory in MiB: the maximum, and once it has seen all pods."""
     server = Pages(way, pods, gpu_in)
     replica = Replica(clock=Clock())
     replica.leading = False
@@ -202,7 +202,7 @@ async def memory(way: str, pods: int, gpu_in: int) -> dict[str, float]:
 
 
 def resident_mib() -> float:
-    """What this process has in memory."""
+    """Return this process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / (1 << 20)
 

@@ -79,7 +79,7 @@ from vgpu_operator.placement import place
 DEVICES_PER_NODE = 8
 DEVICE_MIB = 40_960
 LARGE_MIB, SMALL_MIB = 32_768, 1_024
-"""What two claims hold of each device; waiting pods ask for about as much as the large one."""
+"""The memory of two claims on each device; waiting pods request about as much as the large one."""
 CANDIDATES = 500
 """Nodes that kube-scheduler names in a Filter at 5,000."""
 CANDIDATES_AT_FIRST = 100
@@ -180,7 +180,7 @@ class Reviews:
 
 
 def in_a_fork(measure: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
-    """What is measured in a process that begins with all that this one has."""
+    """Return the result of measuring in a fork of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -224,7 +224,7 @@ class TimedEngine(Engine):
 
     @property
     def has_work(self) -> bool:
-        """Whether a round is under way, or is to come."""
+        """Return True if a round is running or due."""
         return self._is_at_work or self._wake.is_set()
 
     def round(self) -> Iterable[Iterable[Effect]]:

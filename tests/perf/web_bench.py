@@ -193,7 +193,7 @@ def received(raw: bytes, type_: type[Node] | type[GPUDevice] | type[VGPUClaim]) 
 
 
 def resident_mib() -> float:
-    """What this process has in memory."""
+    """Return this process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / (1 << 20)
 

@@ -72,7 +72,7 @@ def registering(
 
 
 def refusal_of(kind: Kind, node: Node) -> BadInput | None:
-    """Why its register cannot be read; any other exception is a crash."""
+    """Return the reason for which a register cannot be read; any other exception is a crash."""
     try:
         devices_of(kind, node)
     except BadInput as error:

@@ -37,7 +37,7 @@ LOOK = timedelta(minutes=10)
 
 @dataclass
 class Replica:
-    """What one operator has loaded: its pairs, and whom its extender admits."""
+    """The state of one operator: its key pairs, and the clients that its extender admits."""
 
     webhook: x509.Certificate | None = None
     extender: x509.Certificate | None = None
@@ -163,7 +163,7 @@ class World:
             if replica.webhook is not None and not self.is_over(replica.webhook):
                 for bundle in self.bundles():
                     assert covers(bundle, replica.webhook, self.now), "the API server trusts nobody"
-            # Where there was no authority, its successor's pairs may be here before the trust.
+            # Where there was no authority, the successor's pairs may arrive before the trust.
             fresh = self.now - replica.looked <= LOOK < self.now - self.lost
             shown = self.scheduler.shows
             if fresh and replica.extender and shown is not None and not self.is_over(shown):

@@ -268,7 +268,7 @@ class EngineStates(WorldStates):
 
     @invariant()
     def what_runs_is_held(self) -> None:
-        """What init containers use while they run is not given away, nor what the others do."""
+        """Init containers keep what they use while they run, and so do the others."""
         held = {
             claim.metadata.uid: claim.status.allocation.devices
             for claim in self.world.claims()

@@ -85,7 +85,7 @@ class ANode:
     devices: list[ADevice]
 
     def plan(self, pod: APod) -> list[list[ADevice]] | None:
-        """What each container would get; the devices are left as they are."""
+        """Return the devices that each container would get, without changing them."""
         given: list[list[ADevice]] = []
         for count, gib, cores in pod.containers:
             cores = 0 if pod.app_class == "online" else cores
@@ -122,7 +122,7 @@ class ANode:
         return (use if pod.policies[0] == "spread" else -use) - 10_000 * self.rule(pod, own)
 
     def rule(self, pod: APod, own: dict[int, ADevice]) -> int:
-        """What HAMi's MetaX rule adds to the score of the node."""
+        """Return the amount that HAMi's MetaX rule adds to the score of the node."""
         if pod.app_class == "online":
             scores = ((d.of("online"), d.of("offline")) for d in own.values())
             return sum(-20 * on - 2 * off if on else -100 * off for on, off in scores)
@@ -157,7 +157,7 @@ class APod:
 
     @property
     def is_denied(self) -> bool:
-        """What HAMi's webhook refuses."""
+        """Return True if HAMi's webhook refuses the pod."""
         if self.app_class not in ("", "online", "offline"):
             return True
         if self.app_class and any(count != 1 for count, _, _ in self.containers):

@@ -115,7 +115,7 @@ def raw_pod(wishes: list[tuple[int, int, int]], policy: str) -> Pod:
 
 
 def fits(devices: list[ADevice], wishes: list[tuple[int, int, int]]) -> bool:
-    """Whether one node serves all containers, each on some device, one after the other."""
+    """Return True if one node serves all containers, each on some device, one after the other."""
     if not wishes:
         return True
     for device in devices:

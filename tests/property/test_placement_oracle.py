@@ -84,7 +84,7 @@ sizes = st.one_of(
 
 @st.composite
 def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
-    """What devices report of each other, not always agreeing."""
+    """Draw the links that devices report to each other, which do not always agree."""
     said: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
     for at, one in enumerate(uuids):
         for other in uuids[at + 1 :]:
@@ -111,7 +111,7 @@ def devices_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
 
 @st.composite
 def amounts(draw: st.DrawFn) -> dict[str, Any]:
-    """How much of which kind of device: memory and cores, or a MIG profile."""
+    """Draw the amount of a kind of device: memory and cores, or a MIG profile."""
     mode = draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MIG")))
     named = (None, "any", "1g.5gb", "2g.10gb")
     profile = draw(st.sampled_from(named)) if mode == "MIG" else None

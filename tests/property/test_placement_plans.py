@@ -1,4 +1,4 @@
-"""What holds for every decision, whatever the fleet and whatever is asked."""
+"""Rules that hold for every decision, whatever the fleet and the request."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class ModelApi:
 
 
 class View:
-    """What a sink that takes everything as delivered holds; refuses what makes no sense."""
+    """The state of a handler that accepts every event, but refuses impossible ones."""
 
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
@@ -255,7 +255,7 @@ steps = st.lists(
 
 
 def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[None]:
-    """What was written before is known, once the reflector has caught up with that."""
+    """Everything written before is known once the reflector has reached that version."""
     version = api.version
     there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
     restores = api.restores

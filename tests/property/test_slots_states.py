@@ -139,7 +139,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What was on disk is everything: an agent that starts anew knows the same."""
+        """Restart the agent from what was on disk: it must know the same."""
         restarted = decode(Path("slots.json"), self.on_disk)
         assert restarted == self.state
         self.state = restarted
@@ -167,7 +167,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def every_bound_lease_has_an_open_account(self) -> None:
-        """What a lease may use is always counted somewhere."""
+        """The amounts of a bound slot allocation are counted until its claim is closed."""
         for slot_allocation in self.state.slot_allocations.values():
             if slot_allocation.is_bound:
                 assert not self.state.claim_allocations[slot_allocation.claim_uid].closed

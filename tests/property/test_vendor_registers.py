@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 def outcome_of(work: Callable[[], T]) -> T | BadInput:
-    """What comes of it, or how it is refused; any other exception is a crash."""
+    """Return the result, or the refusal; any other exception is a crash."""
     try:
         return work()
     except BadInput as error:

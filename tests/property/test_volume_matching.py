@@ -91,7 +91,7 @@ def serves(made: Disk, asked: Need, node: str) -> bool:
 
 
 def could_serve(disks: Sequence[Disk], needs: Sequence[Need], node: str) -> bool:
-    """Whether there is any way to give each its own, found by trying all."""
+    """Return True if each claim can have a disk of its own, by trying all assignments."""
     return any(
         all(serves(made, asked, node) for made, asked in zip(chosen, needs, strict=True))
         for chosen in permutations(disks, len(needs))
@@ -172,7 +172,7 @@ STEPS = st.lists(
 def test_only_what_is_there_counts_whatever_came_and_went_before(
     steps: list[tuple[object, ...]],
 ) -> None:
-    """What follows from a history is what follows from its end, given at once."""
+    """A history has the same outcome as its last state given at once."""
     seen, there = a_cluster(), {}
     for step in steps:
         match step:

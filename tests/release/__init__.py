@@ -1,1 +1,1 @@
-"""What a release is made of: manifests, a Helm chart, the wheel, a bill of materials, digests."""
+"""Build a release: manifests, a Helm chart, the wheel, a bill of materials and digests."""

@@ -101,7 +101,7 @@ def _with_images(text: str, images: Mapping[str, str], version: str) -> str:
 
 
 def bill_of_materials(version: str) -> dict[str, Any]:
-    """What the images install beside the project, as CycloneDX 1.5: packages, versions, hashes."""
+    """Return the packages that images install, as CycloneDX 1.5 with versions and hashes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return {
         "bomFormat": "CycloneDX",
@@ -143,7 +143,7 @@ def pack(folder: Path, version: str, files: Mapping[str, bytes]) -> Path:
 
 
 def _lock() -> str:
-    """What the project needs when it runs, with hashes."""
+    """Return the requirements of the running project, with hashes."""
     command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), "run"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

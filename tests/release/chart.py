@@ -91,7 +91,7 @@ def chart(version: str) -> dict[str, str]:
 
 @cache
 def kustomized(components: Sequence[str]) -> Objects:
-    """What kustomize makes of the default overlay with these components.
+    """Return the objects that kustomize makes of the default overlay with these components.
 
     Raises:
         subprocess.CalledProcessError: It does not build.
@@ -134,7 +134,7 @@ def value_of(component: str) -> str:
 
 @cache
 def scheduler_objects() -> frozenset[Key]:
-    """What `scheduler.enabled` is about."""
+    """Return the objects that `scheduler.enabled` controls."""
     folder = MANIFESTS / "base" / "scheduler"
     built = subprocess.run(
         ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True

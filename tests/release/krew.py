@@ -24,7 +24,7 @@ _PLATFORMS = [
 
 
 def archive_name(version: str) -> str:
-    """What the archive is called."""
+    """Return the name of the archive."""
     return f"{BIN}-{version}.tar.gz"
 
 

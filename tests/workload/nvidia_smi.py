@@ -59,7 +59,7 @@ class Gpu:
 
     @property
     def processes(self) -> Sequence[Any]:
-        """What computes on the device, with pid and usedGpuMemory in bytes."""
+        """Return the processes that compute on the device, with pid and usedGpuMemory in bytes."""
         return self.ask(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
 
     @property
@@ -76,7 +76,7 @@ class Gpu:
 
     @property
     def mig(self) -> str | None:
-        """Whether the device is split by the hardware; None where it cannot be."""
+        """Return the device's MIG mode; None where it has none."""
         mode = self.ask(pynvml.nvmlDeviceGetMigMode)
         return None if mode is None else ("Disabled", "Enabled")[mode[0]]
 
@@ -240,7 +240,7 @@ def listed(gpu: Gpu) -> list[str]:
 
 
 def topology(gpus: Sequence[Gpu]) -> list[str]:
-    """How the devices are joined, and on which NUMA nodes they are."""
+    """Return the matrix of links between devices, with their NUMA nodes."""
     heads = [f"GPU{gpu.index}" for gpu in gpus]
     lines = ["\t".join(["", *heads, "NUMA Affinity"])]
     for gpu, head in zip(gpus, heads, strict=True):

@@ -1,4 +1,4 @@
-"""What a scrape of a running agent shows, and how soon."""
+"""A scrape of a running agent shows its devices and claims, and changes within seconds."""
 
 from __future__ import annotations
 

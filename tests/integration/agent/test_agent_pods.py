@@ -1,4 +1,4 @@
-"""What the agent lets start, with what, and what it refuses: through a kubelet, as pods see it."""
+"""The agent starts or refuses containers through a kubelet, as pods see it."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def test_an_init_container_and_its_successor_on_the_same_slot_get_each_the
 async def test_when_init_containers_have_ended_their_page_denies_and_the_claim_says_so(
     api: Api, node: AgentNode
 ) -> None:
-    """What they had is another pod's then, though the first one still runs."""
+    """Another pod has their devices by then, although the first pod still runs."""
     requests = [a_request("prepare", phase="Init", memory="15Gi"), a_request(memory="1Gi")]
     claim = await create_claim(api, "c1", requests=requests)
     init = a_slot_container("prepare", 'echo "$VGPU_LIMIT_PAGE"')

@@ -1,4 +1,4 @@
-"""What survives: the agent's end, the kubelet's, a damaged record, an API server that is away."""
+"""Grants survive restarts of agent and kubelet, a damaged record and an absent API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How quantities are kept, and what a schema makes of an object."""
+"""Quantities are kept as written, and a schema prunes and defaults an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a bearer is, and what RBAC's objects let them do."""
+"""TokenReview resolves a bearer, and SubjectAccessReview follows RBAC objects."""
 
 from __future__ import annotations
 

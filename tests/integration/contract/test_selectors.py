@@ -1,4 +1,4 @@
-"""Which objects a selector selects, and what a table shows of them."""
+"""Selectors choose objects, and a Table shows the columns of a kind."""
 
 from __future__ import annotations
 

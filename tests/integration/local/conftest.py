@@ -1,4 +1,4 @@
-"""Where a module has one whole cluster for all its tests, each of them finds it empty."""
+"""Modules whose tests share one cluster; each test finds it empty."""
 
 from __future__ import annotations
 

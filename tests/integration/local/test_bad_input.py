@@ -1,4 +1,4 @@
-"""What users get wrong is refused at the door, by field, value and what would be right."""
+"""Admission refuses users' mistakes, naming the field, the value and what would be right."""
 
 from __future__ import annotations
 

@@ -449,7 +449,7 @@ def test_a_support_bundle_has_objects_and_findings_and_no_variables_value(
 
 
 def completed(cluster: LocalCluster, *words: str) -> list[str]:
-    """What `kubectl_complete-vgpu` gives kubectl for a line, without the directive."""
+    """Return the completions that `kubectl_complete-vgpu` gives kubectl, without the directive."""
     done = subprocess.run(
         [sys.executable, "-c", _COMPLETE, *words],
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
@@ -502,7 +502,7 @@ def test_a_drained_node_is_free_and_takes_nothing_until_that_is_undone(
     assert text.endswith("done\n")
 
     def is_free() -> bool:
-        """What is given away of a device is written once a second."""
+        """The allocated amount of a device is written once a second."""
         devices = {row["NODE"]: row for row in rows(ask(cluster, "get", "devices"))}
         other = devices[scene["other"]]
         return (other["STATE"], other["MEMORY"]) == ("Cordoned", "0/16Gi")

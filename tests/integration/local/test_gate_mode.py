@@ -306,7 +306,7 @@ def forbidding(resource: str, user: str) -> Fault:
 
 
 def forbidden(cluster: LocalCluster, resource: str) -> Path:
-    """What an account logs in with that may list everything but these."""
+    """Return the kubeconfig of an account that may list everything except this resource."""
     user = f"no-{resource.partition('.')[0]}"
     cluster.server.faults.add(forbidding(resource, user))
     return cluster.kubeconfig_of(user)
@@ -330,7 +330,7 @@ def a_visitor(cluster: LocalCluster) -> str:
 
 
 def asked(page: Page, visitor: str, pod: dict[str, Any]) -> Any:
-    """What the page answers about one pod."""
+    """Return the page's answer about one pod."""
     status, found = page.get("/api/v1/what-if", visitor, body=json.dumps(pod))
     assert status == 200, found
     (answer,) = found["pods"]
@@ -338,7 +338,7 @@ def asked(page: Page, visitor: str, pod: dict[str, Any]) -> Any:
 
 
 def simulated(cluster: LocalCluster, file: Path, kubeconfig: Path | None = None) -> Any:
-    """What the verb answers about the pod of a file; by default to an administrator."""
+    """Return the verb's answer about the pod in a file, by default as an administrator."""
     arguments = ("simulate", "-f", str(file), "--admit", "-o", "json")
     done = in_files(kubeconfig or cluster.kubeconfig, *arguments, spawn=cluster.spawn)
     assert (done.returncode, done.stderr) == (0, "")
@@ -355,7 +355,7 @@ def refused(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def explained(cluster: LocalCluster, kubeconfig: Path | None = None) -> Any:
-    """What the verb answers about the pod; by default to an administrator."""
+    """Return the verb's answer about the pod, by default as an administrator."""
     done = in_files(
         kubeconfig or cluster.kubeconfig, "explain", "patient", "-o", "json", spawn=cluster.spawn
     )

@@ -1,4 +1,4 @@
-"""What goes wrong in HAMi's field, by the rows of our survey of its issues, does not here.
+"""Failures that users reported to HAMi, by the rows of our survey, do not happen here.
 
 Row 6 and what needs an exact moment is in the engine's own tests of the same name.
 """
@@ -209,7 +209,7 @@ def test_row_19_a_pod_that_waits_goes_on_when_a_device_is_uncordoned(cluster: Lo
 
 
 def has_no_grant(cluster: LocalCluster, pod: str, container: str) -> bool:
-    """What a container without one sees of the simulated driver is no matter: it has no device."""
+    """A container without a device may see the simulated driver; it has no device."""
     return "VGPU_LIMIT_PAGE" not in cluster.exec(pod, ["env"], container=container).stdout
 
 

@@ -142,7 +142,7 @@ def listens(port: int) -> bool:
 
 
 def is_let_in(port: int, context: ssl.SSLContext, name: str) -> bool:
-    """Whether a client is answered. One that shows nothing may also just be hung up on."""
+    """Return True if the server answers a client; it may hang up on one without a certificate."""
     try:
         with (
             socket.create_connection(("127.0.0.1", port), timeout=10) as plain,

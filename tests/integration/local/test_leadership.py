@@ -81,7 +81,7 @@ def the_other(cluster: LocalCluster, one: Daemon) -> Daemon:
 
 
 def holders(cluster: LocalCluster) -> list[str]:
-    """Who held the Lease, one after the other; the empty name is for no holder."""
+    """Return the holders of the Lease in order; the empty name stands for no holder."""
     found: list[str] = []
     for write in history(cluster, LEASES, "vgpu-operator"):
         holder = write.object["spec"].get("holderIdentity", "").rpartition("_")[0]

@@ -54,7 +54,7 @@ def instances(cluster: LocalCluster) -> list[str]:
 
 
 def parts_listed(cluster: LocalCluster, pod: str) -> list[str]:
-    """What nvidia-smi lists below the device in a container."""
+    """Return the instances that nvidia-smi lists below the device in a container."""
     done = cluster.exec(pod, [sys.executable, str(NVIDIA_SMI), "-L"])
     assert done.exit_code == 0, done.stderr
     device, *parts = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What the claims hold survives every process: the operator, the agent, the kubelet."""
+"""Claims keep their devices while the operator, the agent or the kubelet restarts."""
 
 from __future__ import annotations
 

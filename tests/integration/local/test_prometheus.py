@@ -46,7 +46,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def scrape_config(monitor: Mapping[str, Any], ports: list[int]) -> dict[str, Any]:
-    """What the Prometheus operator makes of a ServiceMonitor with one endpoint."""
+    """Return the scrape configuration that the Prometheus operator makes of a ServiceMonitor."""
     (endpoint,) = monitor["spec"]["endpoints"]
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
     (service,) = (

@@ -42,7 +42,7 @@ for profile, start, size, compute in ((9, 0, 4, 2), (19, 4, 1, 0), (19, 6, 1, 0)
     made = n.nvmlDeviceCreateGpuInstanceWithPlacement(card, profile, ctypes.byref(place))
     n.nvmlGpuInstanceCreateComputeInstance(made, compute)
 """
-"""What `nvidia-smi mig -cgi 3g.20gb:0,1g.5gb:4,1g.5gb:6 -C` does."""
+"""The instances that `nvidia-smi mig -cgi 3g.20gb:0,1g.5gb:4,1g.5gb:6 -C` creates."""
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def a_user(cluster: LocalCluster) -> str:
 
 
 def grant_the_operators_account(cluster: LocalCluster) -> None:
-    """What its role lets it write; the operator of these tests runs as another user.
+    """Grant what the operator's role lets it write; in these tests it runs as another user.
 
     The stand-in asks for no rights, and has no roles.
     """

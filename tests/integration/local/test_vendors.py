@@ -98,7 +98,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def register(cluster: LocalCluster, node: str, annotations: dict[str, str]) -> None:
-    """What a vendor's device plugin writes on its Node."""
+    """Write on a Node what a vendor's device plugin writes there."""
     changes = {"metadata": {"annotations": annotations}}
     cluster.run(cluster.api.merge_patch(NODES, node, changes))
 

@@ -1,4 +1,4 @@
-"""What several tests of the real control plane share."""
+"""Fixtures that several tests of the real control plane share."""
 
 from __future__ import annotations
 

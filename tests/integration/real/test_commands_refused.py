@@ -45,7 +45,7 @@ async def _token(kubeconfig: Path) -> str:
 
 @pytest.fixture(scope="module")
 def without_rights(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an account logs in with that has no role, where everything is installed."""
+    """Return the kubeconfig of an account without a role, where everything is installed."""
     bearer = asyncio.run(_token(plane.kubeconfig))
     path = tmp_path_factory.mktemp("nobody") / "kubeconfig"
     return kubeconfig_with(plane.kubeconfig, path, bearer)

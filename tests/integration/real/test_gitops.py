@@ -1,4 +1,4 @@
-"""What Argo CD and Flux apply again and again shows no drift, with what the operator writes too."""
+"""Manifests that Argo CD and Flux apply again and again show no drift from our writes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def installed(kubectl: Kubectl, folder: Path) -> dict[tuple[str, ...], Any]:
 
 
 def trust_is_written(kubectl: Kubectl) -> None:
-    """What the operator does once its certificates are issued."""
+    """Wait until the operator has written its certificates' trust."""
     for kind in HOOKS:
         count = len(json.loads(kubectl("get", kind, "vgpu", "-o", "json"))["webhooks"])
         patch = [

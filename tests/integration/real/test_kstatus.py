@@ -1,4 +1,4 @@
-"""How Flux and kpt judge our objects: their library, kstatus, over the claims of the examples."""
+"""kstatus, the library of Flux and kpt, judges our objects: the claims of the examples."""
 
 from __future__ import annotations
 

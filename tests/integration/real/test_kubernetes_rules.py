@@ -255,7 +255,7 @@ def a_placed_pod(chance: Chance, name: str, node: str) -> Raw:
 
 
 def resize_status(chance: Chance, spec: Raw) -> Raw:
-    """What a kubelet reports of a resize in place: of containers, and of the pod as a whole."""
+    """Draw the status that a kubelet reports of a resize, of containers and of the whole pod."""
     status: Raw = {}
     for kind, section in (("containers", "containerStatuses"),
                           ("initContainers", "initContainerStatuses")):  # fmt: skip

@@ -1,4 +1,4 @@
-"""What roles cannot express, the admission policies of manifests/ do: who writes what and when.
+"""The admission policies of manifests/ restrict who writes what, where roles cannot.
 
 On the real API server, with every role and policy in force, and without our programs: the tests
 speak with the tokens of their accounts.

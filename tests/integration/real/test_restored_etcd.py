@@ -1,4 +1,4 @@
-"""What a restore of etcd looks like to a reflector, on a real etcd and API server."""
+"""A reflector notices a restore of etcd, on a real etcd and API server."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ class Right:
     name: str = ""
 
     def covers(self, done: Right) -> bool:
-        """Whether this is the right that was made use of."""
+        """Return True if this right covers the one that was used."""
         same = replace(done, namespace=self.namespace, name=self.name) == self
         anywhere = self.namespace in ("", done.namespace)
         return same and anywhere and self.name in ("", done.name)
 
 
 def granted(cluster: InstalledCluster) -> set[Right]:
-    """What our own roles grant, one by one. Kubernetes' roles for schedulers are not ours."""
+    """Return the rights that our own roles grant. Kubernetes' roles for schedulers are not ours."""
     rights: set[Right] = set()
     for account in (OPERATOR, WEBHOOK, WEB, AGENT):
         role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
@@ -81,7 +81,7 @@ def _rights(role: Object, account: str, namespace: str) -> Iterator[Right]:
 
 
 def used(events: Sequence[Object]) -> set[Right]:
-    """What was asked for and granted."""
+    """Return the rights that were used and granted."""
     rights = set()
     for event in events:
         code = event.get("responseStatus", {}).get("code", 0)
@@ -98,7 +98,7 @@ def used(events: Sequence[Object]) -> set[Right]:
 
 
 def _acting(right: Right) -> set[Right]:
-    """What an agent needs to ask as its node; what the node may is not the agent's right."""
+    """Return the right of an agent to act as its node; the node's own rights are not ours."""
     as_node = Right(right.account, "impersonate:associated-node", "authentication.k8s.io", "nodes")
     return {as_node, replace(right, verb=f"impersonate-on:associated-node:{right.verb}")}
 
@@ -122,7 +122,7 @@ to refuse that, and what the agent had to report is of no interest any more."""
 
 
 def refused(events: Sequence[Object]) -> list[str]:
-    """What was refused for want of a right, or by one of our own policies."""
+    """Return the requests that were refused for want of a right, or by one of our policies."""
     answers = [(event, event.get("responseStatus", {})) for event in events]
     return [
         f"{_asked(event)}: {answer.get('message')}"

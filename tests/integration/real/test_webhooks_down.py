@@ -107,7 +107,7 @@ CALLS = re.compile(
 
 
 def calls(plane: ControlPlane) -> int:
-    """How often the API server has called one of our webhooks, as its own metrics count it."""
+    """Return how often the API server has called one of our webhooks, by its own metrics."""
     done = Kubectl.find(plane.kubeconfig).run("get", "--raw", "/metrics")
     assert done.returncode == 0, done.stderr
     return sum(int(found[1]) for line in done.stdout.splitlines() if (found := CALLS.match(line)))

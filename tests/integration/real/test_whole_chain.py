@@ -54,7 +54,7 @@ def empty(cluster: LocalCluster) -> None:
 
 
 def left(cluster: LocalCluster) -> list[str]:
-    """What is there of pods, claims, and containers' folders and CDI specs on the nodes."""
+    """Return the pods, claims, container folders and CDI specs that are left on the nodes."""
     there = [
         found["metadata"]["name"]
         for plural in ("pods", CLAIMS)
@@ -88,7 +88,7 @@ def devices(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def seen_inside(cluster: LocalCluster, pod: str) -> dict[str, int]:
-    """What CUDA shows in the container: UUID → bytes."""
+    """Return what CUDA shows in the container: bytes by UUID."""
     done = cluster.exec(pod, [str(PROBE), "info"])
     assert done.exit_code == 0, done.stderr
     return {device["uuid"]: device["cuda_total"] for device in json.loads(done.stdout)["devices"]}

@@ -1,4 +1,4 @@
-"""What a pod costs on a real control plane: `make bench-cluster` -> build/bench/cluster.json.
+"""Measure the cost of a pod on a real control plane: `make bench-cluster`.
 
 The control plane of `make control-plane`, paper nodes (Node and GPUDevice objects without a machine
 behind them), the project as manifests/ installs it with two replicas, and one played agent. For

@@ -1,4 +1,4 @@
-"""Whether no device was given away twice, and no pod has a node without devices."""
+"""Check that no device was allocated twice, and that every bound pod has its devices."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def a_claim(number: int) -> Object:
 
 
 def is_allocated(claim: Object) -> bool:
-    """Whether the claim has its device."""
+    """Return True if the claim has its device."""
     return bool((claim.get("status") or {}).get("allocation"))
 
 

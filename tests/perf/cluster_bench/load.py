@@ -50,7 +50,7 @@ def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
 
 
 def is_bound(pod: Object) -> bool:
-    """Whether the pod has a node."""
+    """Return True if the pod has a node."""
     return bool(pod["spec"].get("nodeName"))
 
 

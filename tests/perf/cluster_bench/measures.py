@@ -68,7 +68,7 @@ def _per_second(count: int, seconds: float) -> float:
 
 
 Requests = Mapping[tuple[str, str], float]
-"""How many requests, by verb and `resource/subresource`."""
+"""The number of requests by verb and `resource/subresource`."""
 
 
 def requests(metrics: str) -> Requests:

@@ -102,7 +102,7 @@ async def kinds_are_served(api: Api) -> None:
 
 
 def device_status(node: str, index: int) -> Object:
-    """What the agent of a node reports of one of its devices: eight, all joined by NVLink."""
+    """Return the status of one of a node's eight devices, all of them joined by NVLink."""
     links = tuple(
         DeviceLink(device_uuid(node, other), "NVLink", 600)
         for other in range(DEVICES_PER_NODE)

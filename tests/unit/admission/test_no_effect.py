@@ -17,7 +17,7 @@ HAMI_READS = (
     "LIBCUDA_LOG_LEVEL",
     "RECORD_KERNEL_INTERVAL",
 )
-"""What HAMi-core's sources read by getenv, but what is refused or honoured here."""
+"""Variables that HAMi-core reads, except those that are refused or honoured here."""
 
 
 def a_pod(*variables: str, gpu: int = 1, **metadata: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What admission adds to a pod that asks, and that it adds nothing to any other."""
+"""Admission adds its fields to a pod that requests devices, and nothing to any other pod."""
 
 from __future__ import annotations
 

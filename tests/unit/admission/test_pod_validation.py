@@ -1,4 +1,4 @@
-"""What a pod that asks for a GPU may not do: each refusal names field, value and what is right."""
+"""Refusals of pods that request GPUs name the field, the value and what would be right."""
 
 from __future__ import annotations
 

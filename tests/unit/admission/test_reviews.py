@@ -36,7 +36,7 @@ def a_pod(container: dict[str, Any] = ADMITTED, **metadata: Any) -> dict[str, An
 
 
 class Reviews:
-    """What the webhooks answer, and a server behind them that can go away."""
+    """The webhooks' answers, and a server behind them that can be stopped."""
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server = server
@@ -58,7 +58,7 @@ async def reviews(tmp_path: Path) -> AsyncIterator[Reviews]:
 
 
 async def test_the_patch_makes_the_pod_one_that_needs_no_patch(reviews: Reviews) -> None:
-    """What the API server calls again changes nothing, and is admitted."""
+    """The API server's second call changes nothing, and the pod is admitted."""
     pod = a_pod()
     first = await reviews.of("mutate-pods", a_review(pod))
     assert first["allowed"]

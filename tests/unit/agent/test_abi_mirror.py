@@ -13,7 +13,7 @@ from vgpu_nodeagent.enforcement.region import DeviceUse, read_region
 
 INCLUDE = Path(__file__).parents[3] / "libvgpu" / "include"
 
-# What the header has, as C expressions, and what the mirror has.
+# The header's values as C expressions, and those of the mirror.
 FACTS = {
     "VGPU_ABI_VERSION": abi.ABI_VERSION,
     "VGPU_MAX_DEVICES": abi.MAX_DEVICES,

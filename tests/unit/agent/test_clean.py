@@ -1,4 +1,4 @@
-"""What agents wrote on a host goes with them, and nothing else does."""
+"""`clean` removes everything that agents wrote on a host, and nothing else."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def _can_serve(state: Path) -> bool:
 
 
 def waits_for_a_signal(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process takes SIGTERM itself; before that its default action would end it."""
+    """Return True if the process handles SIGTERM itself; the default action would end it."""
     return "sigtimedwait" in Path(f"/proc/{process.pid}/wchan").read_text()
 
 

@@ -72,7 +72,7 @@ def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
 
 
 def an_instance_grant(*, made_for: str) -> ContainerGrant:
-    """What a container gets that was given a part of GPU-0, cut for this claim."""
+    """Return the grant of a container with an instance of GPU-0 that was made for this claim."""
     device = an_allocated_device(request="main").model_copy(
         update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
     )

@@ -1,4 +1,4 @@
-"""Which device nodes instances need, and who may make them: by the files of driver and kernel."""
+"""Instances get the device nodes that driver and kernel name, owned by the right account."""
 
 from __future__ import annotations
 

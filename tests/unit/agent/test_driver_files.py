@@ -1,4 +1,4 @@
-"""Where the driver's files are found, and that no limited container gets `libcuda` itself."""
+"""The driver's files are found, and no limited container gets `libcuda` itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as too much, added up over looks."""
+"""Use above the limits counts as excess by its sum over several looks."""
 
 from __future__ import annotations
 

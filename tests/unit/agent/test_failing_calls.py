@@ -76,7 +76,7 @@ asyncio.run(main())
 
 
 def answers(tmp_path: Path, *cases: tuple[str, int]) -> list[Any]:
-    """What the driver reads of three GPUs while a call on the second fails."""
+    """Return what the driver reads of three GPUs while a call on the second fails."""
     machine = tmp_path / "machine"
     machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS) + "link 0 2 nvlinks=4\n")
     env = dict(os.environ, VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))
@@ -187,7 +187,7 @@ async def test_the_devices_spec_gives_its_memory_before_the_configuration() -> N
 
 
 async def test_a_gpu_whose_call_fails_later_keeps_what_was_known_of_it() -> None:
-    """What runs on it keeps counting; only its health changes."""
+    """Running containers keep counting; only the device's health changes."""
     inventory, driver = await an_inventory(a_driver_device())
     fault = Repair("DriverCallFailed", "NVML fails for this GPU: Unknown Error")
     failed = PhysicalDevice(0, GPU_0, "", 0, minor=0, repair=fault)

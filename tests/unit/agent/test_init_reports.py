@@ -1,4 +1,4 @@
-"""What the agent reports of a claim's init containers: that they are wanted again stays reported.
+"""The agent reports that init containers need their devices again, until it is recorded.
 
 Fields are for programs, conditions for people; both are applied together, always the full set.
 """

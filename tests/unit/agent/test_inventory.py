@@ -1,4 +1,4 @@
-"""What the agent believes of its driver: each device for itself, and nothing that cannot be."""
+"""The agent takes each device from the driver by itself, and refuses impossible values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a bad agent from looking like a good one, and a bad word from stopping good ones."""
+"""Probes fail for an agent that is stuck, and wrong reports do not stop a healthy one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def a_cut_bench(folder: Path, *instances: MigInstance) -> Bench:
 
 
 def there(bench: Bench) -> Sequence[MigInstance]:
-    """What the device is cut into."""
+    """Return the instances of the device."""
     (device,) = bench.driver.present
     return device.mig_instances
 

@@ -1,4 +1,4 @@
-"""How an agent reads its node's objects: one of thousands must cost the API server little."""
+"""Lists of an agent's node are served from the API server's cache: there are many agents."""
 
 from __future__ import annotations
 

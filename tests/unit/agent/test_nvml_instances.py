@@ -50,7 +50,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def told(machine: Path, program: str) -> Any:
-    """What a coroutine `main` returns, in a process on this machine."""
+    """Return the result of a coroutine `main` in a process on this machine."""
     return returned(f"{PRELUDE}{program}", machine_environment(machine))
 
 

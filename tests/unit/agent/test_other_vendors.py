@@ -1,4 +1,4 @@
-"""What the agent leaves to the device plugins of other vendors."""
+"""The agent leaves devices of other vendors to their device plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who still uses an allocation: found, surely not, or not known — and then it counts as used."""
+"""A process uses an allocation, does not, or is unreadable; unreadable counts as using it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device needs by NVML, with the real pynvml on the simulated driver."""
+"""The recovery action of a device by NVML, with pynvml on the simulated driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server refuses of an agent's reports, and what of that is worth an error."""
+"""Reports that the API server refuses, and which refusals are logged as errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refusing:
 
 
 async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
-    """How loud the refusal of a report is, of a claim that goes from the node meanwhile or not."""
+    """Return the log levels of a refused report, whether or not the claim leaves the node."""
     view = NodeView("here")
     view.claims.added(CLAIM)
     api: Any = Refusing()

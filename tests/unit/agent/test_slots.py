@@ -205,7 +205,7 @@ def test_a_claim_that_serves_a_pod_serves_no_other():
 def test_a_running_pod_keeps_its_devices_under_a_claim_that_was_decided_anew(
     again: ClaimAllocation,
 ):
-    """What runs keeps its former limits for a while: of each device the greater use counts."""
+    """A running container keeps its former limits for a while: the greater use counts."""
     state = granted(allocated("slot-1"), "slot-1-n")
     state = granted(allocated("slot-2", state=state), "slot-2-n", again, "sidecar")
     assert state.used() == {"GPU-0": Use(10, 20, 1)}

@@ -64,7 +64,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 
 def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int, int]]]:
-    """Where an instance of which profile can be given, by the device's status."""
+    """Return the places at which instances can be allocated by profile, by the device's status."""
     mig = said_of(inventory.devices[uuid], inventory.capacities()[uuid], vendor="nvidia")["mig"]
     return {
         profile["name"]: [(p.get("start", 0), p["size"]) for p in profile.get("placements", [])]

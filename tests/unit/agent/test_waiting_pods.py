@@ -1,4 +1,4 @@
-"""Who is woken when what a refused pod lacked appears."""
+"""Pods are woken when what they were refused for becomes available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML reports of processes, and what of it is measured and reported."""
+"""The agent measures and reports the processes that NVML lists."""
 
 from __future__ import annotations
 

@@ -167,16 +167,16 @@ class World:
             await watchdog.look()
 
     def share(self, uuid: str, cores: int, policy: CorePolicy = CorePolicy.FORCE) -> None:
-        """What the page of the first claim's container has of its compute."""
+        """Return the compute settings in the page of the first claim's container."""
         limits = [DeviceLimit(uuid, LIMIT_MIB * MIB, cores, policy)]
         grant(self.allocations.region_path("slot-1").parents[1] / "limits", limits, name="slot-1")
 
     def compute(self, percent: Mapping[int, float], uuid: str = GPU_0) -> None:
-        """Who uses how much of a device's compute, by host PID."""
+        """Set each process's use of a device's compute, by host PID."""
         self.driver.compute = {uuid: dict(percent)}
 
     def hold(self, held: Mapping[int, int], uuid: str = GPU_0) -> None:
-        """What the driver counts: MiB by host PID."""
+        """Set the memory that the driver counts, in MiB by host PID."""
         self.driver.processes = {uuid: {pid: mib * MIB for pid, mib in held.items()}}
 
 

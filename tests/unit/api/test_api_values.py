@@ -1,4 +1,4 @@
-"""What every value on the wire has in common."""
+"""Rules for every value on the wire."""
 
 from __future__ import annotations
 

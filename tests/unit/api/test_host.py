@@ -1,4 +1,4 @@
-"""What a pod asks of its node's CPU: counted as kube-scheduler counts it."""
+"""A pod's request for its node's CPU is counted as kube-scheduler counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a changed request means for the devices that a claim has."""
+"""A changed request changes the devices that a claim has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many objects have in common is kept once, and short JSON means the same as long."""
+"""Values that many objects share are kept once, and compact JSON means the same as verbose JSON."""
 
 from __future__ import annotations
 

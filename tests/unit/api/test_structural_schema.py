@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 
 
 class Inner(BaseModel):
-    """What it is."""
+    """The description of the inner model."""
 
     size: int = 1
 
@@ -25,7 +25,7 @@ class Outer(BaseModel):
     """A model with what pydantic spells in ways of its own."""
 
     inner: Inner
-    """What is beside the reference."""
+    """The field's description, beside the reference."""
     maybe: Inner | None = None
     word: Literal["one"] = "one"
     either: int | str = 1

@@ -1,4 +1,4 @@
-"""What a shell is given for a line that is not finished yet, where no cluster is needed."""
+"""Shell completion of an unfinished line, where no cluster is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people hand to `simulate` is not always JSON, YAML, or what either can express."""
+"""Input of `simulate` that is not JSON or YAML, or that neither can express."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ DAEMON_SET = yaml.safe_load((ROOT / "manifests/base/nodeagent/daemonset.yaml").r
 
 
 class Cluster(MemoryApi):
-    """What controllers do, as far as uninstalling waits for it."""
+    """The controllers' work that uninstalling waits for."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the client makes of every way in which an exchange over HTTP can fail."""
+"""The client classifies every way in which an exchange over HTTP can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reflector asks the server for, how long it waits, and what it notifies besides."""
+"""A reflector's requests to the server, its waits, and its other notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod in Alibaba ACK's words asks for."""
+"""A pod's request with Alibaba ACK's resource names and annotations."""
 
 from __future__ import annotations
 

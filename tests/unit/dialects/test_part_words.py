@@ -91,7 +91,7 @@ def test_a_container_that_asks_for_none_asks_for_nothing() -> None:
 
 
 def test_admission_writes_no_amounts() -> None:
-    """Which part it is is known on the node."""
+    """The device's part is chosen on the node."""
     for limits in ({SIZE: 3}, {MEMORY: 20_480}):
         raw = a_pod(containers=[a_container(limits=limits)]).to_wire()
         touched = {operation["path"] for operation in mutate_pod(raw, CONFIG, None)}

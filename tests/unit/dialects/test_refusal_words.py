@@ -1,4 +1,4 @@
-"""What a user reads when an ask is refused: field, value, and what would have been right.
+"""Refusals of a request name the field, the value and what would have been right.
 
 And the other side of each limit: the last value that is still taken.
 """

@@ -87,7 +87,7 @@ def runs(world: Replica, pod: Pod, node: str) -> None:
 
 
 def filtered(world: Replica, pod: Pod, *nodes: str) -> str:
-    """Where a Filter sends the pod; empty: nowhere."""
+    """Return the node to which a Filter sends the pod; empty if none."""
     outcome = world.offer(pod, *nodes)
     assert outcome is not None
     return "" if isinstance(outcome, Refusal) else outcome.node

@@ -1,4 +1,4 @@
-"""What the operator writes of a claim, and how often."""
+"""The status that the operator writes to a claim, and how often it writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ready(claim: VGPUClaim) -> tuple[str, str]:
 async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(
     replica: Replica,
 ) -> None:
-    """What follows from the agent's Prepared is read there, not written back."""
+    """The consequences of the agent's Prepared are read there, and not written back."""
     replica.device()
     pod = replica.offered()
     metadata = pod.metadata

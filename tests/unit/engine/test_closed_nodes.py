@@ -35,7 +35,7 @@ OF_A_DAEMON_SET = tuple(
     )
 )
 OF_ALL_PODS = tuple(each for each in OF_A_DAEMON_SET if each.effect == "NoExecute")
-"""What admission adds to every pod."""
+"""The tolerations that admission adds to every pod."""
 EVERYTHING = (Toleration(operator="Exists"),)
 UNSCHEDULABLE = "1/1 NodeUnschedulable"
 

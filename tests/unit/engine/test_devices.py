@@ -1,4 +1,4 @@
-"""What a device's status shows of its holders, and that its UUID is not its own alone."""
+"""A device's status shows its holders, and two nodes may report the same UUID."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show(replica: Replica, new: Sequence[dict[str, Any]]) -> None:
 
 
 def merged(device: GPUDevice, applied: dict[str, Any]) -> GPUDevice:
-    """What server-side apply makes of it: what the manager leaves out goes."""
+    """Return the result of server-side apply: fields that the manager leaves out are removed."""
     wire, status = device.to_wire(), applied["status"]
     kept = [c for c in wire["status"]["conditions"] if c["type"] != "DuplicateUUID"]
     wire["status"] |= {**status, "conditions": [*kept, *status.get("conditions", [])]}

@@ -1,4 +1,4 @@
-"""What no Binding has confirmed is given back, and what one may have confirmed is not."""
+"""Reservations without a confirmed Binding expire, except those that one may have confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kube-scheduler meets on the wire."""
+"""The extender's responses to kube-scheduler on the wire."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def gang(replica: Replica, size: int) -> list[Pod]:
 
 
 def session(replica: Replica, pods: list[Pod]) -> list[Pod]:
-    """What Volcano does with a job of which all pods must have a node; returns those that got one.
+    """Play Volcano with a job whose pods must all have a node; return those that got one.
 
     A predicate and an allocate for each; at the first that fits nowhere all is taken back.
     """

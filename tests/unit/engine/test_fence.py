@@ -1,4 +1,4 @@
-"""What the former leader sent and what has not landed yet can never be carried out any more."""
+"""Writes of a former leader that have not landed yet can never be carried out."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Repli
 async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     replica: Replica, node: str, is_touched: bool
 ) -> None:
-    """What the agent reports of it does not count: a Binding follows the claim's write."""
+    """The agent's report of it does not count: a Binding follows the claim's write."""
     replica.claim(a_claim("empty"))
     pod = replica.pod(node=node)
     before = replica.claim(a_claim("its", status=given(pod)))

@@ -27,7 +27,7 @@ def leading(restored: None) -> None:
 
 
 def looked_at(thing: object) -> bool:
-    """Whether the next pass looks at an object."""
+    """Return True if the next pass of the collector looks at an object."""
     return any(thing is each for each in gc.get_objects())
 
 

@@ -66,7 +66,7 @@ def tied(world: Replica, name: str = "pod-1") -> str:
 
 
 def condition(world: Replica, pod: Pod) -> tuple[str, str]:
-    """Why the pod's claim is not allocated."""
+    """Return the reason for which the pod's claim is not allocated."""
     found = world.claim_of(pod).status.conditions[0]
     return found.reason, found.message
 

@@ -61,7 +61,7 @@ def wait(replica: Replica, make: Callable[[int], Pod], numbers: Iterable[int]) -
 
 
 def work(act: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """Return the number of functions that are called."""
     calls = 0
 
     def count(_: FrameType, event: str, __: object) -> None:

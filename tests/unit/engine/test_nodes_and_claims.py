@@ -51,7 +51,7 @@ async def test_an_allocation_remembers_which_node_it_was_made_for(replica: Repli
 async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the_former(
     replica: Replica,
 ) -> None:
-    """Whether or not anybody saw that it was gone in between."""
+    """The result is the same if nobody saw that it was gone in between."""
     pod = await a_running_pod(replica)
     name = replica.claim_of(pod).metadata.name
     replica.news.pod_gone(pod.metadata.uid)

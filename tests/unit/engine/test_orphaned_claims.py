@@ -1,4 +1,4 @@
-"""What only an absent agent could report as free is released by age, once its pod has ended."""
+"""Allocations that only an absent agent could release are released by age once the pod ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits: by class, in turn, and what a class knows."""
+"""Pods wait by class, in order, with what is known of the class."""
 
 from __future__ import annotations
 

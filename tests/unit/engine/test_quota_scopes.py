@@ -41,7 +41,7 @@ def asked(replica: Replica, pod: Pod) -> Reservation | Refusal | None:
 
 
 def left(replica: Replica, **spec: Any) -> int | None:
-    """How many devices quotas leave for one more pod."""
+    """Return the number of devices that quotas leave for one more pod."""
     return replica.ledger.budget("default", PodScopes.of(a_gpu_pod("more", **spec))).devices
 
 

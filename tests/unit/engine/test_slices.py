@@ -66,7 +66,7 @@ async def test_links_of_many_nodes_are_compared_node_by_node(replica: Replica) -
 async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_write(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Why a claim is refused takes milliseconds to find out, and may be what it shows already."""
+    """Finding the reason of a refusal takes milliseconds, and may change nothing in the claim."""
     looked_at: list[Any] = []
     monkeypatch.setattr(engine_module, "reconcile", lambda key, _: looked_at.append(key))
     for number in range(20):

@@ -1,4 +1,4 @@
-"""What the engine hands placement of the nodes' CPU, and of what pods usually ask for."""
+"""The engine tells placement the nodes' CPU and the usual requests of pods."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Users:
         self.replica.news.claim_changed(VGPUClaim.read(self.replica.api.put(VGPU_CLAIMS, raw)))
 
     async def evicted(self, seconds: float = 0.0) -> list[str]:
-        """Who is evicted within some seconds, in order."""
+        """Return the pods that are evicted within this many seconds, in order."""
         before = len(self.replica.api.log)
         end = self.replica.time + seconds
         await self.replica.settle()

@@ -40,7 +40,7 @@ def end(replica: Replica, pod: Pod) -> None:
 
 
 def has_devices(replica: Replica, pod: Pod) -> bool:
-    """Whether devices are reserved for it, or in its claim."""
+    """Return True if devices are reserved for the pod or allocated in its claim."""
     known = replica.cache.pod(pod.metadata.uid)
     claim = replica.cache.claim(known.claim)
     allocated = claim is not None and claim.status.allocation is not None

@@ -1,4 +1,4 @@
-"""Which claim a pod uses: its own, a copy of a template, the first it was given; no other's."""
+"""A pod uses its own claim, a copy of a template, or the claim that it was first given."""
 
 from __future__ import annotations
 

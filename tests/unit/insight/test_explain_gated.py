@@ -1,4 +1,4 @@
-"""What `explain` has of a pod behind the gate is what the operator reports of it."""
+"""`explain` repeats for a gated pod what the operator reports of it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def left_out(cluster: LiveCluster, raw: Object, *, admit: bool = True) -> str:
 
 
 def create(made: Replica, raw: Object) -> Pod:
-    """What the API server and the webhook make of it."""
+    """Return the pod that the API server and the webhook make of an object."""
     raw = applied(raw, mutate_pod(raw, GATE, None))
     for container in raw["spec"]["containers"]:
         container["resources"]["requests"] = dict(container["resources"]["limits"])

@@ -1,4 +1,4 @@
-"""What claims hold: observed truth, assumptions, and what may come late."""
+"""The ledger counts observed claims, assumptions, and news that come late."""
 
 from __future__ import annotations
 

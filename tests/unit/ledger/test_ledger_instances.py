@@ -1,4 +1,4 @@
-"""What claims hold of devices in MIG mode: the places of their instances."""
+"""The ledger counts the places of instances on devices in MIG mode."""
 
 from __future__ import annotations
 

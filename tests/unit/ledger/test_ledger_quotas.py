@@ -1,4 +1,4 @@
-"""What quotas leave a namespace, as the ledger counts it."""
+"""The ledger counts what quotas leave to a namespace."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_of_a_percentage_it_is_not_said_how_much_it_would_be():
 
 
 def test_of_a_part_it_is_not_said_how_much_memory_it_would_be():
-    """Which part it is differs from node to node."""
+    """The part of the device differs from node to node."""
     ledger = a_ledger(a_quota(gpumem=4000))
     for request in ({"part_size": 3}, {"part_memory": 20}, {"memory": "5Gi"}):
         demand = an_ask(a_request(vendor="enflame-drs", **request))

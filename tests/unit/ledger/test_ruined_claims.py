@@ -1,4 +1,4 @@
-"""What an unreadable claim holds: never less than it may really hold."""
+"""An unreadable claim never counts for less than it may hold."""
 
 from __future__ import annotations
 

@@ -141,25 +141,25 @@ def tool(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def report() -> ModuleType:
-    """What the bench report is made by."""
+    """The module that makes the bench report."""
     return tool("bench")
 
 
 @pytest.fixture(scope="session")
 def gate() -> ModuleType:
-    """What compares the table of symbols with NVIDIA's headers."""
+    """The module that compares the table of symbols with NVIDIA's headers."""
     return tool("coverage")
 
 
 @pytest.fixture(scope="session")
 def userland() -> ModuleType:
-    """What runs programs of the CUDA world."""
+    """The module that runs CUDA programs."""
     return tool("userland")
 
 
 @pytest.fixture(scope="session")
 def replay() -> ModuleType:
-    """What replays the look-ups of runtime libraries."""
+    """The module that replays the look-ups of runtime libraries."""
     return tool("lookups")
 
 

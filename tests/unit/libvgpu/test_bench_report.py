@@ -1,4 +1,4 @@
-"""What the bench report adds to the figures of the bench programs."""
+"""The bench report adds ratios and bars to the figures of the bench programs."""
 
 from __future__ import annotations
 

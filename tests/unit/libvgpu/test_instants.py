@@ -20,7 +20,7 @@ int check(struct vgpu_instant now, struct vgpu_instant then, vgpu_duration pause
 
 
 def compiles(expression: str) -> bool:
-    """Whether the compiler accepts an expression of `now`, `then` and `pause`."""
+    """Return True if the compiler accepts an expression of `now`, `then` and `pause`."""
     command = ["gcc", "-std=c11", "-Werror", "-fsyntax-only", "-x", "c", "-"]
     folders = [f"-I{SOURCES / name}" for name in ("include", "src")]
     done = subprocess.run(

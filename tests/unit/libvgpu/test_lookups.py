@@ -1,4 +1,4 @@
-"""What replays the look-ups of runtime libraries, on one of our own and on made-up answers."""
+"""The replay of look-ups of runtime libraries, on a library of our own and made-up answers."""
 
 from __future__ import annotations
 

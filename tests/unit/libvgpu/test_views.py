@@ -1,4 +1,4 @@
-"""What a container sees of its slice, in whatever order its devices come and by whatever names."""
+"""A container sees its slice, whatever the order and the names of its devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ answer = done.stdout + done.stderr
 
 
 def devices(stage: Stage, visible: str) -> list[dict[str, Any]]:
-    """What vgpu-probe prints of each CUDA device."""
+    """Return vgpu-probe's output for each CUDA device."""
     answer = json.loads(probe(stage, "info", visible=visible))["devices"]
     assert isinstance(answer, list)
     return answer

@@ -1,4 +1,4 @@
-"""Which nodes a pod may use, as far as its selector, its affinity and the nodes' taints decide."""
+"""Nodes that a pod may use by its selector, its affinity and the nodes' taints."""
 
 from __future__ import annotations
 

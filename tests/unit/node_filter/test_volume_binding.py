@@ -1,4 +1,4 @@
-"""Where a pod's volumes let it go: as kube-scheduler's volume plugins judge it."""
+"""Nodes that a pod's volumes allow, by the rules of kube-scheduler's volume plugins."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CHECKS: list[tuple[str, dict[str, Any]]] = [
     ("CardComputeUnitsExhausted", {"used": {"cores": 100}, "cores": 0}),
     ("CardMigTopologyInfeasible", {"card": {"mode": "MIG"}}),
 ]
-"""What makes each check fail, in their order; check 4 (NUMA) is about several devices."""
+"""Cases that fail each check, in order; check 4 (NUMA) needs several devices."""
 ASKS_FOR_NO_CORES = 10
 
 

@@ -1,4 +1,4 @@
-"""What a claim means once defaults are filled in."""
+"""A claim's demand once defaults are filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device is taken first under each policy."""
+"""The device that each policy takes first."""
 
 from __future__ import annotations
 

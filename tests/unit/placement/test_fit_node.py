@@ -1,4 +1,4 @@
-"""Why a node's devices serve a request, or do not: HAMi's order and HAMi's words."""
+"""Reasons for which a node's devices do not serve a request, in HAMi's order and words."""
 
 from __future__ import annotations
 

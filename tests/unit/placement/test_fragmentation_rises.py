@@ -1,4 +1,4 @@
-"""What is remembered of rises is what counting F before and after a grant comes to."""
+"""Cached rises of F equal F counted before and after an allocation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def a_fleet(mix: Iterable[tuple[float, RequestDemand]], seed: int) -> Columns:
 
 
 def counted_rise(columns: Columns, number: int, request: RequestDemand) -> float:
-    """How much F of the device's node rises: F with the request taken, less F without."""
+    """Return the rise of F of the device's node: F with the request placed, less F without."""
     node = columns.node_of[number]
     before = fragmentation(columns, node)
     slots, cores, memory = columns.used(number)

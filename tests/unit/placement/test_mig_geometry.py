@@ -1,4 +1,4 @@
-"""How devices in MIG mode are cut: which instance, where it lies, what the device is charged."""
+"""Instances on devices in MIG mode: the profile, the place, and the charge."""
 
 from __future__ import annotations
 

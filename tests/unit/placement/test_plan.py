@@ -272,7 +272,7 @@ def test_refusals_are_put_into_words_node_by_node():
 def test_nodes_that_the_caller_rules_out_get_nothing_and_keep_their_reason(
     candidates, barred, node, more
 ):
-    """Whether there are few candidates or many; the others have no room."""
+    """The result is the same with few or many candidates; the others have no room."""
     full = [device_facts(f"GPU-x{at}", node=f"x{at}", memory_mib=100) for at in range(more)]
     columns = some_columns(device_facts("GPU-b", node="b"), device_facts("GPU-a", node="a"), *full)
     if candidates is not None:

@@ -1,4 +1,4 @@
-"""What request classes remember of nodes: after every change, or from the beginning."""
+"""Cached rankings of request classes equal fresh ones after every change."""
 
 from __future__ import annotations
 

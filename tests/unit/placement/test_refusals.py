@@ -1,4 +1,4 @@
-"""Why nodes do not serve: each looked at alone, and all of a fleet at once: the same reasons."""
+"""The reasons of nodes are the same, judged one by one or as a whole fleet."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FLEET = a_mixed_fleet()
     ids=range(7),
 )
 def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(demand: Demand):
-    """What is found out of one device is held to be true of all like it: is it?"""
+    """A reason found for one device is reused for all like it; this checks that it is right."""
     names = [FLEET.node_name[node] for node in FLEET.nodes_with_devices()]
     alone = refusals_on(FLEET, demand, names)
     assert len(alone) > 500
@@ -142,7 +142,7 @@ def test_a_fleet_refused_by_quota_hears_what_each_node_alone_would_say(
 
 
 def calls_of(columns: Columns, demand: Demand, budget: Budget) -> int:
-    """How many Python functions a refusal with its reasons calls."""
+    """Return the number of Python functions that a refusal with its reasons calls."""
     names = [columns.node_name[node] for node in columns.nodes_with_devices()]
     place(columns, demand, names, budget=budget).text  # noqa: B018 what is remembered is not counted
     called = 0

@@ -1,4 +1,4 @@
-"""Which devices are taken when how they are connected counts."""
+"""The devices that are taken when links between devices count."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_node_of_64_devices_is_decided_in_bounded_time_and_no_worse_than_greed
 
 
 def greedily(columns: Columns, start: int, devices: int, count: int) -> int:
-    """What is reached from a device by adding, each time, the one that adds most."""
+    """Return the devices reached from one by adding, each time, the one that adds most."""
     chosen = (start,)
     while len(chosen) < count:
         rest = [device for device in range(devices) if device not in chosen]

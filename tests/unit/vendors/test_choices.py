@@ -1,4 +1,4 @@
-"""Which of several devices that fit go together, by the rules that vendors' tables name."""
+"""The devices that vendors' rules combine when several fit."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_device_in_use_takes_its_own_class_and_policy(
 
 
 def all_joined(shares: list[tuple[int, int]]) -> int:
-    """What is on a device of which claims have these shares, each marks and slots."""
+    """Return the marks and slots on a device whose claims have these shares."""
     return reduce(lambda there, share: joined(there, *share), shares, 0)
 
 

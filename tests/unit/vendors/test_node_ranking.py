@@ -1,4 +1,4 @@
-"""What counts before a node's use, where a vendor's table names a rule."""
+"""Vendors' rules that rank nodes before their use is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices a node has, by each form of register."""
+"""The devices of a node, by each form of register."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_nothing_is_recorded_of_a_device_that_is_registered_no_more(node: Node |
 
 
 def test_a_register_may_have_other_keys_and_zones_of_links() -> None:
-    """What devices have of a policy there is not read."""
+    """The policies in the devices' registers are not read."""
     entries = [
         {"uuid": f"SGPU-{at}", "model": "MXC500", "totalDevCount": 16, "totalCompute": 100,
          "totalVRam": 65_536, "healthy": True, "qosPolicy": "fixed-share", "linkZone": zone}

@@ -1,4 +1,4 @@
-"""What a campaign strikes, and what of it counts."""
+"""The faults that a campaign injects, and those that count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Named:
 
 
 class Cluster:
-    """What an injector strikes; the operator of number 1 leads. Watches are never open."""
+    """The targets of an injector; the operator of number 1 leads. Watches are never open."""
 
     def __init__(self) -> None:
         self.operators = [Named("operator-0"), Named("operator-1")]
@@ -76,7 +76,7 @@ class Cluster:
 
 
 class Supervised:
-    """What is to be killed has ended already."""
+    """The process that is to be killed has ended already."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._all = [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]

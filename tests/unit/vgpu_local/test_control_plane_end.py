@@ -1,4 +1,4 @@
-"""What is left when a control plane could not even be started."""
+"""Nothing is left of a control plane that could not be started."""
 
 from pathlib import Path
 

@@ -269,7 +269,7 @@ async def test_a_reflector_sees_the_truth_however_its_requests_fare(proxied: Pro
 
 
 class View:
-    """What a reflector delivered."""
+    """The events that a reflector delivered."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()

@@ -1,4 +1,4 @@
-"""What is forked behaves as what is executed: arguments, output, exit codes, signals, the end."""
+"""A forked program behaves like an executed one: arguments, output, exit codes and signals."""
 
 from __future__ import annotations
 

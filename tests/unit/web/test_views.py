@@ -1,4 +1,4 @@
-"""What the page shows of the cluster, and to whom."""
+"""The page's views of the cluster for users with different rights."""
 
 from __future__ import annotations
 

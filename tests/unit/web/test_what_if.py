@@ -1,4 +1,4 @@
-"""What would become of pasted pods, and that nothing of it stays."""
+"""The what-if page predicts the fate of pasted pods and changes nothing."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ PARTS: tuple[tuple[int, dict[str, str]], ...] = (
     (4, {"1G.8GB": "0", "2g.16gb": "", "4g.32gb.plain": "3", "full": "4"}),
     (8, {"1g.4gb": "0", "4g.16gb": "1", "8g.most": "2"}),
 )
-"""What devices are given in, and the largest size that is named."""
+"""Types of the devices, and the largest size that is named."""
 UNITS = 300
 """Compute units of a device where they are counted: a percent of it is a whole number of them."""
 TIMED = ("seconds", "nanoseconds")

@@ -105,7 +105,7 @@ class Admission:
         ]
 
     async def mutate(self, attempt: Attempt) -> Obj | None:
-        """What the mutating webhooks made of `attempt.obj`; None when they left it alone.
+        """Return the object as the mutating webhooks changed it; None if they did not.
 
         Raises:
             StatusError: one of them denied it, or could not be reached and must not be skipped.

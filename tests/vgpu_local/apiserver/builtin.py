@@ -1,4 +1,4 @@
-"""What the real server does to built-in kinds: defaults, canonical quantities, a few rules.
+"""Apply the real server's defaults, canonical quantities and rules for built-in kinds.
 
 Only what changes the objects that operator, agent, kubelet and scheduler read, or refuses what
 they must never send; the rest of the kinds' validation is left to the real control plane.
@@ -51,7 +51,7 @@ def normalise(resource: Resource, obj: Obj) -> None:
 
 
 def causes(resource: Resource, obj: Obj, before: Obj | None) -> list[Cause]:
-    """What the kind's own rules forbid about `obj`, which replaces `before` if there is one."""
+    """Return how `obj` violates the kind's rules; it replaces `before` if there is one."""
     if resource.qualified != "pods":
         return []
     found = _pod_containers(obj["spec"])

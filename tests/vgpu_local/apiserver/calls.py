@@ -1,4 +1,4 @@
-"""Who writes, and how: what every step of a write may want to know about its request."""
+"""The request as each step of a write sees it: who writes, and how."""
 
 from __future__ import annotations
 

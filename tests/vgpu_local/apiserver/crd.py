@@ -79,7 +79,7 @@ def resource_of(definition: Obj) -> Resource:
 
 
 def causes(definition: Obj) -> list[Cause]:
-    """What makes a CRD unacceptable: missing parts, a wrong name, no structural schema."""
+    """Return the faults of a CRD: missing parts, a wrong name, no structural schema."""
     spec = definition.get("spec")
     if not isinstance(spec, dict):
         return [Cause("spec", "FieldValueRequired", "Required value")]

@@ -1,4 +1,4 @@
-"""How objects are deleted: at once, after their finalizers, or a running pod by its kubelet."""
+"""Delete objects at once, after their finalizers, or through a pod's kubelet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_GRACE_S = 30
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """What the caller asks of a deletion: grace (s), preconditions, what of the dependents."""
+    """The options of a deletion: grace (s), preconditions, and the fate of dependents."""
 
     grace: int | None = None
     uid: str = ""
@@ -49,7 +49,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What became of it: the object as it now is, or as it last was when it is `gone`."""
+    """The object after a deletion, or as it last was if it is `gone`."""
 
     stored: Stored
     gone: bool

@@ -1,4 +1,4 @@
-"""What the controller manager does about deletions: owned objects, namespaces, kinds that went.
+"""Delete as the controller manager does: owned objects, namespaces, removed kinds.
 
 Runs after the write that caused it, as the real one does: a reader may see the owner gone and its
 dependents still there for a moment.

@@ -1,4 +1,4 @@
-"""What the server serves: one `Resource` per kind, and the registry that finds it by URL or kind.
+"""The kinds that the server serves: one `Resource` each, and a registry by URL or kind.
 
 Built-in kinds are a table; CRDs add to it at run time. Objects are kept by group and plural
 (`Resource.key`), one served version each.
@@ -66,7 +66,7 @@ class Resource:
 
     @property
     def generation(self) -> bool:
-        """Whether `metadata.generation` counts changes of the spec."""
+        """Return True if `metadata.generation` counts changes of the spec."""
         return self.custom or self.plural in _WITH_GENERATION
 
 

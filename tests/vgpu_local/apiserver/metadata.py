@@ -86,7 +86,7 @@ def keep_server_fields(before: Obj, after: Obj) -> None:
 
 
 def causes(resource: Resource, obj: Obj) -> list[Cause]:
-    """What is wrong with an object's metadata."""
+    """Return the faults of an object's metadata."""
     metadata = obj["metadata"]
     found: list[Cause] = []
     name = metadata.get("name")

@@ -1,4 +1,4 @@
-"""Who owns which fields: what server-side apply needs to merge, to remove and to object.
+"""Ownership of fields, by which server-side apply merges, removes and refuses.
 
 Every write is attributed to its field manager: an apply owns what it sent, any other write owns
 the leaves that it changed. `metadata.managedFields` is shown once the object is applied;
@@ -48,7 +48,7 @@ class Manager:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one manager owns, since when (RFC 3339)."""
+    """The fields of one manager, and the time of its last write (RFC 3339)."""
 
     paths: frozenset[Path]
     time: str

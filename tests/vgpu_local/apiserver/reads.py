@@ -77,7 +77,7 @@ class Reader:
         return orjson.dumps(head)[:-1] + b',"items":[' + items + b"]}"
 
     def watch(self, asked: Asked) -> WatchRequest:
-        """What a watch asks for.
+        """Return the watch that a client requests.
 
         Raises:
             StatusError: 400 for a bad selector or number.

@@ -29,7 +29,7 @@ Listed = Callable[[str], list[Obj]]
 
 
 def is_review(path: str) -> bool:
-    """Whether a path is that of reviews."""
+    """Return True if the path is that of reviews."""
     return path in _PATHS
 
 

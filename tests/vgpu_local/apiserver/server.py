@@ -77,7 +77,7 @@ class ApiServer(Started):
 
     @property
     def url(self) -> str:
-        """Where clients connect; known once started, and kept over restarts."""
+        """The URL for clients; known once started, and kept over restarts."""
         return f"{'https' if self._context else 'http'}://127.0.0.1:{self._port}"
 
     @property
@@ -181,7 +181,7 @@ class ApiServer(Started):
         return self._do(broken)
 
     def watch_count(self, resource: str = "*") -> int:
-        """How many watch streams are open."""
+        """Return the number of open watch streams."""
 
         async def count() -> int:
             return self._cluster.watches.count(resource)

@@ -27,7 +27,7 @@ Break = Literal["drop", "freeze", "gone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """What a client wants to watch.
+    """A client's request to watch.
 
     `since` is the resourceVersion to start after; None for the present state first.
     """
@@ -65,7 +65,7 @@ class Watches:
         return len(chosen)
 
     def count(self, resource: str) -> int:
-        """How many streams of a resource are open (`*` for all)."""
+        """Return the number of open streams of a resource (`*` for all)."""
         return sum(resource in ("*", s.request.resource.qualified) for s in self._open)
 
     async def lines(self, request: WatchRequest, faults: list[Fault]) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""How objects come and change: one pipeline for every kind and every way of writing.
+"""Write objects through one pipeline, for every kind and every way of writing.
 
 A write is prepared on a copy, split between spec and status, pruned, defaulted, admitted,
 validated, and only then stored; where nothing awaited in between, nothing can have moved. Where
@@ -29,7 +29,7 @@ _AFTER_WEBHOOKS = Call(field_validation="Ignore")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a change wants the object to become, and its owners where the change decided them."""
+    """The object that a change wants, and its field owners if the change decided them."""
 
     obj: Obj
     owners: Owners | None = None
@@ -160,7 +160,7 @@ class Writer:
                 obj = shaping.split(resource, attempt.subresource, old, obj)
             shaping.shape(resource, obj, _AFTER_WEBHOOKS, self.now())
             attempt = replace(attempt, obj=obj)
-        # What users may not change in a pod, a Binding may.
+        # A Binding may change fields of a pod that users may not change.
         shaping.validate(resource, attempt.subresource, obj, old)
         await self.admission.validate(attempt)
         return obj

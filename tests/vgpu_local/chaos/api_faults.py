@@ -7,7 +7,7 @@ import random
 from vgpu_local.apiserver.faults import Action, Fault
 from vgpu_local.chaos.leader import LEASES
 
-# How often, whose, which verb, which resource: requests that are made all the time.
+# Rates of faults by client, verb and resource, for requests that are made all the time.
 _REQUESTS: tuple[tuple[int, str, str, str], ...] = (
     (6, "leader", "patch", "vgpuclaims.vgpu.dev/status"),
     (3, "leader", "patch", "vgpuclaims.vgpu.dev"),

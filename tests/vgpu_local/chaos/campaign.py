@@ -50,7 +50,7 @@ _LONG_S = 20.0
 _LASTS_S = 17.0
 _MORE_S = 60.0
 _DEVICES = 6
-# How long after a write its event comes: a real server sends it over a watch.
+# The delay between a write and its event, which a real server sends over a watch.
 _DELIVERED_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
 _LEASE_S = 3

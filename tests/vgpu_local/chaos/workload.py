@@ -30,7 +30,7 @@ from vgpu_local.chaos.stage import Refused, Stage
 
 Teller = Callable[[random.Random, str], Scenario]
 
-# How often, and in which part of the campaign it may begin: what takes long begins early.
+# The rate, and the part of the campaign in which it may begin; long ones begin early.
 _TOLD: tuple[tuple[int, float, Teller], ...] = (
     (16, 1.0, comes_and_goes),
     (36, 0.9, runs_and_goes),

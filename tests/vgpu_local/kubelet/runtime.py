@@ -54,7 +54,7 @@ class Runtime:
         self._image = image
         self._folder = folder
         self.is_up = True
-        """Whether it answers; containers run on while it does not."""
+        """True while it answers; containers run on when it does not."""
 
     async def start(self, pod: Pod, container: Container) -> ContainerProcess:
         """Start a container: PreStartContainer, then CDI names, then the process.
