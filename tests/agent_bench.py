@@ -211,7 +211,7 @@ async def a_bench(
     devices: Sequence[PhysicalDevice] | None = None,
     host: HostNuma | None = None,
 ) -> Bench:
-    """A node with one 16 GiB device, or these, and nothing granted."""
+    """Return a node with one 16 GiB device, or these, and nothing granted."""
     events = AtOnce()
     view = SyncedView("n1", events)
     driver = ObedientDriver(devices or [a_driver_device()])

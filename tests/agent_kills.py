@@ -107,7 +107,7 @@ async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int)
 
 
 def planned(chance: random.Random, kills: int, *, with_full_disk: bool) -> Sequence[str]:
-    """A strike for each kill, in random order: each at least once where there are enough kills."""
+    """Return a strike for each kill, in random order, each kind at least once if possible."""
     names = [name for name in STRIKES if with_full_disk or name != FULL_DISK]
     weights = [STRIKES[name][0] for name in names]
     surely = names if kills >= len(names) else []

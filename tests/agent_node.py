@@ -266,7 +266,7 @@ async def an_agent_node(
 async def until(
     api: Api, resource: Resource, name: str, holds: Callable[[Json], bool], *, limit_s: float = 20
 ) -> Json:
-    """The object as soon as it satisfies `holds`."""
+    """Return the object as soon as it satisfies `holds`."""
     namespace = "default" if resource.namespaced else None
     last: Json = {}
     try:
@@ -294,7 +294,7 @@ async def until(
 
 
 def condition(obj: Json, type_: str) -> Json:
-    """A condition of an object; empty when it has none of that type."""
+    """Return a condition of an object; empty when it has none of that type."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == type_), {})
 

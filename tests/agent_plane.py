@@ -35,7 +35,7 @@ class Server(Protocol):
         """Break the streams of who asks through here."""
 
     def history(self) -> list[WriteEvent]:
-        """The writes so far."""
+        """Return the writes so far."""
 
 
 class AgentPlane:

@@ -68,13 +68,13 @@ class Stage:
 
     @property
     def pid(self) -> int:
-        """The agent's process."""
+        """Return the agent's process."""
         assert self._agent is not None
         return self._agent.pid
 
     @property
     def state(self) -> Path:
-        """The agent's state folder."""
+        """Return the agent's state folder."""
         return self.folders.root / "agent"
 
     async def start_agent(self) -> None:
@@ -167,7 +167,7 @@ class Stage:
         }
 
     async def phase(self, number: int) -> str:
-        """A pod's phase; empty once it is gone."""
+        """Return a pod's phase; empty once it is gone."""
         try:
             pod = await self.api.get(PODS, f"p-{number}", namespace="default")
         except NotFound:

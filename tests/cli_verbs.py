@@ -69,35 +69,35 @@ COMPLETION = "kubectl_complete-vgpu"
 
 
 def scripts() -> frozenset[str]:
-    """The programs of the package."""
+    """Return the programs of the package."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     return frozenset(project["project"]["scripts"])
 
 
 def asking_besides() -> list[tuple[str, Arguments]]:
-    """Each of `PROGRAMS`, in each form."""
+    """Return each of `PROGRAMS`, in each form."""
     return [(script, form) for script, program in PROGRAMS.items() for form in program.forms]
 
 
 def asking_a_cluster() -> Mapping[str, argparse.ArgumentParser]:
-    """The verbs that know `--kubeconfig`, with their parsers."""
+    """Return the verbs that know `--kubeconfig`, with their parsers."""
     return {name: verb for name, verb in _verbs().items() if _knows(verb, "--kubeconfig")}
 
 
 def on_paper() -> frozenset[str]:
-    """The verbs that ask no cluster."""
+    """Return the verbs that ask no cluster."""
     return frozenset(_verbs()) - frozenset(asking_a_cluster())
 
 
 def invocations() -> list[Arguments]:
-    """Each verb with what it requires; with each choice, and with a name where it takes one."""
+    """Return each verb with its required words, each choice, and a name if it takes one."""
     return [
         (name, *words) for name, verb in asking_a_cluster().items() for words in _required(verb)
     ]
 
 
 def with_each_flag() -> list[Arguments]:
-    """The same, with each flag of the verb in turn."""
+    """Return the same arguments with each flag of the verb in turn."""
     return [
         (name, *words, action.option_strings[-1])
         for name, verb in asking_a_cluster().items()
@@ -108,7 +108,7 @@ def with_each_flag() -> list[Arguments]:
 
 
 def with_a_file(arguments: Arguments, folder: Path) -> Arguments:
-    """The arguments with the path of a file that has a pod in it."""
+    """Return the arguments with the path of a file that has a pod in it."""
     file = folder / "pod.yaml"
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     file.write_text(yaml.safe_dump(a_pod("what-if", a_container(limits=limits))))

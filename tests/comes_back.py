@@ -255,7 +255,7 @@ class ComesBack:
 def _answer(
     answer: str, uid: str, number: int, claim: VGPUClaim | None, *, is_there: bool
 ) -> events.Event:
-    """A true answer, about a claim or a pod as it stands, to a request that nobody remembers."""
+    """Return a true answer about a claim or a pod, to a request that is long forgotten."""
     name, id_ = uid.partition("-")[2] or uid, f"id-{number}"
     key = ClaimKey("default", name)
     match answer:

@@ -88,7 +88,7 @@ class LateApi(MemoryApi):
             self.put(PODS, pod)
 
     def all(self, resource: Resource) -> list[dict[str, Any]]:
-        """The objects of a kind, by name."""
+        """Return the objects of a kind, by name."""
         return [obj for place, obj in sorted(self.objects.items()) if place[0] == resource.plural]
 
 
@@ -116,7 +116,7 @@ class World:
         return Replica(self.api)
 
     def started(self, time: float) -> Replica:
-        """A new operator that has read everything."""
+        """Return a new operator that has read everything."""
 
         async def make() -> Replica:
             operator = self.new_operator()
@@ -184,15 +184,15 @@ class World:
     # What stands and what runs.
 
     def claims(self) -> list[VGPUClaim]:
-        """Every claim as the API has it."""
+        """Return every claim as the API has it."""
         return [VGPUClaim.read(raw) for raw in self.api.all(VGPU_CLAIMS)]
 
     def pod(self, uid: str) -> dict[str, Any] | None:
-        """The pod with this UID, while it is there."""
+        """Return the pod with this UID, while it is there."""
         return next((p for p in self.api.all(PODS) if p["metadata"]["uid"] == uid), None)
 
     def pod_of(self, claim: VGPUClaim) -> Pod | None:
-        """The pod that the claim is reserved for, there or gone."""
+        """Return the pod that the claim is reserved for, there or gone."""
         reserved = claim.status.reserved_for
         return None if reserved is None else self.api.pods_ever.get(reserved.pod_uid)
 
@@ -257,7 +257,7 @@ class World:
                     self._report(claim, initReleased=ended, initWanted=again)
 
     def _used(self) -> list[tuple[VGPUClaim, Allocation, str]]:
-        """Claims of running pods, with their allocations and the pods' UIDs."""
+        """Return claims of running pods, with their allocations and the pods' UIDs."""
         found = []
         for claim in self.claims():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for

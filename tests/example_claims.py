@@ -57,7 +57,7 @@ def statuses(claim: VGPUClaim) -> dict[str, DesiredStatus]:
 
 
 def with_status(claim: VGPUClaim, desired: DesiredStatus) -> dict[str, Any]:
-    """The claim as a client reads it."""
+    """Return the claim as a client reads it."""
     status = status_with(claim, claim.spec, desired, unix=0.0)
     return claim.model_copy(update={"status": status}).to_wire()
 

@@ -33,7 +33,7 @@ def is_buildable() -> bool:
 
 
 def program() -> Path:
-    """The program, built if it is not there."""
+    """Return the program, and build it first if it is missing."""
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = Path(os.environ.get("VGPU_CACHE") or home / "vgpu")
@@ -82,7 +82,7 @@ class KubernetesRules:
         return refused
 
     def counted(self, pod: Raw, quotas: Sequence[Raw]) -> set[str]:
-        """The names of the quotas that count a pod."""
+        """Return the names of the quotas that count a pod."""
         return set(self._ask({"pod": pod, "quotas": quotas}).get("counted", ()))
 
     def _ask(self, question: Raw) -> dict[str, Any]:

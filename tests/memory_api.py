@@ -40,7 +40,7 @@ class MemoryApi:
         self._ids = itertools.count(1)
 
     def new_id(self) -> str:
-        """A UUID that no other caller on this API server gets, and the same in every run."""
+        """Return a UUID that no other caller on this API server gets, and the same in every run."""
         return str(uuid.UUID(int=next(self._ids)))
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class MemoryApi:
         self._gone.add(gone["metadata"]["uid"])
 
     def claim(self, name: str, *, namespace: str = "default") -> dict[str, Any]:
-        """A claim as it stands."""
+        """Return a claim as it stands."""
         return self.objects[(VGPU_CLAIMS.plural, namespace, name)]
 
     async def get(
@@ -71,7 +71,7 @@ class MemoryApi:
         return copy.deepcopy(self._find(resource, name, namespace))
 
     async def current_version(self, resource: Resource) -> int:
-        """The version of the newest object."""
+        """Return the version of the newest object."""
         self._fail(self.before, "list", resource.plural)
         return max(
             (int(o["metadata"]["resourceVersion"]) for o in self.objects.values()), default=0

@@ -71,7 +71,7 @@ class Left:
 def decide(
     fleet: Fleet, ask: Demand, nodes: Iterable[str] | None = None, left: Left = Left()
 ) -> Answer:
-    """The best node among `nodes`."""
+    """Return the best node among `nodes`."""
     names = sorted(fleet.devices if nodes is None else set(nodes))
     passes = [ask.numa]
     if ask.node_policy == "NUMAFirst":
@@ -99,7 +99,7 @@ def decide(
 
 
 def own_place(fleet: Fleet, name: str, ask: Demand) -> str:
-    """The node's policy, where the claim has none."""
+    """Return the node's policy, where the claim has none."""
     listens = ask.node_may_choose and ask.node_policy != "Fragmentation"
     return fleet.places.get(name, "") if listens else ""
 
@@ -129,7 +129,7 @@ def share(part: int, total: int) -> float:
 
 
 def on_node(fleet: Fleet, name: str, ask: Demand, left: Left) -> Grants | str:
-    """All requests on one node, or why not."""
+    """Return all requests on one node, or why not."""
     devices = fleet.devices[name]
     policies = ask.device_policies or fleet.policies.get(name, ("Spread",))
     now = {device.uuid: replace(fleet.used[device.uuid]) for device in devices}
@@ -219,7 +219,7 @@ def taking(
 def fit(
     fleet, devices, used, request: RequestDemand, policies, ask: Demand, quota
 ) -> list[DeviceFacts] | str:
-    """The devices for one request, or the reasons."""
+    """Return the devices for one request, or the reasons."""
     mine = [device for device in devices if device.vendor == request.vendor]
     parts = request.phase == "App" and request.mode in ("Any", "MIG")
     if len(mine) < request.count and not (parts and any(device.mode == "MIG" for device in mine)):

@@ -131,7 +131,7 @@ class RealNode:
         )
 
     def get(self, kind: str, name: str = "", namespace: str = "default") -> Json:
-        """An object, or with no name a list of them."""
+        """Return an object, or the list of them if no name is given."""
         chosen = [name] if name else []
         found = json.loads(self.kubectl("-n", namespace, "get", kind, *chosen, "-o", "json"))
         assert isinstance(found, dict)
@@ -142,7 +142,7 @@ class RealNode:
         self.kubectl("apply", "-f", "-", given=_listed(objects))
 
     def refusal(self, *objects: Json) -> str:
-        """The messages when objects are created that must not be."""
+        """Return the messages when objects are created that must not be."""
         done = self.attempt("kubectl", "create", "-f", "-", given=_listed(objects))
         assert done.returncode != 0, f"it was created: {done.stdout}"
         return done.stderr
@@ -168,7 +168,7 @@ class RealNode:
         return int(json.loads(self.shell(namespace, pod, "vgpu-probe", "fill"))["filled"])
 
     def running(self, deployment: Json) -> list[str]:
-        """The pods of a deployment that are ready, and in which a program can be started."""
+        """Return the pods of a deployment that are ready, and in which a program can be started."""
         name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
         found = []
         for pod in self.get("pods", namespace=namespace)["items"]:
@@ -215,7 +215,7 @@ class RealNode:
         return kept + [d["metadata"]["name"] for d in devices if d["status"].get("claims")]
 
     def events(self, namespace: str, pod: str) -> list[str]:
-        """The messages of a pod's events."""
+        """Return the messages of a pod's events."""
         found = self.get("events", namespace=namespace)["items"]
         return [e["message"] for e in found if e["involvedObject"].get("name") == pod]
 
@@ -260,7 +260,7 @@ def until(look: Callable[[], T], what: str, *, limit_s: float = 60, every_s: flo
 
 
 def a_pod(name: str, namespace: str, *, limits: Json | None = None, **spec: Any) -> Json:
-    """A pod that runs until it is stopped."""
+    """Return a pod that runs until it is stopped."""
     container = {
         "name": "main",
         "image": WORKLOAD,
@@ -283,7 +283,7 @@ def a_pod(name: str, namespace: str, *, limits: Json | None = None, **spec: Any)
 def a_deployment(
     name: str, namespace: str, *, replicas: int = 1, limits: Json | None = None
 ) -> Json:
-    """Pods like `a_pod`, made anew when they fail."""
+    """Return pods like `a_pod`, made anew when they fail."""
     labels = {"app": name}
     return {
         "apiVersion": "apps/v1",

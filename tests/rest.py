@@ -35,7 +35,7 @@ class Refused(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence of the Status."""
+        """Return the sentence of the Status."""
         return str(self.body["message"])
 
 
@@ -99,7 +99,7 @@ class Rest:
         return await self.ask("GET", path, **query)
 
     async def names(self, path: str, **query: str) -> list[str]:
-        """The names in a list, in its order."""
+        """Return the names in a list, in its order."""
         return [item["metadata"]["name"] for item in (await self.get(path, **query))["items"]]
 
     async def create(self, path: str, body: Json, **query: str) -> Json:
@@ -169,7 +169,7 @@ class Watch:
         self.answer = answer
 
     async def next(self, *, within: float = 5.0) -> Json:
-        """The next event; raises EOFError at the end."""
+        """Return the next event; raises EOFError at the end."""
         async with asyncio.timeout(within):
             line = await self.answer.content.readline()
         if not line:
@@ -184,13 +184,13 @@ class Watch:
 
 
 def a_pod(name: str = "p", **spec: Any) -> Json:
-    """A pod of one container; `container` adds to that, the rest to the spec."""
+    """Return a pod of one container; `container` adds to that, the rest to the spec."""
     container = {"name": "c", "image": "busybox:1.36", **spec.pop("container", {})}
     return {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
 
 
 def a_thing(name: str = "t", **spec: Any) -> Json:
-    """An object of the kind that `thing_definition` defines."""
+    """Return an object of the kind that `thing_definition` defines."""
     return {
         "apiVersion": "example.dev/v1",
         "kind": "Thing",
@@ -200,7 +200,7 @@ def a_thing(name: str = "t", **spec: Any) -> Json:
 
 
 def thing_definition(word: str = "thing") -> Json:
-    """A kind with everything our own kinds use: keyed lists, defaults, status, columns."""
+    """Return a kind with all features of ours: keyed lists, defaults, status, columns."""
     conditions = {
         "type": "array",
         "x-kubernetes-list-type": "map",

@@ -37,7 +37,7 @@ def a_storage_class(
     waits: bool = True,
     topologies: Sequence[Mapping[str, Sequence[str]]] = (),
 ) -> Object:
-    """A StorageClass; `topologies`: terms, each with the values of its labels."""
+    """Return a StorageClass; `topologies`: terms, each with the values of its labels."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -52,7 +52,7 @@ def a_storage_class(
 
 
 def a_local_class() -> Object:
-    """The StorageClass of volumes that are on a node."""
+    """Return the StorageClass of volumes that are on a node."""
     return a_storage_class(LOCAL, provisioner="kubernetes.io/no-provisioner")
 
 
@@ -68,7 +68,7 @@ def a_volume_claim(
     phase: str = "",
     **fields: Any,
 ) -> Object:
-    """A PersistentVolumeClaim: bound if it names a volume; further fields are its spec's."""
+    """Return a PersistentVolumeClaim: bound if it names a volume; further fields are its spec's."""
     is_bound = bool(volume) if bound is None else bound
     metadata: Object = {"name": name, "namespace": "default", "uid": f"uid-of-{name}"}
     metadata |= fields.pop("metadata", {})
@@ -109,7 +109,7 @@ def a_volume(
     phase: str = "",
     **fields: Any,
 ) -> Object:
-    """A PersistentVolume, free unless it names a claim.
+    """Return a PersistentVolume, free unless it names a claim.
 
     Args:
         name: Its name.
@@ -155,7 +155,7 @@ def a_volume(
 
 
 def a_csi_node(name: str, count: int | None, driver: str = DRIVER) -> Object:
-    """A CSINode with one driver, which attaches so many volumes."""
+    """Return a CSINode with one driver, which attaches so many volumes."""
     of_driver: Object = {"name": driver, "nodeID": name, "topologyKeys": []}
     if count is not None:
         of_driver["allocatable"] = {"count": count}

@@ -45,7 +45,7 @@ class Machine:
         return self.words[one].split()[other]
 
     def uuid(self, index: int) -> str:
-        """A GPU's UUID."""
+        """Return a GPU's UUID."""
         return f"GPU-00000000-0000-4000-8000-{index:012x}"
 
     def write(self, folder: Path, *, sysfs: bool = True) -> Mapping[str, str]:

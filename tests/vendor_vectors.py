@@ -59,7 +59,7 @@ class Question:
 
 
 def files() -> list[Path]:
-    """A file a kind of device."""
+    """Return the files, one for each kind of device."""
     others = ("cases", "answers", HAMI_EXAMPLES.stem)
     return sorted(path for path in FOLDER.glob("*.json") if path.stem not in others)
 
@@ -86,7 +86,7 @@ def in_use(ledger: Ledger) -> dict[str, tuple[int, int, int, int]]:
 
 
 def a_claim_of(spec: VGPUClaimSpec, plan: Plan, number: int) -> VGPUClaim:
-    """A claim with what a plan gives it; no other has its number."""
+    """Return a claim with what a plan gives it; no other has its number."""
     allocation = plan.allocation().to_wire() | {"id": allocation_id(number)}
     metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
     return VGPUClaim.read(
@@ -134,7 +134,7 @@ def _ready(node: Node) -> Node:
 
 
 def devices_on(node: Node) -> list[GPUDevice]:
-    """The objects of the devices that a node registers."""
+    """Return the objects of the devices that a node registers."""
     written = node.metadata.annotations.get(names.HAMI_NODE_REGISTER, "[]")
     found = [
         a_device(
@@ -210,7 +210,7 @@ def given_by_hami(answer: dict[str, Any], node: Node) -> list[list[tuple[str, in
 
 
 def given_here(pod: Pod, plan: Plan) -> list[list[tuple[str, int, int]]]:
-    """The same of our plan."""
+    """Return the devices of our plan in the same form."""
     return [
         [
             (grant.uuid, grant.memory_mib, bits_of(grant.core_ids) or grant.cores)

@@ -303,7 +303,7 @@ def played(
     starvation_after_s: int = 60,
     seed: int = 0,
 ) -> tuple[VirtualCluster, WaitObserver]:
-    """A cluster after `play`, everything else running beside it."""
+    """Return a cluster after `play`, everything else running beside it."""
     cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s, seed=seed)
     wait_observer = WaitObserver(cluster)
 

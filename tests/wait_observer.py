@@ -100,7 +100,7 @@ class WaitObserver:
         self.longest_in_all_s = max(self.longest_in_all_s, now - plan.since)
 
     def _reserved(self) -> set[str]:
-        """Pods for which devices are reserved on a node that takes them."""
+        """Return pods for which devices are reserved on a node that takes them."""
         return {
             held.reserved_for.pod_name
             for held in self._cluster.operator.state.reservations

@@ -56,12 +56,12 @@ _EVERY_WAITING = 12
 
 
 def name_of(node: int) -> str:
-    """The name of the node with that number."""
+    """Return the name of the node with that number."""
     return f"gpu-{'abcd'[node % 4]}-{node:04d}"
 
 
 def uuid_of(node: int, index: int) -> str:
-    """The device's."""
+    """Return the device's."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}"
 
 
@@ -94,7 +94,7 @@ def _device(node: int, index: int) -> GPUDevice:
 
 
 def a_holder(number: int, nodes: int) -> VGPUClaim:
-    """A claim that holds a part of a device; three in a row share one."""
+    """Return a claim that holds a part of a device; three in a row share one."""
     at = number // 3 * 7
     node, index = at % nodes, at // nodes % DEVICES_PER_NODE
     total = MODELS[node % len(MODELS)][1]
@@ -118,7 +118,7 @@ def a_holder(number: int, nodes: int) -> VGPUClaim:
 
 
 def a_waiter(number: int) -> VGPUClaim:
-    """A claim that was refused."""
+    """Return a claim that was refused."""
     request, reason, message = WAITING[number // _EVERY_WAITING % len(WAITING)]
     return a_claim(
         f"{_name(number)}-gpu",

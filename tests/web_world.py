@@ -36,7 +36,7 @@ def a_mirror(
     memory_mib: int = 16_384,
     config: ClusterConfig | None = None,
 ) -> Mirror:
-    """Nodes `node-0` … with devices `GPU-0-0` … each, and these claims; volumes were listed."""
+    """Return nodes `node-0` … with devices `GPU-0-0` …, these claims, and listed volumes."""
     mirror = Mirror(config or ClusterConfig(), Clock())
     for kind in STORAGE:
         mirror.note_listed(kind)
@@ -61,7 +61,7 @@ def a_holder(
     memory_mib: int = 4096,
     pod: str = "",
 ) -> VGPUClaim:
-    """A claim that holds a part of a device."""
+    """Return a claim that holds a part of a device."""
     device = an_allocated_device(uuid=uuid, memory_mib=memory_mib, cores=25)
     return a_claim(
         name,
@@ -89,7 +89,7 @@ def a_waiter(
     reason: str = "CardInsufficientMemory",
     message: str = "0/2 nodes fit",
 ) -> VGPUClaim:
-    """A claim that was refused."""
+    """Return a claim that was refused."""
     return a_claim(
         name,
         namespace=namespace,

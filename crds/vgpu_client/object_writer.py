@@ -276,7 +276,7 @@ class ObjectWriter:
 
     @property
     def pending(self) -> int:
-        """The number of objects with a write that has no outcome yet."""
+        """Return the number of objects with a write that has no outcome yet."""
         return len(self._last)
 
     async def drain(self) -> None:

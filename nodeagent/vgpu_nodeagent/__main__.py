@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 def parse(arguments: Sequence[str]) -> AgentConfig:
-    """The configuration in the arguments; exits with a sentence on a wrong one.
+    """Return the configuration in the arguments; exits with a sentence on a wrong one.
 
     Raises:
         BadInput: Something in the cluster's configuration is wrong.

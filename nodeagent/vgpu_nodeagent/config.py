@@ -123,30 +123,30 @@ class AgentConfig:
 
     @property
     def resource(self) -> str:
-        """The resource that is registered with the kubelet."""
+        """Return the resource that is registered with the kubelet."""
         return self.cluster.nvidia.resource_count_name
 
     @property
     def plugin_socket(self) -> Path:
-        """The device plugin's own socket."""
+        """Return the device plugin's own socket."""
         return self.device_plugins_dir / PLUGIN_SOCKET
 
     @property
     def kubelet_socket(self) -> Path:
-        """The socket at which device plugins register."""
+        """Return the socket at which device plugins register."""
         return self.device_plugins_dir / "kubelet.sock"
 
     @property
     def kubelet_checkpoint(self) -> Path:
-        """The kubelet's record of allocations."""
+        """Return the kubelet's record of allocations."""
         return self.device_plugins_dir / KUBELET_CHECKPOINT
 
     @property
     def pod_resources_socket(self) -> Path:
-        """The socket at which the kubelet serves PodResources."""
+        """Return the socket at which the kubelet serves PodResources."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"
 
     @property
     def kubelet_pods(self) -> Path:
-        """The kubelet's folder of pods, by UID."""
+        """Return the kubelet's folder of pods, by UID."""
         return self.kubelet_dir / "pods"

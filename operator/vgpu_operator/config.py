@@ -33,7 +33,7 @@ class Address:
 
     @property
     def url_host(self) -> str:
-        """The host in URL syntax."""
+        """Return the host in URL syntax."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @classmethod

@@ -17,7 +17,7 @@ class Logged(Protocol):
 
     @property
     def log_level(self) -> str:
-        """The logging level, such as `INFO`."""
+        """Return the logging level, such as `INFO`."""
 
     @property
     def log_format(self) -> LogFormat:

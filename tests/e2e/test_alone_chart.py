@@ -70,7 +70,7 @@ class Helm:
 
 
 def _a_renderer(folder: Path) -> Path:
-    """A program that puts what the node needs beside what Helm has rendered."""
+    """Return a program that puts what the node needs beside what Helm has rendered."""
     folder.mkdir()
     for name, path in OF_THE_NODE.items():
         shutil.copy(path, folder / name)

@@ -57,7 +57,7 @@ class Stream:
             self.created += 1
 
     def pods(self) -> list[Json]:
-        """All of them, in the order of their names."""
+        """Return all pods in the order of their names."""
         found = self.node.get("pods", namespace=self.namespace)["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
@@ -68,7 +68,7 @@ class Stream:
 
 
 def delay(pod: Json) -> float:
-    """Seconds from a pod's creation to the start of its container; both are whole seconds."""
+    """Return the whole seconds from a pod's creation to the start of its container."""
     (status,) = pod["status"]["containerStatuses"]
     (state,) = status["state"].values()
     created, started = (

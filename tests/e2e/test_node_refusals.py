@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def _bound(pod: Json) -> Json:
-    """The pod, bound by another than our scheduler."""
+    """Return the pod, bound by another than our scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -27,7 +27,7 @@ def _bind(node: RealNode, pod: Json) -> None:
 
 
 def _claimless(node: RealNode, namespace: str, annotations: Json | None = None) -> Json:
-    """A pod that asks for a device; the claim that it named went before it was given any."""
+    """Return a pod that asks for a device; the claim that it named went before it was given any."""
     claim = {
         "apiVersion": "vgpu.dev/v1alpha1",
         "kind": "VGPUClaim",

@@ -68,7 +68,7 @@ class Bench:
         return devices(self.types(f"kubectl get pod {pod} {ALLOCATED}"))
 
     def bound(self, pod: str) -> str:
-        """The node that a pod was bound to, once it is."""
+        """Return the node that a pod was bound to, once it is."""
 
         def name() -> str:
             spec = self.node.get("pod", pod, self.namespace)["spec"]
@@ -236,7 +236,7 @@ def test_example_5_four_pods_gather_on_one_device(bench: Bench) -> None:
 
 
 def registered(bench: Bench) -> dict[str, list[Json]]:
-    """The devices of each node, by the seed's command."""
+    """Return the devices of each node, by the seed's command."""
     lines = [line.partition("\t") for line in bench.types(NODES).splitlines()]
     return {name: json.loads(text) for name, _, text in lines if text}
 

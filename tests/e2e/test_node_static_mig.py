@@ -78,7 +78,7 @@ def _device(node: RealNode) -> dict[str, Any]:
 
 
 def _instances(node: RealNode) -> list[str]:
-    """The UUIDs of the instances of a device that is published as static."""
+    """Return the UUIDs of the instances of a device that is published as static."""
     mig = _device(node)["status"].get("mig", {})
     found = mig.get("instances", []) if mig.get("static") else []
     assert isinstance(found, list)

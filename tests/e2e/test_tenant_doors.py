@@ -132,7 +132,7 @@ async def emptied(doors: Doors) -> AsyncIterator[None]:
 
 
 def of_tenant(obj: Object) -> Object:
-    """The object, in the tenant's namespace."""
+    """Return the object, in the tenant's namespace."""
     return {**obj, "metadata": {**obj["metadata"], "namespace": TENANT}}
 
 
@@ -157,7 +157,7 @@ async def until(
 
 
 def said(objects: list[Object], type_: str, name: str = "") -> dict[str, Any]:
-    """A condition of the only object, or of that name; empty where it is not there."""
+    """Return a condition of the only object, or of that name; empty where it is not there."""
     for each in objects:
         if name in ("", each["metadata"]["name"]):
             for condition in each.get("status", {}).get("conditions", ()):

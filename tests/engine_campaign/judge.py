@@ -231,7 +231,7 @@ class Judge:
         return Amounts(amount.memory_mib, amount.cores, amount.slots)
 
     def _shared_though_alone(self, uuid: str) -> str:
-        """The claims on a device of which one has all of the compute; empty if that is alone."""
+        """Return the claims on a device if one of several has all of its compute."""
         holders, alone = [], False
         for claim in self._claims.values():
             parts = [
@@ -245,7 +245,7 @@ class Judge:
         return ", ".join(sorted(holders)) if alone and len(holders) > 1 else ""
 
     def _quota_at(self, by: str, claim: VGPUClaim) -> int | None:
-        """The largest limit in force since what the writer knew when it decided; None: no limit."""
+        """Return the largest limit since the version that the writer knew; None: no limit."""
         told = self._told[by]
         decided = self._now - 30.0  # a growth: it has no time of its own
         allocation = claim.status.allocation
@@ -339,7 +339,7 @@ class Judge:
         return total_of(self._needs.values())
 
     def _waiting(self) -> list[Pod]:
-        """The pods that have no devices and go on."""
+        """Return the pods that have no devices and go on."""
         return [
             pod
             for uid, pod in sorted(self._pods.items())
@@ -350,7 +350,7 @@ class Judge:
         ]
 
     def _may_be_kept(self) -> frozenset[str]:
-        """The nodes of which a device may be kept for a request that has waited for longer.
+        """Return the nodes of which a device may be kept for a request that has waited for longer.
 
         It starves until that device is empty: on the node that its pod has, or on any.
         """
@@ -372,7 +372,7 @@ class Judge:
         return len(_asking(pod)) != 1 or bool(self._room_for(pod, {}))
 
     def _room_for(self, pod: Pod, total: ByDevice) -> frozenset[str]:
-        """The nodes where a waiting pod fits, by trying each device; empty: none is sure.
+        """Return the nodes where a waiting pod fits, by trying each device; empty: none is sure.
 
         One with several containers is sure to fit where all of them fit on one empty device.
         """

@@ -54,7 +54,7 @@ class Process:
 
     @property
     def uid(self) -> str:
-        """The pod's UID."""
+        """Return the pod's UID."""
         return self.pod.metadata.uid
 
     @property
@@ -355,7 +355,7 @@ class Machines:
         ]
 
     def _claim_of(self, process: Process) -> VGPUClaim | None:
-        """The claim, as long as it has the allocation that the process was started with."""
+        """Return the claim, as long as it has the allocation that the process was started with."""
         for claim in self._server.claims():
             allocation = claim.status.allocation
             if claim.metadata.uid == process.runs.claim_uid and allocation is not None:

@@ -119,7 +119,7 @@ class Scheduler:
         self._loop.call_later(FLUSH_S, self._flush, uid, stamp)
 
     def _view(self, uid: str) -> dict[str, Any] | None:
-        """The pod as kube-scheduler has it; None: it has a node, or is gone."""
+        """Return the pod as kube-scheduler has it; None: it has a node, or is gone."""
         known = self._versions.get(uid)
         if known is None:
             return None

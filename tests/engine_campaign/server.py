@@ -73,20 +73,20 @@ class Server(MemoryApi):
 
     @property
     def version(self) -> int:
-        """The version of the last change."""
+        """Return the version of the last change."""
         return self._version
 
     def all(self, resource: Resource) -> list[dict[str, Any]]:
-        """The objects of a kind, by name."""
+        """Return the objects of a kind, by name."""
         return [obj for place, obj in sorted(self.objects.items()) if place[0] == resource.plural]
 
     def find(self, resource: Resource, name: str) -> dict[str, Any] | None:
-        """A copy of an object; None if it is not there."""
+        """Return a copy of an object; None if it is not there."""
         namespace = "default" if resource in (PODS, VGPU_CLAIMS) else ""
         return copy.deepcopy(self.objects.get((resource.plural, namespace, name)))
 
     def claims(self) -> list[VGPUClaim]:
-        """All claims, each version read once."""
+        """Return all claims, each version read once."""
         found = []
         for raw in self.all(VGPU_CLAIMS):
             key = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]
@@ -96,16 +96,16 @@ class Server(MemoryApi):
         return found
 
     def pod(self, uid: str) -> dict[str, Any] | None:
-        """The pod with this UID, while it is there."""
+        """Return the pod with this UID, while it is there."""
         return next((pod for pod in self.all(PODS) if pod["metadata"]["uid"] == uid), None)
 
     def next_uid(self, name: str) -> str:
-        """A UID that no object had."""
+        """Return a UID that no object had."""
         self._born += 1
         return f"{self._born:08x}-{name}"
 
     def stamp(self) -> str:
-        """A time later than those of objects that were made before."""
+        """Return a time later than those of objects that were made before."""
         minute, second = divmod(self._born, 60)
         return f"2026-01-01T{minute // 60:02}:{minute % 60:02}:{second:02}Z"
 
@@ -154,7 +154,7 @@ class Server(MemoryApi):
         self.on_change(resource.plural, change)
 
     def since(self, resource: Resource, version: int) -> list[Change]:
-        """The changes of a kind after a version."""
+        """Return the changes of a kind after a version."""
         history = self.history[resource.plural]
         return history[bisect_right(history, version, key=lambda change: change.version) :]
 
@@ -248,7 +248,7 @@ class Line:
     is_dead: bool = False
 
     def stream(self, plural: str) -> Stream:
-        """The stream of a kind."""
+        """Return the stream of a kind."""
         if plural not in self.streams:
             self.streams[plural] = Stream(self.rng.uniform(0.001, 0.2))
         return self.streams[plural]
@@ -266,7 +266,7 @@ class Line:
         return await self.server.get(resource, name, namespace=namespace)
 
     async def current_version(self, resource: Resource) -> int:
-        """The version of the newest object."""
+        """Return the version of the newest object."""
         await self._way()
         return self.server.version
 

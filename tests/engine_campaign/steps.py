@@ -250,7 +250,7 @@ def _hide(world: World, uuid: str, seconds: float) -> None:
 
 
 def a_device_goes(world: World, rng: Random) -> None:
-    """And comes back."""
+    """Remove a device and bring it back."""
     _hide(world, rng.choice(sorted(DEVICES)), rng.choice((2.0, 30.0)))
 
 

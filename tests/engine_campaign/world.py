@@ -204,7 +204,7 @@ class World:
 
 
 def _described(plural: str, change: Change) -> str:
-    """A change as a line of the trace."""
+    """Return a change as a line of the trace."""
     obj, status = change.obj, change.obj.get("status") or {}
     words = [f"  {change.version} {WRITER.get()} {change.type} {plural} {obj['metadata']['name']}"]
     if allocation := status.get("allocation"):

@@ -86,7 +86,7 @@ def a_write(claim: dict[str, Any], node: str, *first: Request) -> Write:
 
 
 def written_on(claim: dict[str, Any], *requests: Request) -> Write:
-    """A write that was decided on this version of a claim."""
+    """Return a write that was decided on this version of a claim."""
     metadata = claim["metadata"]
     target = Target(VGPU_CLAIMS, metadata["namespace"], metadata["name"])
     return Write(target, requests, metadata["resourceVersion"])

@@ -77,7 +77,7 @@ async def configure(api: Api, namespace: str, name: str, text: str) -> None:
 
 
 async def events(api: Api, namespace: str) -> dict[str, Object]:
-    """The events of a namespace by the object they are about."""
+    """Return the events of a namespace by the object they are about."""
     found = await api.list(EVENTS, namespace=namespace)
     return {event["involvedObject"]["name"]: event for event in found.items}
 

@@ -367,7 +367,7 @@ DASHBOARDS = (FLEET, NODE, NAMESPACE, CLAIM)
 
 
 def pages() -> dict[Path, str]:
-    """Every dashboard's file with its content."""
+    """Return every dashboard's file with its content."""
     return {
         FOLDER / f"{each.name}.json": json.dumps(document(each), indent=1) + "\n"
         for each in DASHBOARDS
@@ -375,7 +375,7 @@ def pages() -> dict[Path, str]:
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """The dashboard as Grafana reads it."""
+    """Return the dashboard as Grafana reads it."""
     return {
         "uid": f"vgpu-{dashboard.name}",
         "title": dashboard.title,

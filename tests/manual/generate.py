@@ -35,7 +35,7 @@ _BOUNDS = (
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page with its content."""
+    """Return every generated page with its content."""
     return {
         DOCS / "reference" / "api.md": api(),
         DOCS / "reference" / "configuration.md": configuration(),
@@ -45,7 +45,7 @@ def pages() -> dict[Path, str]:
 
 
 def api() -> str:
-    """The kinds of the API, field by field."""
+    """Return the kinds of the API, field by field."""
     intro = f"""\
         # API
 
@@ -96,7 +96,7 @@ def _fields(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def _type(field: Mapping[str, Any]) -> str:
-    """A field's type with its bounds, in words."""
+    """Return a field's type with its bounds, in words."""
     if field.get("x-kubernetes-int-or-string"):
         return "integer or string"
     inner = field.get("items", {})
@@ -115,7 +115,7 @@ def _type(field: Mapping[str, Any]) -> str:
 
 
 def configuration() -> str:
-    """The cluster configuration, key by key, and the arguments of the processes."""
+    """Return the cluster configuration, key by key, and the arguments of the processes."""
     intro = """\
         # Configuration
 
@@ -149,7 +149,7 @@ def configuration() -> str:
 
 
 def configuration_keys() -> words.Words:
-    """Every key of the cluster configuration by its path."""
+    """Return every key of the cluster configuration by its path."""
     return {row[0].strip("`"): "vgpu_api.config.ClusterConfig" for row in _keys(ClusterConfig, "")}
 
 
@@ -169,14 +169,14 @@ def _keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def _alias(name: str, field: FieldInfo) -> str:
-    """The key as people write it: the first of its spellings."""
+    """Return the key as people write it: the first of its spellings."""
     alias = field.validation_alias
     choices = getattr(alias, "choices", None)
     return str(choices[0] if choices else alias or name)
 
 
 def _meaning(field: FieldInfo, alias: str) -> str:
-    """The field's docstring; a name of a resource explains itself."""
+    """Return the field's docstring; a name of a resource explains itself."""
     text = _sentence(field.description or "")
     if not text and alias.startswith("resource"):
         return "Name of the extended resource."
@@ -237,7 +237,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A docstring in one line, with a capital letter and a full stop."""
+    """Return a docstring in one line, with a capital letter and a full stop."""
     joined = " ".join(text.split())
     if not joined:
         return ""

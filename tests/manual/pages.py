@@ -14,7 +14,7 @@ _ROW = re.compile(r"^\| *(`[^|]*`[^|]*?) *\|")
 
 
 def rows(page: Path, section: str) -> list[str]:
-    """The words in backticks in the first column of the tables below a heading.
+    """Return the words in backticks in the first column of the tables below a heading.
 
     Raises:
         AssertionError: The page has no such heading.
@@ -54,7 +54,7 @@ def differences(page: Path, section: str, words: Mapping[str, str]) -> list[str]
 
 
 def listed_only(listed: Iterable[str], words: Mapping[str, str]) -> list[str]:
-    """The listed words that are none of the code's."""
+    """Return the listed words that are none of the code's."""
     return sorted(set(listed) - set(words))
 
 

@@ -35,12 +35,12 @@ _MAKEFILES = {".": ROOT / "Makefile", "libvgpu": ROOT / "libvgpu" / "Makefile"}
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language; of none with an empty one."""
+    """Return the fenced blocks of a language; of none with an empty one."""
     return [body for found, body in _FENCE.findall(text) if found == language]
 
 
 def commands(text: str) -> list[list[str]]:
-    """Every simple command of a page's shell blocks, indented commands and code spans."""
+    """Return every simple command of a page's shell blocks, indented commands and code spans."""
     sources = [*blocks(text, "sh"), *_INDENTED.findall(_FENCE.sub("", text))]
     found = [command for source in sources for command in simple_commands(source)]
     for span in _SPAN.findall(_FENCE.sub("", text)):
@@ -166,7 +166,7 @@ def _of_kubectl(arguments: Sequence[str]) -> list[str]:
 
 
 def _verb(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command: its first word, and the second of a command that has commands of its own."""
+    """Return the first word, and the second too for a command that has subcommands."""
     plain = [
         word
         for before, word in zip(["", *arguments], arguments, strict=False)
@@ -179,7 +179,7 @@ def _verb(arguments: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def _kubectl_flags(verb: tuple[str, ...]) -> frozenset[str] | None:
-    """The flags of a command of kubectl, from its help; None if it has no such command."""
+    """Return the flags of a command of kubectl, from its help; None if it has no such command."""
     shown = subprocess.run(
         ["kubectl", *verb, "--help"], capture_output=True, text=True, check=False
     )
@@ -191,7 +191,7 @@ def _kubectl_flags(verb: tuple[str, ...]) -> frozenset[str] | None:
 
 
 def _of_file(name: str) -> list[str]:
-    """A file or folder, from the root; `.` is the reader's own."""
+    """Return a file or folder, from the root; `.` is the reader's own."""
     if name == "." or _is_placeholder(name) or "://" in name:
         return []
     return [] if (ROOT / name).exists() else [f"no file {name}"]

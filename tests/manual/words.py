@@ -103,7 +103,7 @@ def findings() -> Words:
 
 
 def condition_types() -> Words:
-    """The types of conditions of claims and devices."""
+    """Return the types of conditions of claims and devices."""
     return _constants(conditions, lambda value: _CAPITAL.fullmatch(value) is not None)
 
 
@@ -167,7 +167,7 @@ def _reasons_given(call: ast.Call, fields: Mapping[str, int]) -> list[ast.expr]:
 
 
 def _reason_fields() -> dict[str, int]:
-    """The classes of values that have a field `reason`, and which of their fields it is."""
+    """Return the classes of values that have a field `reason`, and which of their fields it is."""
     found: dict[str, int] = {}
     for file in _files(*REPORTING):
         for node in ast.walk(_tree(file)):
@@ -226,7 +226,7 @@ class Series:
 
 
 def metrics() -> dict[str, Series]:
-    """Every metric of operator, webhooks and agent, by its name on the wire."""
+    """Return every metric of operator, webhooks and agent, by its name on the wire."""
     found: dict[str, Series] = {}
     operator = [m for m in vars(vgpu_operator.metrics).values() if isinstance(m, MetricWrapperBase)]
     agent = Metrics()
@@ -247,7 +247,7 @@ def metrics() -> dict[str, Series]:
 
 
 def metric_names_in_source() -> Words:
-    """The first argument of every call that makes a metric: nothing may escape `metrics`."""
+    """Return the first argument of every call that makes a metric: nothing may escape `metrics`."""
     found: Words = {}
     for file, call in _calls(*PRODUCT):
         if not _METRIC_MAKERS.fullmatch(_name(call.func)):
@@ -347,7 +347,7 @@ class Program:
 
 
 def services() -> list[Program]:
-    """The processes of the installation."""
+    """Return the processes of the installation."""
     return [
         Program("vgpu-operator", _parser_of(lambda: vgpu_operator.config.parse([], {})), True),
         Program(
@@ -372,7 +372,7 @@ def commands() -> list[Program]:
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers below a parser, by their verbs."""
+    """Return the parsers below a parser, by their verbs."""
     found: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -389,7 +389,7 @@ class _Captured(Exception):
 
 
 def _parser_of(start: Callable[[], object]) -> argparse.ArgumentParser:
-    """The parser that a program makes, caught when it begins to parse."""
+    """Return the parser that a program makes, caught when it begins to parse."""
 
     def capture(self: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
         raise _Captured(self)
@@ -456,7 +456,7 @@ def _text(node: ast.AST | None) -> str | None:
 
 
 def _resolved(node: ast.AST, file: Path) -> str | None:
-    """A string, or a constant of the same module, or one that it imports."""
+    """Return a string, or a constant of the same module, or one that it imports."""
     if not isinstance(node, ast.Name):
         return _text(node)
     for statement in _tree(file).body:

@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def total(self) -> int:
-        """All mutants."""
+        """Return all mutants."""
         return self.noticed + len(self.survived) + len(self.untested) + len(self.unknown)
 
     @property
@@ -88,7 +88,7 @@ def copy_tree(into: Path) -> None:
 
 
 def configuration(mutate: Sequence[str], tests: Sequence[str]) -> str:
-    """The copy's pyproject.toml: mutmut's settings, and pytest's as the project has them."""
+    """Return the copy's pyproject.toml: mutmut's settings, and pytest's as the project has them."""
     pytest = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     # Modules that mutmut has imported before pytest starts are no fault of a test's.
     ignored = "ignore::pytest.PytestAssertRewriteWarning"

@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def name_of(requirement: str) -> str:
-    """The normal form of the package that a requirement names: `PyYAML>=6` is `pyyaml`."""
+    """Return the normal form of the package that a requirement names: `PyYAML>=6` is `pyyaml`."""
     word = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert word is not None, requirement
     return re.sub(r"[-_.]+", "-", word.group()).lower()
 
 
 def closure(lock: str, wanted: Iterable[str]) -> str:
-    """The lock's entries for the wanted packages and for all that they need.
+    """Return the lock's entries for the wanted packages and for all that they need.
 
     Raises:
         KeyError: the lock has no entry for one of them.

@@ -41,7 +41,7 @@ class Plant:
 
 
 def imported(contract: str, file: str, name: str) -> Plant:
-    """An import of a module."""
+    """Return an import of a module."""
     folder, _, rest = file.partition("/")
     assert folder in FOLDERS, file
     importer = rest.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -144,7 +144,7 @@ PLANTS = (
 
 
 def contracts() -> set[str]:
-    """The ids of all contracts; of one that has none its name, for which nothing is planted."""
+    """Return the ids of all contracts; the name of one without an id, which is not planted."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return {
         contract.get("id", contract["name"])
@@ -163,7 +163,7 @@ def copied(to: Path) -> None:
 
 
 def refusal(contract: str, plants: Sequence[Plant], scratch: Path) -> str:
-    """The contract's faults in the copy with its plants in it; empty where they pass."""
+    """Return the contract's faults in the copy with its plants in it; empty where they pass."""
     before = {plant.file: (scratch / plant.file).read_text() for plant in plants}
     for plant in plants:
         with (scratch / plant.file).open("a") as file:

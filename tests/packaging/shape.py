@@ -60,7 +60,7 @@ class Package:
     complex: int = 0
 
     def sources(self) -> list[Source]:
-        """The modules of the package."""
+        """Return the modules of the package."""
         other = tuple(f"{folder}/" for folder in self.without)
         return [m for m in sources(ROOT / self.folder) if not m.name.startswith(other)]
 
@@ -119,18 +119,18 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """The module in a file."""
+        """Return the module in a file."""
         text = path.read_text()
         return cls(str(path.relative_to(ROOT)), text, ast.parse(text))
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """A module given as text."""
+        """Return a module given as text."""
         return cls("text", text, ast.parse(text))
 
 
 def sources(*folders: Path) -> list[Source]:
-    """Every module below the folders, but for generated ones."""
+    """Return every module below the folders, but for generated ones."""
     paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
     return [Source.read(path) for path in paths if "_pb2" not in path.name]
 
@@ -195,7 +195,7 @@ def _inits(modules: Sequence[Source]) -> Iterator[tuple[str, Function]]:
 
 
 def wiring(modules: Sequence[Source]) -> Measure:
-    """The share of lines that connect: imports, bodies of `__init__`, and the `Args:` for them."""
+    """Return the share of wiring: imports, bodies of `__init__`, and their `Args:`."""
     wired = sum(len(_wiring_lines(module)) for module in modules)
     lines = sum(len([x for x in m.text.splitlines() if x.strip()]) for m in modules)
     return Measure("wiring in engine/, % of its lines", 100 * wired / lines, 12)
@@ -299,7 +299,7 @@ class Trace:
 
     @property
     def hops(self) -> list[str]:
-        """The calls from one module into another."""
+        """Return the calls from one module into another."""
         return [f"{a} → {b}" for a, b in self.calls if a not in ("", b)]
 
     def parted_at(self, module: str) -> tuple[Trace, Trace]:
@@ -366,7 +366,7 @@ def paths() -> list[Measure]:
 
 
 def written(package: Package) -> list[Measure]:
-    """The measures of one package."""
+    """Return the measures of one package."""
     modules = package.sources()
     counts = (
         ("Callable parameters and fields", package.callables, callables(modules)),
@@ -385,7 +385,7 @@ def written(package: Package) -> list[Measure]:
 
 
 def shape() -> list[Measure]:
-    """Every measure of the working tree."""
+    """Return every measure of the working tree."""
     return [
         *paths(),
         wiring(sources(ENGINE)),

@@ -192,14 +192,14 @@ CASES: Mapping[str, Case] = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The PrometheusRules by name."""
+    """Return the PrometheusRules by name."""
     files = sorted(COMPONENT.glob("*.yaml"))
     loaded = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     return {d["metadata"]["name"]: d for d in loaded if d["kind"] == "PrometheusRule"}
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:
-    """Every rule that is an `alert` or a `record`, by name."""
+    """Return every rule that is an `alert` or a `record`, by name."""
     return {
         rule[kind]: rule
         for document in documents().values()

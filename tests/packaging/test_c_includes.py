@@ -26,7 +26,7 @@ def includes(room: Path) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The sets of modules of which each is reached from each other."""
+    """Return the sets of modules of which each is reached from each other."""
     reached = {name: set(graph[name]) for name in graph}
     for _ in graph:
         for name in graph:

@@ -59,7 +59,7 @@ def said(expression: str) -> str:
 
 
 def crd_rules() -> list[dict[str, str]]:
-    """The rules of our kinds."""
+    """Return the rules of our kinds."""
     documents = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("vgpu*"))
                  if path.suffix == ".yaml"]  # fmt: skip
     return [rule for rules in found(documents, "x-kubernetes-validations") for rule in rules]

@@ -11,7 +11,7 @@ ROOMS = ("operator", "nodeagent", "crds")
 
 
 def sources() -> list[Path]:
-    """The product's Python, without what protoc generates."""
+    """Return the product's Python, without what protoc generates."""
     return [
         path
         for room in ROOMS

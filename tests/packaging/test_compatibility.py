@@ -53,7 +53,7 @@ def test_every_row_ends_with_a_test_with_a_refusal_or_with_a_reason() -> None:
 
 
 def words() -> set[str]:
-    """Every word of other systems that the code reads."""
+    """Return every word of other systems that the code reads."""
     config = ClusterConfig()
     resources = {
         name for dialect in (ack, hami, volcano) for name in dialect.resource_names(config)
@@ -71,7 +71,7 @@ def words() -> set[str]:
 
 
 def keys() -> set[str]:
-    """Every key of HAMi's configuration that the code reads."""
+    """Return every key of HAMi's configuration that the code reads."""
     fields = {
         field.serialization_alias or name for name, field in NvidiaConfig.model_fields.items()
     }

@@ -62,7 +62,7 @@ OF_THE_DASHBOARD = {
 
 
 def labels_of(name: str, uuid: str, index: str) -> str:
-    """All labels of a record, in HAMi's words of today or of before."""
+    """Return all labels of a record, in HAMi's words of today or of before."""
     if name.startswith("hami_"):
         found = {"device_index": index, "device_type": "A", "device_uuid": uuid, "node": "n"}
     else:

@@ -20,7 +20,7 @@ COMPONENTS = sorted(folder.name for folder in (MANIFESTS / "components").iterdir
 
 
 def built(folder: Path) -> list[Any]:
-    """The objects of a kustomization; kustomize's own words where it has none."""
+    """Return the objects of a kustomization; kustomize's own words where it has none."""
     command = ["kubectl", "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]
@@ -34,7 +34,7 @@ def default() -> list[Any]:
 
 
 def with_components(folder: Path, *components: str) -> list[Any]:
-    """The default overlay and these components on top of it."""
+    """Return the default overlay and these components on top of it."""
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

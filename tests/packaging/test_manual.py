@@ -28,7 +28,7 @@ def name(page: Path) -> str:
 
 
 def slugs(page: Path) -> set[str]:
-    """The anchors of a page: of its headings, as forges and MkDocs make them, and its own."""
+    """Return the anchors of a page: its own, and those that forges and MkDocs make."""
     text = page.read_text()
     titles = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()) for title in titles)
@@ -37,7 +37,7 @@ def slugs(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """The files and anchors that a page leads to, inside the tree."""
+    """Return the files and anchors that a page leads to, inside the tree."""
     found = []
     for target in LINK.findall(page.read_text()):
         if "://" not in target:

@@ -22,7 +22,7 @@ def included(folder: Path) -> dict[str, set[str]]:
 
 
 def circle(graph: Mapping[str, Set[str]]) -> list[str]:
-    """The headers of one circle, the first one again at the end; empty when there is none."""
+    """Return the headers of one circle, with the first again at the end; empty if none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -15,7 +15,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
 def agent_of(folder: Path) -> dict[str, Any]:
-    """The pod that the built DaemonSet makes."""
+    """Return the pod that the built DaemonSet makes."""
     command = ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)]
     done = subprocess.run(command, capture_output=True, check=True)
     (daemons,) = (

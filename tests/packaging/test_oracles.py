@@ -61,7 +61,7 @@ def imports(source: str) -> Iterator[tuple[str, str]]:
 
 
 def shared_with_the_product(source: str) -> list[str]:
-    """The imports of an oracle that are no types."""
+    """Return the imports of an oracle that are no types."""
     found = []
     for module, name in imports(source):
         is_value = name in VALUES.get(module, set())
@@ -71,7 +71,7 @@ def shared_with_the_product(source: str) -> list[str]:
 
 
 def helpers(source: str) -> list[str]:
-    """The modules of the tests that an oracle imports, and that are none themselves."""
+    """Return the modules of the tests that an oracle imports, and that are none themselves."""
     roots = {path.stem for path in TESTS.iterdir()}
     return [
         module

@@ -36,7 +36,7 @@ def test_a_scheduler_manages_every_word_in_which_pods_ask(file: str) -> None:
 
 
 def written() -> dict[str, str]:
-    """The expressions, by name."""
+    """Return the expressions, by name."""
     text = (MANIFESTS / "base" / "webhook" / "expressions.yaml").read_text()
     return dict(yaml.safe_load(text)["data"])
 

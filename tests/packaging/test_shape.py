@@ -13,7 +13,7 @@ import pytest
 
 
 def loaded() -> ModuleType:
-    """The script beside this file; its folder has the name of a library."""
+    """Return the script beside this file; its folder has the name of a library."""
     spec = importlib.util.spec_from_file_location("shape", Path(__file__).parent / "shape.py")
     assert spec is not None
     assert spec.loader is not None

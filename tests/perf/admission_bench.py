@@ -61,7 +61,7 @@ REFUSED = ("6.5-mode-mps.yaml", "6.5-disable-control.yaml")
 
 
 def documented_pods() -> list[dict[str, Any]]:
-    """The pods of the examples that are admitted."""
+    """Return the pods of the examples that are admitted."""
     files = [path for name in FOLDERS for path in sorted((ROOT / "examples" / name).glob("*.yaml"))]
     return [
         dict(pod)
@@ -254,7 +254,7 @@ def served(folder: Path) -> Iterator[tuple[str, ssl.SSLContext, Daemon]]:
 
 
 def measure(folder: Path, *, warm_s: float, measured_s: float) -> dict[str, float]:
-    """All figures of one run."""
+    """Return all figures of one run."""
     with served(folder) as (url, trust, daemon):
         asyncio.run(load(url, trust, warm_s))
         before, began = cpu_s(daemon.pid), time.monotonic()

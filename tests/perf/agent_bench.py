@@ -50,7 +50,7 @@ OUT = Path("build/bench/agent.json")
 
 
 async def measured(stage: Stage) -> dict[str, float]:
-    """All figures, in the order in which they disturb each other least."""
+    """Return all figures, in the order in which they disturb each other least."""
     none = dict.fromkeys(await prestarts(stage), 0.0)
     claims = await start_pods(stage, range(ALONE), at_once=1)
     alone = await prestarts(stage)
@@ -93,7 +93,7 @@ async def prestarts(stage: Stage) -> dict[float, float]:
 
 
 def p99_ms(before: dict[float, float], after: dict[float, float], *, count: int) -> float:
-    """The upper end of the bucket with the 99th percentile of what came between."""
+    """Return the upper end of the bucket with the 99th percentile of what came between."""
     between = {edge: after[edge] - before[edge] for edge in after}
     total = max(between.values())
     assert total >= count

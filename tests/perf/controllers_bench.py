@@ -158,7 +158,7 @@ def reporting(plane: ControlPlane, nodes: int) -> Iterator[None]:
 
 
 def child(plane: ControlPlane, watched: str, objects: int, rest_s: float) -> dict[str, float]:
-    """The cost in a process of its own."""
+    """Return the cost, measured in a separate process."""
     command = [sys.executable, __file__, "child", str(plane.kubeconfig), watched, str(objects)]
     done = subprocess.run([*command, str(rest_s)], check=True, stdout=subprocess.PIPE)
     found: dict[str, float] = json.loads(done.stdout)

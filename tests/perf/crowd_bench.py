@@ -128,7 +128,7 @@ class LoopTimes:
         self._cpu.clear()
 
     def _at(self, when: float) -> float:
-        """A hold of the loop uses the CPU evenly: it has nothing to wait for."""
+        """Return the CPU time at a moment; the loop uses it evenly while it is held."""
         place = min(max(bisect.bisect_right(self._clock, when), 1), len(self._clock) - 1)
         (began, ends), (before, after) = (
             (of[place - 1], of[place]) for of in (self._clock, self._cpu)
@@ -176,7 +176,7 @@ async def one_scene(
     scene: str,
     served: tuple[Path, int],
 ) -> dict[str, Any]:
-    """The figures of the Filters of one scene."""
+    """Return the figures of the Filters of one scene."""
     times = LoopTimes()
     watching = asyncio.create_task(times.watch())
     client = await asyncio.create_subprocess_exec(
@@ -198,7 +198,7 @@ async def one_scene(
 
 
 async def wait_for_nothing(replica: Replica, asks: str) -> list[str]:
-    """Pods that are refused and wait; their UIDs."""
+    """Return pods that are refused and wait; their UIDs."""
     uids = []
     for number in range(WAITING):
         name = f"waits-{asks}-{number}"
@@ -276,7 +276,7 @@ async def flooded(replica: Replica) -> AsyncIterator[Any]:
 
 
 def large_pod() -> str:
-    """A pending pod without a GPU, of many containers with many variables, as JSON."""
+    """Return a pending pod without a GPU, of many containers with many variables, as JSON."""
     variables = [{"name": f"VARIABLE_{at}", "value": "some text"} for at in range(500)]
     container = {"image": "registry.example/train:1", "env": variables,
                  "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}  # fmt: skip

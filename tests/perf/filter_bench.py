@@ -54,7 +54,7 @@ def a_pod_of(name: str, memory_mib: int) -> Any:
 
 
 async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str, float]]:
-    """Milliseconds by number of candidates and kind of answer.
+    """Return milliseconds by number of candidates and kind of answer.
 
     Args:
         nodes: How many, of 8 devices each, named as the claims name them.
@@ -81,7 +81,7 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
 
 
 def ask(folder: Path, port: int, *, nodes: int, candidates: int) -> dict[str, float]:
-    """The client's side: p50 and p99 in ms of each kind of answer, which is checked."""
+    """Return the client's side: p50 and p99 in ms of each kind of answer, which is checked."""
     connection = connection_to(folder, port)
     times: dict[str, list[float]] = {}
     for kind, body in requests(nodes, candidates):

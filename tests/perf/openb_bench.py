@@ -123,7 +123,7 @@ def read_pods(path: Path) -> list[TracePod]:
 
 
 def arrivals(pods: Sequence[TracePod], capacity: int, seed: int) -> list[TracePod]:
-    """The trace in shuffled order, and more of it up to 130 % of the capacity."""
+    """Return the trace in shuffled order, and more of it up to 130 % of the capacity."""
     chance = random.Random(seed)
     queue = sorted(pods, key=lambda pod: pod.name)
     chance.shuffle(queue)

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], dict[str, float]]:
-    """A ledger filled from lists as at a start, what that took, and what one claim takes.
+    """Return a ledger filled from lists as at a start, what that took, and what one claim takes.
 
     The memory is that of the whole process with all decoded objects, which the operator keeps too.
     """
@@ -130,12 +130,12 @@ def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], di
 
 
 def as_received(built: Received) -> Received:
-    """The object as a reflector decodes it: no text of it is shared with another object's."""
+    """Return the object as a reflector decodes it, without texts shared with others."""
     return type(built).model_validate(orjson.loads(orjson.dumps(built.to_wire())))
 
 
 def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) -> Any:
-    """A claim of 4 GiB and 20 % on the device that its number means."""
+    """Return a claim of 4 GiB and 20 % on the device that its number means."""
     node, index = number % nodes, number // nodes % DEVICES_PER_NODE
     device = an_allocated_device(
         uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=4096, cores=20
@@ -198,7 +198,7 @@ class Fleet:
         return spread_of(times[200:])  # the first ones are the classes' first looks at the fleet
 
     def compare(self, decisions: int) -> dict[str, float]:
-        """The plain scan's time on the same states, and that it decides the same; µs."""
+        """Return the plain scan's time on the same states, and that it decides the same; µs."""
         times: list[float] = []
         for _ in range(decisions):
             self._end_one()
@@ -253,7 +253,7 @@ class Fleet:
 
 
 def a_linked_device(number: int) -> DeviceFacts:
-    """A device of a node of eight, in two groups of four with NVLinks inside."""
+    """Return a device of a node of eight, in two groups of four with NVLinks inside."""
     node, index = divmod(number, DEVICES_PER_NODE)
     links = {
         f"GPU-{node}-{peer}": 210 if peer // 4 == index // 4 else 10
@@ -276,7 +276,7 @@ def same(plan: Plan, answer: plain.Answer) -> bool:
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and µs."""
+    """Return the result, and µs."""
     start = time.perf_counter_ns()
     result = call()
     return result, (time.perf_counter_ns() - start) / 1000
@@ -290,7 +290,7 @@ def spread_of(times: Sequence[float]) -> dict[str, float]:
 
 
 def rss_mib() -> int:
-    """The memory of this process now."""
+    """Return the memory of this process now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() >> 20
 

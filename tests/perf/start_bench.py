@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def in_a_process(way: str, pods: int, gpu_in: int) -> dict[str, float]:
-    """The memory of an operator that gets its pods in one of the `WAYS`."""
+    """Return the memory of an operator that gets its pods in one of the `WAYS`."""
     command = [sys.executable, __file__, "child", way, str(pods), str(gpu_in)]
     child = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     found: dict[str, float] = json.loads(child.stdout)
@@ -95,7 +95,7 @@ class Pages:
         return made.replace(_NUMBER.encode(), b"%06d" % number)
 
     async def read(self, path: str, params: Mapping[str, str], *, timeout_s: float) -> Object:
-        """A page of a list."""
+        """Return a page of a list."""
         metadata = {"resourceVersion": _VERSION}
         if path != PODS.path() or self._way != "listed":
             return {"metadata": metadata, "items": []}
@@ -130,7 +130,7 @@ class Pages:
 
 
 def template(*, asks: bool) -> bytes:
-    """A running pod on the wire, with what API servers and kubelets add to it."""
+    """Return a running pod on the wire, with what API servers and kubelets add to it."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096} if asks else {"cpu": "500m"}
     name = f"service-7d9c5b8f6d-{_NUMBER}"
     pod = a_pod(name, node=f"node-{_NUMBER[:4]}", phase="Running",

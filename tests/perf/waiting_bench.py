@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def above(figures: dict[str, Any]) -> list[str]:
-    """The bars that a scene misses, with the scene."""
+    """Return the bars that a scene misses, with the scene."""
     scene = f"{figures['pods']} pods of {figures['classes']} classes"
     measured = {
         "loop_busy_max_ms": figures["loop_busy_ms"]["max"],
@@ -170,7 +170,7 @@ class Reviews:
         self._process.wait()
 
     def since_last(self) -> list[float]:
-        """Milliseconds of each review since this was asked last."""
+        """Return the milliseconds of each review since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -287,7 +287,7 @@ class Scene:
     async def measure(
         self, waiting: int, classes: int, changes: int, reviews: Reviews
     ) -> dict[str, Any]:
-        """All figures of this cluster, in milliseconds, and how many leases were lost.
+        """Return all figures of this cluster, in milliseconds, and how many leases were lost.
 
         Args:
             waiting: How many pods wait.
@@ -402,7 +402,7 @@ class Scene:
         self._come(self._some_nodes())
 
     def _ask_again(self, held: Reservation, node: str) -> GPUPod | None:
-        """The Filter of a pod that was requeued; the pod if it is served.
+        """Call Filter for a pod that was requeued, and return the pod if it is served.
 
         It is not where the device is earmarked by now for one that has waited for longer.
         """
@@ -412,7 +412,7 @@ class Scene:
         return None if self.replica.reservation(known.pod) is None else known
 
     async def _after(self, change: Callable[[], None]) -> tuple[float, float]:
-        """The longest round until the loop is quiet after a change: of CPU, and on the clock."""
+        """Return the longest round after a change until the loop is quiet: CPU time, wall time."""
         self.engine.rounds.clear()
         change()
         await self._quiet()
@@ -457,7 +457,7 @@ async def serving(replica: Replica) -> AsyncIterator[tuple[Path, int]]:
 
 
 def connection_to(folder: Path, port: int) -> http.client.HTTPSConnection:
-    """The client's side of `serving`, not connected yet."""
+    """Return the client's side of `serving`, not connected yet."""
     context = ssl.create_default_context(cafile=folder / "ca.crt")
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     return http.client.HTTPSConnection("localhost", port, context=context)
@@ -488,7 +488,7 @@ async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
 
 
 def waiting_pod(number: int, classes: int) -> Pod:
-    """The waiting pod with that number: a little less than what the large claims hold."""
+    """Return the waiting pod with that number: a little less than what the large claims hold."""
     limits = {
         "nvidia.com/gpu": 1,
         "nvidia.com/gpumem": LARGE_MIB - number % classes,
@@ -569,7 +569,7 @@ def node_filters(nodes: int) -> dict[str, float]:
 
 
 def a_rule(number: int) -> NodeRules:
-    """A selector of a pool, and a toleration that makes the rule one of its own."""
+    """Return a selector of a pool, and a toleration that makes the rule one of its own."""
     toleration = (f"for-{number}", "Exists", "", "NoSchedule")
     return NodeRules((("pool", f"pool-{number % 100}"),), tolerations=(toleration,))
 
@@ -580,7 +580,7 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def at(times: Sequence[float], share: float) -> float:
-    """The time that this share of them does not exceed."""
+    """Return the time that this share of them does not exceed."""
     return round(sorted(times)[min(int(len(times) * share), len(times) - 1)], 2)
 
 

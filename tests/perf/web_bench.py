@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def asked(port: int, rounds: int) -> dict[str, float]:
-    """Milliseconds by question."""
+    """Return milliseconds by question."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     headers = {"Authorization": "Bearer admin"}
 
@@ -172,7 +172,7 @@ async def change(mirror: Mirror, nodes: int) -> None:
 
 
 def wire_of(event: Event) -> tuple[bytes, type[Node] | type[GPUDevice] | type[VGPUClaim]]:
-    """The object that came with an event, as it is on the wire, and its kind."""
+    """Return the object that came with an event, as it is on the wire, and its kind."""
     match event:
         case events.NodeObserved(found) | events.DeviceObserved(found):
             return orjson.dumps(found.to_wire()), type(found)
@@ -183,7 +183,7 @@ def wire_of(event: Event) -> tuple[bytes, type[Node] | type[GPUDevice] | type[VG
 
 
 def received(raw: bytes, type_: type[Node] | type[GPUDevice] | type[VGPUClaim]) -> Event:
-    """The event of an object as a reflector decodes it."""
+    """Return the event of an object as a reflector decodes it."""
     found = type_.model_validate(orjson.loads(raw))
     if isinstance(found, Node):
         return events.NodeObserved(found)

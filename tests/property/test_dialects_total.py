@@ -330,7 +330,7 @@ FIELD_ERROR = re.compile(
 
 
 def answer(question: Callable[[], T]) -> T | BadInput | Denied:
-    """The value, or the refusal in the grammar of field errors; other exceptions fail the test."""
+    """Return the value, or the refusal as a field error; other exceptions fail the test."""
     try:
         return question()
     except (BadInput, Denied) as error:
@@ -479,7 +479,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _without_ours(raw: dict[str, Any]) -> Any:
-    """The pod without the fields that admission may write."""
+    """Return the pod without the fields that admission may write."""
     document = _without_nulls(json.loads(json.dumps(raw)))
     document["spec"].pop("schedulerName", None)
     annotations = document["metadata"].get("annotations", {})

@@ -159,7 +159,7 @@ def nodes(draw: st.DrawFn) -> list[Card]:
 def decided(
     node: Sequence[Card], wanted: Sequence[Ask], quota: Quota, policy: str
 ) -> Chosen | None:
-    """The placement's answer, as places on the node."""
+    """Return the placement's answer, as places on the node."""
     facts = [
         device_facts(f"GPU-{at}", index=at, memory_mib=card.memory, cores=card.cores,
                      slots=card.slots)

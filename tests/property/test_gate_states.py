@@ -53,7 +53,7 @@ class GateStates(WorldStates):
         return [pod for pod in self.api.all(PODS) if pod["metadata"]["name"].startswith("pod-")]
 
     def _lifted(self) -> list[dict[str, Any]]:
-        """Pods that kube-scheduler may bind."""
+        """Return pods that kube-scheduler may bind."""
         return [
             pod
             for pod in self._pods()
@@ -176,7 +176,7 @@ class GateStates(WorldStates):
 
 
 def _nodes_of(pod: dict[str, Any]) -> list[str]:
-    """The nodes that the pod is tied to by name; none: not tied."""
+    """Return the nodes that the pod is tied to by name; none: not tied."""
     affinity = pod["spec"].get("affinity") or {}
     return [
         field["values"][0]

@@ -189,7 +189,7 @@ def _fewest_online(device: ADevice) -> tuple[bool, int, int]:
 
 
 def _by_zones(devices: list[ADevice], wanted: list[ADevice], count: int) -> list[ADevice]:
-    """A device without another of its zone on its node counts as one of none."""
+    """Return devices of few zones; one that is alone in its zone on its node has none."""
     if len(wanted) <= count:
         return wanted
     zones = [device.zone for device in devices]
@@ -212,7 +212,7 @@ def _links(devices: list[ADevice]) -> int:
 
 
 def raw_node(node: ANode) -> Node:
-    """The node as its plugin registers it, with a policy that nothing reads."""
+    """Return the node as its plugin registers it, with a policy that nothing reads."""
     register = [
         {
             "uuid": device.id,

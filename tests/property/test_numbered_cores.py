@@ -39,7 +39,7 @@ def a_neuron_node(instance_type: str) -> Node:
 
 
 def of_containers(amounts: list[dict[str, str | int]], *, init: int) -> Pod:
-    """A pod; so many of its containers are init containers, and at least one is not."""
+    """Return a pod with this many init containers and at least one other container."""
     made = [a_container(f"c{at}", limits=limits) for at, limits in enumerate(amounts)]
     init = min(init, len(made) - 1)
     return a_pod(containers=made[init:], init_containers=made[:init])

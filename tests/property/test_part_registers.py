@@ -86,7 +86,7 @@ def registering(written: str, name: str = "node-1", version: int = 1) -> Node:
 
 
 def read(node: Node) -> tuple[RegisteredDevice, ...] | BadInput:
-    """Its devices, or why they cannot be read; any other exception is a crash."""
+    """Return its devices, or the refusal to read them; any other exception is a crash."""
     try:
         return devices_of(a_kind(), node)
     except BadInput as error:

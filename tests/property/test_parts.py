@@ -45,7 +45,7 @@ class ADevice:
         return -(-100 * size // self.largest)
 
     def meant(self, wanted: tuple[int, int, int]) -> tuple[int, int] | None:
-        """The part that a size, or memory and compute, mean there. Source: HAMi v2.10.0."""
+        """Return the part that a size, or memory and compute, mean there. Source: HAMi v2.10.0."""
         size, memory, percent = wanted
         parts = sorted(self.parts)
         if size:
@@ -96,7 +96,7 @@ def raw_node(name: str, devices: list[ADevice]) -> Node:
 
 
 def a_wish(chance: Random) -> tuple[int, int, int]:
-    """A size, or memory and compute."""
+    """Return a size, or memory and compute."""
     if chance.random() < 0.5:
         return chance.choice((1, 1, 1, 2, 3, 4, 5, 6, 7)), 0, 0
     return (

@@ -42,7 +42,7 @@ devices_of_a_node = st.lists(
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[DeviceFacts], dict[str, Use]]:
-    """Devices of up to four nodes and what is used of them."""
+    """Return devices of up to four nodes and what is used of them."""
     devices: list[DeviceFacts] = []
     used: dict[str, Use] = {}
     for number, facts in enumerate(draw(st.lists(devices_of_a_node, max_size=4))):
@@ -186,7 +186,7 @@ def lying_on(grant: Grant) -> range:
 
 
 def effective(plan: Plan, uuid: str, ask: Demand) -> Use:
-    """The claim's use of a device, computed the long way: moment by moment."""
+    """Return the claim's use of a device, computed moment by moment."""
     grants = {grant.request: grant for grant in plan.grants if grant.uuid == uuid}
     moments = [[]]
     for turn, request in enumerate(ask.requests):

@@ -117,7 +117,7 @@ class ModelApi:
         return Listing(list(self.truth.values()), str(self.version))
 
     def _cached(self, least: int) -> Listing:
-        """The list as the server's cache has it, which may be behind."""
+        """Return the list as the server's cache has it, which may be behind."""
         if self.list_faults and self.list_faults[-1] in ("unreachable", "busy"):
             self.list_faults.pop()
             raise ServerError("model: too large resource version", status=504)

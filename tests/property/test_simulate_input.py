@@ -136,7 +136,7 @@ Where = tuple[int | str, ...]
 
 
 def places(document: Any, where: Where = ()) -> list[Where]:
-    """The path of every value in it but of itself."""
+    """Return the path of every value in it but of itself."""
     held: Any = {}
     if isinstance(document, dict):
         held = document
@@ -156,7 +156,7 @@ def holder(document: Any, where: Where) -> Any:
 
 @st.composite
 def spoilt(draw: st.DrawFn, document: Any) -> Any:
-    """The document with up to three slips."""
+    """Return the document with up to three slips."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         found = places(document)

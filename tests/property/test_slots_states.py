@@ -80,7 +80,7 @@ class Slots(RuleBasedStateMachine):
         assert owner == pod, f"{slot_allocation} was granted to {owner} and to {pod}"
 
     def _with_what_runs(self, claim: str, allocation: str, use: dict[str, Use]) -> dict[str, Use]:
-        """The use of a grant, no less than that of the pod's other allocations, which it ends."""
+        """Return the use of a grant: no less than the pod's other allocations, which it ends."""
         pod = claim.rpartition("-of-")[2]
         former = [
             other

@@ -26,7 +26,7 @@ POD = (
 
 
 def names_of(space: str, number: int) -> list[str]:
-    """Names that show whose they are; none of them is a part of another."""
+    """Return names that show whose they are; none of them is a part of another."""
     return [f"{space}-claim-{number}x", f"{space}-pod-{number}x"]
 
 

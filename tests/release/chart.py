@@ -53,7 +53,7 @@ _HELPERS = """\
 
 
 def chart(version: str) -> dict[str, str]:
-    """The files of the chart by their paths below its folder.
+    """Return the files of the chart by their paths below its folder.
 
     Args:
         version: Of chart and application: `MAJOR.MINOR.PATCH`.
@@ -127,7 +127,7 @@ def by_key(objects: Iterable[Any]) -> Objects:
 
 
 def value_of(component: str) -> str:
-    """The name of a component's value: camelCase."""
+    """Return the name of a component's value, in camelCase."""
     first, *others = component.split("-")
     return first + "".join(word.capitalize() for word in others)
 
@@ -152,7 +152,7 @@ def _config_name(objects: Objects) -> str:
 
 
 def _values(default: Objects) -> str:
-    """The values with their defaults, each with a comment."""
+    """Return the values with their defaults, each with a comment."""
     images = {
         container["image"]
         for obj in default.values()
@@ -228,7 +228,7 @@ def _conditional(
 
 
 def _escaped(obj: Mapping[str, Any], config: str) -> str:
-    """The object as a template: braces of its own are data, and values are in their places."""
+    """Return the object as a template: its own braces are data, and values are in place."""
     obj = dict(obj)
     is_config = obj["kind"] == "ConfigMap" and obj["metadata"]["name"] == config
     if is_config:

@@ -29,7 +29,7 @@ def archive_name(version: str) -> str:
 
 
 def contents(version: str, wheel: Path, lock: str) -> dict[str, bytes]:
-    """The archive's files.
+    """Return the archive's files.
 
     Args:
         version: Of the release.
@@ -46,7 +46,7 @@ def contents(version: str, wheel: Path, lock: str) -> dict[str, bytes]:
 
 
 def manifest(version: str, archive: Path, base: str) -> str:
-    """The plugin's manifest for krew, as YAML.
+    """Return the plugin's manifest for krew, as YAML.
 
     Args:
         version: Of the release.

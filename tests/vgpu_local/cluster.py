@@ -150,13 +150,13 @@ class LocalCluster(Started):
 
     @property
     def api(self) -> Api:
-        """A client; pass its coroutines to `run`."""
+        """Return a client; pass its coroutines to `run`."""
         assert self._api is not None, "the cluster was not started"
         return self._api
 
     @property
     def server(self) -> Server:
-        """The API server, with its faults and history."""
+        """Return the API server, with its faults and history."""
         return self._foundation.server
 
     def kubeconfig_of(self, user: str) -> Path:
@@ -165,32 +165,32 @@ class LocalCluster(Started):
 
     @property
     def agents(self) -> Mapping[str, Daemon]:
-        """The agents' processes by node name."""
+        """Return the agents' processes by node name."""
         return self._simulated.agents
 
     @property
     def kubelets(self) -> Mapping[str, Kubelet]:
-        """The kubelets by node name; use the methods here, as their loop is in another thread."""
+        """Return the kubelets by node name. Use the methods here: they run in another thread."""
         return self._simulated.kubelets
 
     @property
     def operators(self) -> list[Daemon]:
-        """The processes of the operator's replicas; each has its name as its user."""
+        """Return the processes of the operator's replicas; each has its name as its user."""
         return self._operators.daemons
 
     def metrics_ports(self) -> Mapping[str, list[int]]:
-        """The ports of metrics by component: operator, webhook, nodeagent."""
+        """Return the ports of metrics by component: operator, webhook, nodeagent."""
         agents = list(self._simulated.metrics_ports.values())
         return {**self._operators.metrics_ports(), "nodeagent": agents}
 
     @property
     def webhooks(self) -> list[Daemon]:
-        """The processes of the admission webhooks' replicas."""
+        """Return the processes of the admission webhooks' replicas."""
         return self._operators.webhooks
 
     @property
     def operator(self) -> Daemon:
-        """The process of the only operator."""
+        """Return the process of the only operator."""
         (only,) = self.operators
         return only
 

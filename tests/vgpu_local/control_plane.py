@@ -190,12 +190,12 @@ class ControlPlane(Started):
         return self._authority.client_context()
 
     def pids(self) -> dict[str, int]:
-        """The process id of each program that was started, by its name."""
+        """Return the process id of each program that was started, by its name."""
         return {program: process.pid for program, process in self._processes.items()}
 
     @property
     def etcd_socket(self) -> Path:
-        """The Unix socket of etcd's clients."""
+        """Return the Unix socket of etcd's clients."""
         return self._folder / "etcd.sock"
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return the process id."""
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""
@@ -101,7 +101,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process id.
+        """Return the process id.
 
         Raises:
             DaemonDied: It is not running.

@@ -84,7 +84,7 @@ class FaultProxy(Started):
 
     @property
     def url(self) -> str:
-        """The URL for clients, which stays the same after a restart."""
+        """Return the URL for clients, which stays the same after a restart."""
         return f"https://127.0.0.1:{self._port}"
 
     def kubeconfig(self, of_upstream: Path, path: Path, *, user: str, acts_as: str = "") -> Path:

@@ -83,7 +83,7 @@ class Foundation(Protocol):
 
     @property
     def server(self) -> Server:
-        """The API server as our programs meet it, faults included."""
+        """Return the API server as our programs meet it, faults included."""
 
     def start(self, folder: Path) -> Path:
         """Start the API server; return an administrator's kubeconfig."""
@@ -129,7 +129,7 @@ class StandIn:
 
     @property
     def server(self) -> ApiServer:
-        """The stand-in's API server."""
+        """Return the stand-in's API server."""
         return self._server
 
     def start(self, folder: Path) -> Path:

@@ -116,16 +116,16 @@ class InstalledCluster(Started):
 
     @property
     def agents(self) -> Mapping[str, Daemon]:
-        """The agents' processes by node name."""
+        """Return the agents' processes by node name."""
         return self._simulated.agents
 
     @property
     def operators(self) -> list[Daemon]:
-        """The processes of the operator's replicas."""
+        """Return the processes of the operator's replicas."""
         return self._operators.daemons
 
     def pids(self) -> dict[str, int]:
-        """The process id of each of our programs, by its name."""
+        """Return the process id of each of our programs, by its name."""
         return self._daemons.pids()
 
     def leader(self) -> Daemon:

@@ -81,7 +81,7 @@ class GpuNode:
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """Return the node's name."""
         return self.shape.name
 
     def machine_text(self) -> str:

@@ -50,7 +50,7 @@ class PodGroups:
 
     @property
     def options(self) -> Options:
-        """The options of a control plane that serves groups and schedules them."""
+        """Return the options of a control plane that serves groups and schedules them."""
         return Options(
             version=self.version,
             feature_gates=self.feature_gates,
@@ -59,7 +59,7 @@ class PodGroups:
 
     @property
     def resource(self) -> Resource:
-        """The kind PodGroup."""
+        """Return the kind PodGroup."""
         return Resource(_GROUP, self.api_version, "podgroups", "PodGroup", namespaced=True)
 
     def gang(self, name: str, *, least: int, **spec: Any) -> Object:

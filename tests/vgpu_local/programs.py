@@ -34,7 +34,7 @@ class OperatorPlace:
 
     @property
     def extender_url(self) -> str:
-        """The URL of this replica's extender."""
+        """Return the URL of this replica's extender."""
         return f"https://localhost:{self.extender}"
 
 
@@ -47,12 +47,12 @@ class Front:
 
     @property
     def extender_url(self) -> str:
-        """The URL that the scheduler calls."""
+        """Return the URL that the scheduler calls."""
         return f"https://localhost:{self.extender}"
 
     @property
     def webhook_url(self) -> str:
-        """The URL that the API server calls."""
+        """Return the URL that the API server calls."""
         return f"https://localhost:{self.webhook}"
 
 

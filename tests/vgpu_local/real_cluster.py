@@ -125,7 +125,7 @@ class RealControlPlane:
 
     @property
     def server(self) -> RealServer:
-        """The API server, once a client is connected."""
+        """Return the API server, once a client is connected."""
         assert self._server is not None, "the control plane was not started"
         return self._server
 

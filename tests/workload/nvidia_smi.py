@@ -45,7 +45,7 @@ class Gpu:
         self.memory = pynvml.nvmlDeviceGetMemoryInfo(self.handle)
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """An NVML call's result; None where device or driver does not support it."""
+        """Return an NVML call's result; None where device or driver does not support it."""
         try:
             return call(self.handle, *arguments)
         except pynvml.NVMLError:
@@ -53,7 +53,7 @@ class Gpu:
 
     @property
     def bus_id(self) -> str:
-        """The PCI address."""
+        """Return the PCI address."""
         info = self.ask(pynvml.nvmlDeviceGetPciInfo)
         return _text(info.busId) if info is not None else ""
 
@@ -87,7 +87,7 @@ class Gpu:
 
     @property
     def state(self) -> str:
-        """The performance state."""
+        """Return the performance state."""
         state = self.ask(pynvml.nvmlDeviceGetPerformanceState)
         return "N/A" if state is None else f"P{state}"
 
@@ -129,7 +129,7 @@ APP_FIELDS: Mapping[str, Field] = {
 
 
 def table(gpus: Sequence[Gpu]) -> list[str]:
-    """The picture that everybody knows."""
+    """Return the picture that everybody knows."""
     version = _driver_version()
     title = f" NVIDIA-SMI {version:<23}Driver Version: {version:<14} CUDA Version: {_cuda()}"
     lines = [
@@ -197,7 +197,7 @@ def _rule(line: str) -> str:
 def queried(
     fields: Mapping[str, Field], wanted: str, rows: Sequence[Any], options: Sequence[str]
 ) -> list[str]:
-    """The asked fields of every row as comma-separated values.
+    """Return the asked fields of every row as comma-separated values.
 
     Raises:
         UsageError: there is no such field, or the format is not CSV.
@@ -228,7 +228,7 @@ def _value(value: Any, unit: str) -> str:
 
 
 def listed(gpu: Gpu) -> list[str]:
-    """A device, and below it the instances that it is cut into."""
+    """Return a device, and below it the instances that it is cut into."""
     lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"]
     for number in range(gpu.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         part = gpu.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
@@ -263,7 +263,7 @@ def _between(one: Gpu, other: Gpu) -> str:
 
 
 def chosen(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
-    """The devices that `-i` names, by index, UUID or bus id; all of them when it is not given.
+    """Return the devices that `-i` names by index, UUID or bus id; all without `-i`.
 
     Raises:
         UsageError: there is no such device.

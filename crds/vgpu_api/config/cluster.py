@@ -158,7 +158,7 @@ class NvidiaConfig(_Section):
 
     @property
     def core_policy(self) -> CorePolicy:
-        """The core policy of containers that set none themselves."""
+        """Return the core policy of containers that set none themselves."""
         return "Disable" if self.disable_core_limit else self.gpu_core_policy
 
     def usable_profiles(self, model: str, profiles: Iterable[str]) -> frozenset[str]:

@@ -37,6 +37,6 @@ class PodGroup(ApiModel):
 
     @property
     def least(self) -> int:
-        """The minimum number of pods that may run: 1 unless the group is a gang."""
+        """Return the minimum number of pods that may run: 1 unless the group is a gang."""
         gang = self.spec.scheduling_policy.gang
         return 1 if gang is None else max(gang.min_count, 1)

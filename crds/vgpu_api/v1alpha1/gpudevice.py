@@ -87,7 +87,7 @@ class GPUDeviceSpec(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """The memory set by the administrator, in MiB; 0 if none is set."""
+        """Return the memory set by the administrator, in MiB; 0 if none is set."""
         return 0 if self.memory is None else quantity.read_mib(self.memory)
 
 
@@ -103,7 +103,7 @@ class Amount(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """The memory in MiB."""
+        """Return the memory in MiB."""
         return quantity.read_mib(self.memory)
 
 
@@ -150,7 +150,7 @@ class MigProfile(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """The memory in MiB."""
+        """Return the memory in MiB."""
         return quantity.read_mib(self.memory)
 
 
@@ -183,7 +183,7 @@ class DevicePart(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """The memory in MiB."""
+        """Return the memory in MiB."""
         return quantity.read_mib(self.memory)
 
 

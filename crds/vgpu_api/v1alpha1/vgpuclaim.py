@@ -190,7 +190,7 @@ class VGPURequest(ApiModel):
 
     @property
     def memory_mib(self) -> int | None:
-        """The memory per device in MiB, if set as a size."""
+        """Return the memory per device in MiB, if set as a size."""
         return None if self.memory is None else quantity.mib(self.memory)
 
 
@@ -294,7 +294,7 @@ class AllocatedDevice(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """The memory given, in MiB."""
+        """Return the memory given, in MiB."""
         return quantity.read_mib(self.memory)
 
 

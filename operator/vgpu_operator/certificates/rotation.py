@@ -43,7 +43,7 @@ class Lives:
 
     @property
     def announcement(self) -> timedelta:
-        """A sixth of an authority's lifetime: half of what its predecessor has left by then."""
+        """Return a sixth of an authority's lifetime: half of what its predecessor has left."""
         return self.authority / 6
 
 

@@ -53,7 +53,7 @@ class DrainPlan:
 
     @property
     def idle(self) -> list[Object]:
-        """The claims that hold devices without a pod; no eviction can free these."""
+        """Return the claims that hold devices without a pod; no eviction can free these."""
         served = {pod["metadata"]["uid"] for pod in self.pods}
         return [
             claim

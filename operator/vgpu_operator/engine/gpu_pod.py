@@ -93,7 +93,7 @@ class GPUPod:
 
     @cached_property
     def uid(self) -> str:
-        """The pod's UID."""
+        """Return the pod's UID."""
         return self.pod.metadata.uid
 
     def rank(self, standing: Standing) -> Rank:
@@ -104,7 +104,7 @@ class GPUPod:
 
     @cached_property
     def template(self) -> ClaimKey | None:
-        """The claim to copy, if the pod names a template, else None."""
+        """Return the claim to copy, if the pod names a template, else None."""
         named = None if isinstance(self.demand, BadInput) else self.demand.native
         if named is None or not named.is_template:
             return None
@@ -112,13 +112,13 @@ class GPUPod:
 
     @cached_property
     def regarding(self) -> Regarding:
-        """The pod as the subject of events and evictions."""
+        """Return the pod as the subject of events and evictions."""
         metadata = self.pod.metadata
         return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
 
     @cached_property
     def reserved_for(self) -> ReservedFor:
-        """The reference to the pod in a claim's status."""
+        """Return the reference to the pod in a claim's status."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
 
     @property
@@ -152,17 +152,17 @@ class GPUPod:
 
     @cached_property
     def cpu_milli(self) -> int:
-        """The milli-CPU that the pod requests."""
+        """Return the milli-CPU that the pod requests."""
         return cpu_milli_of(self.pod)
 
     @cached_property
     def host_demand(self) -> HostDemand:
-        """The pod's demands on a node besides devices."""
+        """Return the pod's demands on a node besides devices."""
         return HostDemand.of(self.pod)
 
     @cached_property
     def rules(self) -> NodeRules:
-        """The pod's node selector, affinity and tolerations.
+        """Return the pod's node selector, affinity and tolerations.
 
         Raises:
             BadInput: Kubernetes would not accept the affinity.

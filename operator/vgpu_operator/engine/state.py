@@ -332,7 +332,7 @@ class GroupTry:
 
     @property
     def refused(self) -> set[str]:
-        """The pods that were refused."""
+        """Return the pods that were refused."""
         return {uid for uid, node in self.offered.items() if not node}
 
 

@@ -63,7 +63,7 @@ class FilterAnswer:
 
     @property
     def refused(self) -> dict[str, str]:
-        """All refused nodes with their reasons, curable or not."""
+        """Return all refused nodes with their reasons, curable or not."""
         return {**self.incurable, **self.curable}
 
     def to_wire(self) -> dict[str, Any]:

@@ -155,7 +155,7 @@ class QuotaEntry(_Document):
 
     @property
     def spec(self) -> ResourceQuotaSpec:
-        """The spec of the ResourceQuota."""
+        """Return the spec of the ResourceQuota."""
         return ResourceQuotaSpec.model_validate(self.model_dump(exclude={"namespace"}))
 
 

@@ -120,17 +120,17 @@ class LiveCluster:
 
     @property
     def config(self) -> ClusterConfig:
-        """The operator's configuration."""
+        """Return the operator's configuration."""
         return self.state.config
 
     @property
     def columns(self) -> Columns:
-        """The cluster's devices."""
+        """Return the cluster's devices."""
         return self.state.ledger.columns
 
     @property
     def nodes(self) -> Collection[str]:
-        """The names of the nodes with devices."""
+        """Return the names of the nodes with devices."""
         return self.state.ledger.nodes()
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:

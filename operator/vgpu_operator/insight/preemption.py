@@ -77,7 +77,7 @@ class MakesWay:
 
     @property
     def namespaces(self) -> set[str]:
-        """The namespaces of all victims."""
+        """Return the namespaces of all victims."""
         return {_namespace(each) for each in self.victims}
 
 

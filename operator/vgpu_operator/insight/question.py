@@ -73,7 +73,7 @@ class Known(Protocol):
 
     @property
     def config(self) -> ClusterConfig:
-        """The cluster's configuration."""
+        """Return the cluster's configuration."""
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """Return a claim or claim template; None if it does not exist."""
@@ -84,11 +84,11 @@ class Judge(Known, Protocol):
 
     @property
     def columns(self) -> Columns:
-        """The cluster's devices."""
+        """Return the cluster's devices."""
 
     @property
     def nodes(self) -> Collection[str]:
-        """The names of the nodes with devices."""
+        """Return the names of the nodes with devices."""
 
     def decide(self, question: Question) -> Outcome:
         """Return where the pod or claim would be placed, or the refusal."""

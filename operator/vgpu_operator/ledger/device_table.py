@@ -45,7 +45,7 @@ class ChangeLog:
 
     @property
     def cursor(self) -> int:
-        """The position after the newest entry."""
+        """Return the position after the newest entry."""
         return self._first + len(self._entries)
 
     def touch(self, node: str) -> None:

@@ -284,7 +284,7 @@ class Ledger:
 
     @property
     def cursors(self) -> tuple[int, int]:
-        """The current cursors of `changed_since` and `freed_since`."""
+        """Return the current cursors of `changed_since` and `freed_since`."""
         return self._table.changes.cursor, self._table.freed.cursor
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:

@@ -178,7 +178,7 @@ class NodeFilters:
 
     @property
     def version(self) -> int:
-        """A number that grows with every change of the nodes' labels or taints."""
+        """Return a number that grows with every change of the nodes' labels or taints."""
         return self._version
 
     # Rules.

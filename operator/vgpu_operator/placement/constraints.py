@@ -172,7 +172,7 @@ class DeviceCount:
 
     @property
     def total(self) -> int:
-        """The number of devices so far."""
+        """Return the number of devices so far."""
         return max(self._app, *self._init.values(), 0)
 
     def rise(self, count: int) -> int:
@@ -292,7 +292,7 @@ class Kept(Protocol):
 
     @property
     def nodes(self) -> Collection[int]:
-        """Nodes with kept capacity; for this claim, `on` may be empty."""
+        """Return nodes with kept capacity; for this claim, `on` may be empty."""
 
     def on(self, node: int) -> Sequence[Share]:
         """Return the shares on a node that are kept from this claim."""

@@ -81,7 +81,7 @@ class DeviceFacts:
 
     @property
     def facts(self) -> Facts:
-        """The properties of the device without links and node."""
+        """Return the properties of the device without links and node."""
         return Facts(
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),

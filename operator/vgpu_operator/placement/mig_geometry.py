@@ -48,7 +48,7 @@ class Instance:
 
     @property
     def slices(self) -> int:
-        """The slices that it occupies."""
+        """Return the slices that it occupies."""
         return slices_of(self.start, self.size)
 
 

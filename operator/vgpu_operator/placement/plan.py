@@ -49,14 +49,14 @@ class Grant:
 
     @property
     def slices(self) -> int:
-        """The granted slices or numbered cores, one bit each, or the request's marks."""
+        """Return the granted slices or numbered cores, one bit each, or the request's marks."""
         if self.instance is not None:
             return self.instance.slices
         return bits_of(self.core_ids) if self.core_ids else self.neighbours
 
     @property
     def mig(self) -> MigAllocation | None:
-        """The instance in the form of the claim's status."""
+        """Return the instance in the form of the claim's status."""
         if self.instance is None:
             return None
         instance = self.instance
@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def groups(self) -> Sequence[Refused]:
-        """The reasons and their nodes, computed from the columns at the first access.
+        """Return the reasons and their nodes, computed from the columns at the first access.
 
         Thousands of nodes have few different reasons, so a text made from groups is far cheaper.
         """
@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def refusals(self) -> Mapping[str, Tally]:
-        """The reasons of each node."""
+        """Return the reasons of each node."""
         if self._by_node is None:
             found: dict[str, Tally] = {}
             for tally, nodes in self.groups:
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """The refusal as text, for a condition, an event or the response to Filter.
+        """Return the refusal as text, for a condition, an event or the response to Filter.
 
         The format is `count/total Reason`, sorted and joined by `, `. The total of device reasons
         is the number of devices on nodes with such reasons, that of node reasons all nodes.

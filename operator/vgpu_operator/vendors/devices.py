@@ -11,27 +11,27 @@ class Devices(Protocol):
 
     @property
     def uuid(self) -> Sequence[str]:
-        """The UUID of each device."""
+        """Return the UUID of each device."""
 
     @property
     def index(self) -> Sequence[int]:
-        """The number of each device on its node."""
+        """Return the number of each device on its node."""
 
     @property
     def links(self) -> Sequence[Mapping[str, int]]:
-        """The UUIDs that each device is linked with, and the quality of the link."""
+        """Return the UUIDs that each device is linked with, and the quality of the link."""
 
     @property
     def slots_used(self) -> Sequence[int]:
-        """The slots in use, by device."""
+        """Return the slots in use, by device."""
 
     @property
     def slices_used(self) -> Sequence[int]:
-        """The numbered cores in use and the marks of pods (`neighbours`) as bits, by device."""
+        """Return numbered cores in use and marks of pods (`neighbours`) as bits, by device."""
 
     @property
     def node_devices(self) -> Sequence[Sequence[int]]:
-        """The devices of each node."""
+        """Return the devices of each node."""
 
     def number_of(self, name: str) -> int:
         """Return the number of a device, given the name of its GPUDevice object."""
@@ -42,12 +42,12 @@ class Granted(Protocol):
 
     @property
     def device(self) -> str:
-        """The name of its GPUDevice object."""
+        """Return the name of its GPUDevice object."""
 
     @property
     def cores(self) -> int:
-        """Its share of the device's compute, in percent."""
+        """Return its share of the device's compute, in percent."""
 
     @property
     def neighbours(self) -> int:
-        """The marks of the request (`neighbours.marks_of`)."""
+        """Return the marks of the request (`neighbours.marks_of`)."""

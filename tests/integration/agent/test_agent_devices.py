@@ -289,7 +289,7 @@ async def test_a_fatal_event_takes_the_devices_free_slots_away_but_no_slot_in_us
 
 
 def health(pod: Json) -> list[str]:
-    """The health of the devices of a pod's container, as its status shows it (KEP-4680)."""
+    """Return the health of the devices of a pod's container, as its status shows it (KEP-4680)."""
     (container,) = pod["status"].get("containerStatuses") or [{}]
     statuses = container.get("allocatedResourcesStatus") or []
     return [each["health"] for status in statuses for each in status["resources"]]

@@ -53,7 +53,7 @@ async def scrape(node: AgentNode) -> str:
 
 
 async def within(seconds: float, node: AgentNode, holds: Callable[[str], bool]) -> str:
-    """The first scrape that shows it."""
+    """Return the first scrape that shows it."""
     text = ""
     for _ in range(int(seconds / PAUSE_S)):
         if holds(text := await scrape(node)):

@@ -6,7 +6,7 @@ from rest import NAMESPACES, NODES, SECRETS, THINGS, Json, Refused, Rest, a_thin
 
 
 def a_secret(name: str, *owners: Json, uid: str = "") -> Json:
-    """A Secret that belongs to others; the collector knows this kind from the beginning."""
+    """Return a Secret that belongs to others; the collector knows this kind from the beginning."""
     references = [
         {
             "apiVersion": owner["apiVersion"],

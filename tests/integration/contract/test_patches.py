@@ -47,7 +47,7 @@ async def test_a_json_patch_that_does_not_fit_is_refused(things: Rest, operation
 
 
 async def patched(rest: Rest, before: Json, patch: Json, subresource: str = "") -> Json:
-    """A node with `before`, after a strategic merge of `patch`."""
+    """Return a node with `before`, after a strategic merge of `patch`."""
     metadata = {"name": rest.namespace, **before.pop("metadata", {})}
     await rest.create(NODES, {**before, "metadata": metadata})
     return await rest.strategic(f"{NODES}/{rest.namespace}{subresource}", patch)

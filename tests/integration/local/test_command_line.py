@@ -110,7 +110,7 @@ def ask(cluster: LocalCluster, *arguments: str) -> str:
 
 
 def refused(cluster: LocalCluster, *arguments: str) -> str:
-    """The one line of a command that has no answer."""
+    """Return the one line of a command that has no answer."""
     done = run(cluster, *arguments)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
@@ -120,7 +120,7 @@ def refused(cluster: LocalCluster, *arguments: str) -> str:
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """A table's rows by the header's names; no cell has two spaces in it."""
+    """Return a table's rows by the header's names; no cell has two spaces in it."""
     header, *lines = text.splitlines()
     starts = [found.start() for found in re.finditer(r"\S+(?: \S+)*", header)]
     ends = [*starts[1:], None]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def share(cluster: LocalCluster, pod: str, *, seconds: int) -> float:
-    """The part of its device's time that a pod gets, launching all it can for so long."""
+    """Return the part of its device's time that a pod gets, launching all it can for so long."""
     done = cluster.exec(pod, [str(PROBE), "work", str(seconds)])
     assert done.exit_code == 0, done.stderr
     got: float = json.loads(done.stdout.splitlines()[-1])["share"]

@@ -74,7 +74,7 @@ def code_path(folder: Path) -> str:
 
 
 def with_known_options(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command without options that came after the version that runs it."""
+    """Return the command without options that came after the version that runs it."""
     program, options = list(command[:3]), list(command[3:])
     known = subprocess.run(
         [*program, "--help"], env=dict(environment), capture_output=True, check=True, text=True

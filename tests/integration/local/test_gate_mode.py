@@ -59,7 +59,7 @@ def make(cluster: LocalCluster, resource: Resource, obj: dict[str, Any]) -> None
 
 
 def claim_of(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
-    """The claim that is allocated for a pod."""
+    """Return the claim that is allocated for a pod."""
     for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default"):
         status = claim.get("status", {})
         if status.get("allocation") and status.get("reservedFor", {}).get("podName") == name:
@@ -313,7 +313,7 @@ def forbidden(cluster: LocalCluster, resource: str) -> Path:
 
 
 def a_visitor(cluster: LocalCluster) -> str:
-    """A token of an account that may list what the page shows, and volumes' claims."""
+    """Return a token of an account that may list what the page shows, and volumes' claims."""
     kinds = {
         "vgpu.dev": ["vgpuclaims", "gpudevices"],
         "": ["nodes", "persistentvolumeclaims"],

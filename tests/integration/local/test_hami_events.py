@@ -22,7 +22,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def told(cluster: LocalCluster, pod: str) -> dict[str, str]:
-    """The notes of a pod's events, by reason."""
+    """Return the notes of a pod's events, by reason."""
     return {
         event["reason"]: event["message"]
         for event in cluster.objects("events", "default")

@@ -105,7 +105,7 @@ class Cluster:
         return Daemon(replica.name, command, program_environment(folder, {}), log)
 
     def bundles(self) -> set[str]:
-        """The webhooks' caBundles."""
+        """Return the webhooks' caBundles."""
         return {
             hook["clientConfig"].get("caBundle", "")
             for kind in ("mutating", "validating")
@@ -175,7 +175,7 @@ def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
 
 
 def shown(cluster: Cluster) -> set[str]:
-    """The certificates that the webhooks show, PEM."""
+    """Return the certificates that the webhooks show, PEM."""
     ports = [replica.webhook for replica in cluster.webhooks]
     return {ssl.get_server_certificate(("127.0.0.1", port)) for port in ports}
 

@@ -99,7 +99,7 @@ def history(cluster: LocalCluster, resource: str, name: str) -> list[WriteEvent]
 
 
 def wait_until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> float:
-    """Seconds until it holds."""
+    """Return seconds until it holds."""
     began = time.monotonic()
     while not holds():
         cluster.check()
@@ -164,7 +164,7 @@ def test_a_replica_listens_when_it_has_seen_everything_and_could_lead(
 
 
 def answer_of(cluster: LocalCluster, url: str) -> int | None:
-    """The status of an extender's answer; None: nothing listens there."""
+    """Return the status of an extender's answer; None: nothing listens there."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=cluster.tls()) as answer:
             return int(answer.status)

@@ -43,12 +43,12 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def a_user(name: str, of: str, **fields: Any) -> dict[str, Any]:
-    """A pod that uses a claim."""
+    """Return a pod that uses a claim."""
     return a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: of}, **fields)
 
 
 def said(status: dict[str, Any], type_: str) -> str:
-    """The reason of a condition; empty where it is not there."""
+    """Return the reason of a condition; empty where it is not there."""
     found = [c["reason"] for c in status.get("conditions", []) if c["type"] == type_]
     return found[0] if found else ""
 

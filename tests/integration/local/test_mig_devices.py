@@ -40,13 +40,13 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def a_user(name: str, mib: int) -> dict[str, Any]:
-    """A pod that asks for an instance with so much memory."""
+    """Return a pod that asks for an instance with so much memory."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
     return a_pod(name, a_container(limits=limits), annotations=MODE)
 
 
 def instances(cluster: LocalCluster) -> list[str]:
-    """The UUIDs of what the device is cut into, as its object shows."""
+    """Return the UUIDs of what the device is cut into, as its object shows."""
     (device,) = cluster.server.objects("gpudevices.vgpu.dev")
     found = device["status"]["mig"].get("instances", [])
     assert isinstance(found, list)

@@ -130,5 +130,5 @@ def test_a_device_that_two_live_nodes_publish_serves_on_the_first_until_that_is_
 
 
 def marked_nodes(cluster: LocalCluster) -> set[str]:
-    """The nodes of the two whose object of the one device is marked."""
+    """Return the nodes of the two whose object of the one device is marked."""
     return {node for node in (LEFT, RIGHT) if any(map(is_marked, devices_of(cluster, node)))}

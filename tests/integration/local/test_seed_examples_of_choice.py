@@ -48,14 +48,14 @@ def a_node(name: str, *devices: Any) -> GpuNode:
 
 
 def numa_server(name: str) -> GpuNode:
-    """The seed's picture: devices 0, 1 on NUMA node 0 and 2, 3 on 1, two NVLinks in each pair."""
+    """Return the seed's node: GPUs 0, 1 on NUMA node 0, 2, 3 on 1, two NVLinks a pair."""
     bare = a_node(name, *[A100] * 4)
     devices = tuple(replace(device, numa=index // 2) for index, device in enumerate(bare.devices))
     return replace(bare, devices=devices, links=(Link(0, 1, nvlinks=2), Link(2, 3, nvlinks=2)))
 
 
 def pinned_server(name: str) -> GpuNode:
-    """The device of the seed's UUID, and another, each on a NUMA node of its own."""
+    """Return the device of the seed's UUID, and another, each on a NUMA node of its own."""
     bare = a_node(name, V100, V100)
     devices = Device(PINNED, V100, numa=0), replace(bare.devices[1], numa=1)
     return replace(bare, devices=devices)
@@ -175,7 +175,7 @@ def test_example_5_on_nodes_their_own_policies_hold_for_pods_that_have_none(
 
 
 def models(cluster: LocalCluster) -> dict[str, list[str]]:
-    """The models of each node, as the seed's command shows them."""
+    """Return the models of each node, as the seed's command shows them."""
     lines = [line.split("\t") for line in typed(cluster, DEVICES_OF_NODES).splitlines()]
     return {node: [device["type"] for device in json.loads(text)] for node, text in lines}
 

@@ -104,7 +104,7 @@ def register(cluster: LocalCluster, node: str, annotations: dict[str, str]) -> N
 
 
 def served(cluster: LocalCluster, name: str) -> Object:
-    """The pod, running; its vendor's plugin has handed out what its annotations list."""
+    """Return the pod, running; its vendor's plugin has handed out what its annotations list."""
     pod = running(cluster, name)
     changes = {"metadata": {"annotations": {HAMI_BIND_PHASE: "success"}}}
     return cluster.run(cluster.api.merge_patch(PODS, name, changes, namespace="default")) or pod

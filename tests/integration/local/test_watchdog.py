@@ -100,7 +100,7 @@ def test_the_operator_evicts_a_violator_where_that_is_wanted_and_no_other_pod(
 
 
 def evictions(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """The events about them."""
+    """Return the events about them."""
     return [event for event in cluster.objects("events") if event["reason"] == "Evicted"]
 
 

@@ -55,7 +55,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def template(words: str, *, command: tuple[str, ...] = ("sleep", "infinity"), **spec: Any) -> Any:
-    """A pod template that asks for half a device in these words."""
+    """Return a pod template that asks for half a device in these words."""
     annotations = {ANNOTATION_CLAIM_TEMPLATE: SHAPE} if words == "template" else {}
     container = a_container(limits=LIMITS[words], command=command)
     return {
@@ -65,7 +65,7 @@ def template(words: str, *, command: tuple[str, ...] = ("sleep", "infinity"), **
 
 
 def pods(kind: str, name: str, **spec: Any) -> list[dict[str, Any]]:
-    """The pods that the controller of such a workload makes."""
+    """Return the pods that the controller of such a workload makes."""
     metadata = {"name": name, "namespace": "default"}
     document = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
     return [dict(pod) for pod in pods_of(document, NODES)]

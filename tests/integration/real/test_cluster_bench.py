@@ -105,7 +105,7 @@ def descendants(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def command_of(pid: int) -> str:
-    """Its command line; empty once it has ended."""
+    """Return its command line; empty once it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:

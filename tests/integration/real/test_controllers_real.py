@@ -42,7 +42,7 @@ async def leader(plane: ControlPlane, admin: Api, tmp_path: Path) -> AsyncIterat
 
 
 async def event_about(admin: Api, name: str) -> Object:
-    """The event about a ConfigMap, once there is one."""
+    """Return the event about a ConfigMap, once there is one."""
     async with asyncio.timeout(30):
         while True:
             found = await admin.list(EVENTS, namespace=NAMESPACE)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def source(example: str) -> Path:
-    """The folder that an example applies."""
+    """Return the folder that an example applies."""
     for document in yaml.safe_load_all((AUTOMATION / example).read_text()):
         spec = document["spec"]
         path = spec.get("path") or spec.get("source", {}).get("path")
@@ -53,7 +53,7 @@ def kubectl() -> Iterator[Kubectl]:
 
 
 def installed(kubectl: Kubectl, folder: Path) -> dict[tuple[str, ...], Any]:
-    """The objects as they are, without what the API server counts and records itself."""
+    """Return the objects as they are, without what the API server counts and records itself."""
     found = {}
     for each in json.loads(kubectl("get", "-k", folder, "-o", "json"))["items"]:
         metadata = each["metadata"]

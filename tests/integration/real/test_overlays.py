@@ -96,7 +96,7 @@ async def level_and_token(
 
 
 def built(plane: ControlPlane, folder: Path, *components: str) -> list[Object]:
-    """The default overlay with some components."""
+    """Return the default overlay with some components."""
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

@@ -76,7 +76,7 @@ def bound(cluster: LocalCluster) -> set[str]:
 
 
 def given_devices(cluster: LocalCluster) -> set[str]:
-    """The pods whose claims ever had an allocation, also one that was taken back."""
+    """Return the pods whose claims ever had an allocation, also one that was taken back."""
     found = set()
     for event in cluster.server.history():
         status = event.object.get("status") or {}
@@ -97,7 +97,7 @@ def test_a_gang_without_room_gets_nothing_and_a_pod_beside_it_runs(
 
 
 def reasons(cluster: LocalCluster, pods: Sequence[str]) -> set[str]:
-    """The reasons that the claims of these pods show."""
+    """Return the reasons that the claims of these pods show."""
     claims = cluster.objects("vgpuclaims.vgpu.dev", "default")
     return {
         reason(each.get("status") or {})

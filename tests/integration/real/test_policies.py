@@ -109,7 +109,7 @@ async def policies_in_force(admin: Api) -> None:
 
 
 async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:
-    """A claim, allocated on a node by the operator where one is given."""
+    """Return a claim, allocated on a node by the operator where one is given."""
     made = await callers.admin.create(VGPU_CLAIMS, a_claim(name, {"memory": "1Gi"}))
     if node is None:
         return made

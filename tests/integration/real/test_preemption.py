@@ -90,7 +90,7 @@ def web(cluster: LocalCluster, cpus: int) -> None:
 
 
 def running(cluster: LocalCluster) -> dict[str, str]:
-    """The UIDs of the pods that run, by name; those of a ReplicaSet by the name of that."""
+    """Return the UIDs of the pods that run, by name; those of a ReplicaSet by the name of that."""
     return {
         pod["metadata"]["name"].split("-")[0]: pod["metadata"]["uid"]
         for pod in cluster.objects("pods", "default")

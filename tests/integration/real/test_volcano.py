@@ -149,7 +149,7 @@ def group(cluster: LocalCluster, name: str, least: int) -> None:
 
 
 def members(cluster: LocalCluster, name: str, size: int) -> list[str]:
-    """Its pods."""
+    """Return its pods."""
     names = [f"{name}-{number}" for number in range(size)]
     for pod in names:
         annotations = {"scheduling.k8s.io/group-name": name, "vgpu.dev/claim-template": "half"}
@@ -164,7 +164,7 @@ def pods(cluster: LocalCluster, *names: str) -> list[Object]:
 
 
 def holders(cluster: LocalCluster) -> set[str]:
-    """The pods that have devices."""
+    """Return the pods that have devices."""
     claims = cluster.run(cluster.api.list(VGPU_CLAIMS, namespace="default")).items
     statuses = [claim.get("status") or {} for claim in claims]
     return {status["reservedFor"]["podName"] for status in statuses if status.get("allocation")}

@@ -124,7 +124,7 @@ def measure_gate(nodes: int, load: Load, found: dict[str, Any]) -> None:
 
 
 def brief(found: dict[str, Any]) -> str:
-    """The figures of one load in a line."""
+    """Return the figures of one load in a line."""
     rate, middle = found["pods_per_s"], found["pods_per_s_middle_80"]
     return (
         f"{found['bound']} bound, {rate} pods/s ({middle}), {found['create_to_bound_s']} s, "

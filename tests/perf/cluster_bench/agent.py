@@ -104,7 +104,7 @@ class AsNode:
         self._connection = connection
 
     def client(self, bearer: str) -> Api:
-        """A client that logs in with a token."""
+        """Return a client that logs in with a token."""
         mine = replace(self._connection, credentials=FixedCredentials(bearer))
         return Api(Transport(self._session, mine))
 

@@ -18,7 +18,7 @@ _PREFIX = "now"
 
 
 def a_claim(number: int) -> Object:
-    """A claim as its user writes it, of the same size as a pod of the load."""
+    """Return a claim as its user writes it, of the same size as a pod of the load."""
     return {
         "apiVersion": API_VERSION,
         "kind": VGPU_CLAIMS.kind,

@@ -26,7 +26,7 @@ DEVICES: Mapping[str, object] = {
 
 
 def a_pod(run: str, number: int, *, with_devices: bool) -> Object:
-    """A pod as its user writes it."""
+    """Return a pod as its user writes it."""
     limits = dict(DEVICES) if with_devices else {}
     return {
         "apiVersion": "v1",

@@ -34,7 +34,7 @@ def summarized(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def rates(bound_at: Sequence[float]) -> dict[str, float]:
-    """Pods per second: of all, and of the middle without the first and the last tenth.
+    """Return pods per second: of all, and of the middle without the first and the last tenth.
 
     Args:
         bound_at: For each pod, the seconds from the first create to its node; at least three.
@@ -54,7 +54,7 @@ def rates(bound_at: Sequence[float]) -> dict[str, float]:
 
 
 def longest_gap(bound_at: Sequence[float]) -> tuple[float, float]:
-    """The longest time in which no pod got a node: how long, and from when on; seconds."""
+    """Return the longest time in which no pod got a node: how long, and from when on; seconds."""
     pairs = pairwise(sorted(bound_at))
     gap, since = max(((after - before, before) for before, after in pairs), default=(0.0, 0.0))
     return round(gap, 2), round(since, 2)
@@ -72,7 +72,7 @@ Requests = Mapping[tuple[str, str], float]
 
 
 def requests(metrics: str) -> Requests:
-    """The API server's requests so far, watches left out.
+    """Return the API server's requests so far, watches left out.
 
     Args:
         metrics: What the API server shows at /metrics.
@@ -136,12 +136,12 @@ def reset_peaks(pids: Mapping[str, int]) -> None:
 
 
 def peaks_mib(pids: Mapping[str, int]) -> dict[str, int]:
-    """The largest resident memory of each process since `reset_peaks`, MiB."""
+    """Return the largest resident memory of each process since `reset_peaks`, MiB."""
     return {name: _peak_mib(pid) for name, pid in pids.items()}
 
 
 def ended(pids: Mapping[str, int]) -> list[str]:
-    """The names of processes that run no more, also of those that their parent has not reaped."""
+    """Return the names of processes that have ended, reaped by their parent or not."""
     return [name for name, pid in pids.items() if _state(pid) in ("", "Z", "X")]
 
 

@@ -43,12 +43,12 @@ _PER_TRANSACTION = 100
 
 
 def node_name(number: int) -> str:
-    """The name of a paper node."""
+    """Return the name of a simulated node."""
     return f"node-{number:05d}"
 
 
 def paper_node(number: int) -> Object:
-    """A node that is ready and whose agent has registered its slots with its kubelet."""
+    """Return a node that is ready and whose agent has registered its slots with its kubelet."""
     offers = {
         "cpu": "128",
         "memory": "1Ti",
@@ -196,7 +196,7 @@ class Etcd:
         self._connection.close()
 
     def get(self, key: str) -> Object:
-        """The object with this key.
+        """Return the object with this key.
 
         Raises:
             LookupError: there is none.

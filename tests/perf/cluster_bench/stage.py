@@ -105,7 +105,7 @@ class Stage(Started):
         self._undo.close()
 
     def plain(self, load: Load) -> dict[str, Any]:
-        """The pods without devices through kube-scheduler as it is by default."""
+        """Run pods without devices through kube-scheduler with its default configuration."""
         self._plane.start_scheduler({"clientConnection": SCHEDULER_CLIENT})
         settle(self._plane.pids())
         found = self._measure("plain", load, self._plane.pids())
@@ -116,7 +116,7 @@ class Stage(Started):
     def ours(
         self, load: Load, found: dict[str, Any], *, overlay: str = "default"
     ) -> dict[str, Any]:
-        """The pods with devices through the project as an overlay of manifests/ installs it.
+        """Run pods with devices through the project as an overlay of manifests/ installs it.
 
         Args:
             load: What is asked.
@@ -206,7 +206,7 @@ class Stage(Started):
     def _measure_failover(
         self, load: Load, cluster: InstalledCluster, killed_after_s: float
     ) -> dict[str, Any]:
-        """The pods once more, and the leader killed under them."""
+        """Run the pods once more, and kill the leader meanwhile."""
         given = ("--run", "failover", "--pods", str(load.pods), "--limit", str(load.limit_s))
         with self._child("load", *given, "--with-devices") as process:
             _await_ready(process)
@@ -225,7 +225,7 @@ class Stage(Started):
         }
 
     def _measure_cold_start(self, cluster: InstalledCluster) -> dict[str, Any]:
-        """No replica runs; then all are started, and the Lease of the dead leader runs out."""
+        """Start all replicas while none runs; the Lease of the dead leader has to expire."""
         for operator in cluster.operators:
             operator.kill()
         began = time.monotonic()
@@ -331,7 +331,7 @@ class Stage(Started):
         return measures.requests(self._plane.get("/metrics", timeout_s=60.0).decode())
 
     def _still(self) -> measures.Requests:
-        """The requests, once no more come of the pods: what follows a node is counted too."""
+        """Return the requests once the pods cause no more, those after the Binding included."""
         deadline = time.monotonic() + _STILL_LIMIT_S
         before = self._requests()
         while True:
@@ -368,7 +368,7 @@ def _begin(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str, Any]:
-    """The times of a load, once it has ended.
+    """Return the times of a load, once it has ended.
 
     Args:
         process: The load.

@@ -153,7 +153,7 @@ def test_the_order_that_says_what_runs_beside_an_init_container_is_frozen_too() 
 
 
 def given(*, request: str = "a", **device: Any) -> dict[str, Any]:
-    """A claim of 50 percent with a device."""
+    """Return a claim of 50 percent with a device."""
     held = {"nodeName": "node-1", "devices": [{"request": request, "memory": "8Gi", **device}]}
     claim = a_claim({"name": "a", "memoryPercent": 50})
     return {**claim, "status": {"allocation": held}}
@@ -223,7 +223,7 @@ def test_a_claim_keeps_the_priority_that_it_had_before_the_bound_was_lowered() -
 
 
 def large(count: int) -> dict[str, Any]:
-    """Each request as large as the lists of a selector allow."""
+    """Return each request as large as the lists of a selector allow."""
     selector = {
         "models": ["m" * 128] * 32,
         "excludeModels": ["e" * 128] * 32,
@@ -265,7 +265,7 @@ def test_a_claim_of_17_requests_is_refused() -> None:
 
 
 def held(claim: dict[str, Any]) -> list[str]:
-    """The finalizers of a claim as it is stored."""
+    """Return the finalizers of a claim as it is stored."""
     stored = jsonpatch.apply_patch(claim, mutate_claim(claim))
     assert mutate_claim(stored) == []
     return list(stored["metadata"].get("finalizers", []))
@@ -299,7 +299,7 @@ def test_devices_of_other_vendors_are_asked_for_by_pods_alone() -> None:
 
 
 def of_hygons(memory: str = "1Gi") -> dict[str, Any]:
-    """A claim in the form of those that the operator makes for pods."""
+    """Return a claim in the form of those that the operator makes for pods."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": "u"}
     spec = {"requests": [{"name": "main", "vendor": "hygon", "memory": memory}]}
     return {"metadata": {"ownerReferences": [owner]}, "spec": spec}

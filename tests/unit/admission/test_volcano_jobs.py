@@ -14,7 +14,7 @@ PATH = "spec.tasks[1].template"
 
 
 def a_job(limits: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    """A task that asks for nothing, and one that asks so."""
+    """Return a task that asks for nothing, and one that asks so."""
     container = {"name": "main", "image": "none", "resources": {"limits": limits}}
     idle = {"template": {"spec": {"containers": [{"name": "main", "image": "none"}]}}}
     template = {

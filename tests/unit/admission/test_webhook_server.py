@@ -50,7 +50,7 @@ class Served:
         await self.may_end.wait()
 
     async def post(self, path: str, **body: Any) -> tuple[int, str | None]:
-        """The status, and what becomes of the connection."""
+        """Return the status, and what becomes of the connection."""
         async with self.session.post(f"{self.url}/{path}", **body) as answer:
             await answer.read()
             return answer.status, answer.headers.get("Connection")

@@ -22,7 +22,7 @@ CPUS = {0: "0-3,8-11\n", 1: "4-7,12-15\n"}
 
 
 def a_host(tree: Path, lists: dict[int, str] = CPUS) -> HostNuma:
-    """A host with two NUMA nodes of eight CPUs each."""
+    """Return a host with two NUMA nodes of eight CPUs each."""
     write_sysfs(tree, {}, nodes="0-1")
     for node, listed in lists.items():
         folder = tree / "devices" / "system" / "node" / f"node{node}"
@@ -39,7 +39,7 @@ async def a_start(
     device_on: int | None = 0,
     numa: NumaPolicy | None = "Require",
 ) -> list[tuple[Any, ...]]:
-    """The warnings of a pod whose container starts with these CPUs."""
+    """Return the warnings of a pod whose container starts with these CPUs."""
     device = replace(a_driver_device(), numa_node=device_on)
     bench = await a_bench(folder, devices=[device], host=a_host(folder / "sys"))
     warnings: list[tuple[Any, ...]] = []

@@ -191,7 +191,7 @@ def test_the_containers_that_admission_recorded_come_before_those_that_are_seen(
 
 
 def a_pod_that_came_before_its_claim() -> Pod:
-    """Each of its containers has a slot; admission could not know which one the claim is for."""
+    """Return a pod whose containers all have a slot: admission cannot know the right one."""
     names = ("fetch", "app", "web")
     asking = [a_container(name, limits={SLOT: "1"}) for name in names]
     return a_pod(

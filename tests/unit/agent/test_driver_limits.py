@@ -37,7 +37,7 @@ class Node:
         return machine_environment(self.folder / "machine")
 
     def cgroup(self, name: str) -> Path:
-        """A cgroup without processes."""
+        """Return a cgroup without processes."""
         made = self.folder / name
         made.mkdir(parents=True)
         (made / "cgroup.procs").touch()

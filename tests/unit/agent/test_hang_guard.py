@@ -35,7 +35,7 @@ HOLDING_THE_LOCK = "ctypes.PyDLL(None).sleep(60)"
 
 
 def run(then: str) -> subprocess.CompletedProcess[str]:
-    """A process that lives for longer than the limit, and then does something."""
+    """Return a process that lives for longer than the limit, and then does something."""
     code = textwrap.dedent(PROGRAM).format(then=then)
     return subprocess.run(
         [sys.executable, "-c", code, str(LIMIT_S)],

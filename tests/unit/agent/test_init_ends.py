@@ -43,7 +43,7 @@ def exited(name: str, run: str, code: int = 0) -> ContainerStatus:
 
 
 def the_pod(*inits: ContainerStatus, app: str = "") -> Pod:
-    """A pod with an ordinary init container and an app container, both asking."""
+    """Return a pod with an ordinary init container and an app container, both asking."""
     limits = {SLOT: "1"}
     pod = a_pod(
         node="n1",
@@ -120,7 +120,7 @@ def used(bench: Bench) -> Use:
 
 
 async def ended(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
-    """The init container has exited 0, and the agent has looked."""
+    """End the init container with status 0, and let the agent look."""
     slot_allocations = await started(bench, app_slot=app_slot)
     bench.view.pods.modified(the_pod(exited("prepare", "run-1")))
     await bench.releases.sweep()

@@ -50,7 +50,7 @@ def the_claim(**status: Any) -> VGPUClaim:
 
 
 async def applied(claim: VGPUClaim, speak: Callable[[Reports], None]) -> dict[str, Any]:
-    """The status that is applied after all that was reported."""
+    """Return the status that is applied after all that was reported."""
     view, api = NodeView("node-1"), Written()
     view.claims.added(claim)
     into: Any = api

@@ -36,7 +36,7 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 async def a_cut_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """A node whose one device is in MIG mode, and cut like this."""
+    """Return a node whose one device is in MIG mode, and cut like this."""
     device = replace(
         a_driver_device(),
         mig_enabled=True,
@@ -53,7 +53,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 
 def an_instance_claim(pod: Pod, *, start: int = 4, name: str = "c", **changes: Any) -> VGPUClaim:
-    """A claim that was given half of the device, from a slice on."""
+    """Return a claim that was given half of the device, from a slice on."""
     claim = a_claim_for(pod, memory_mib=8000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None

@@ -32,12 +32,12 @@ SAID = "limits are in place"
 
 
 def its_own(**status: Any) -> VGPUClaim:
-    """The claim that the operator made for the pod."""
+    """Return the claim that the operator made for the pod."""
     return the_claim(metadata={"owner_references": [OWNER]}, **status)
 
 
 def the_claim(metadata: dict[str, Any] | None = None, **status: Any) -> VGPUClaim:
-    """A claim that serves the pod."""
+    """Return a claim that serves the pod."""
     status.setdefault("conditions", [])
     allocated = VGPUClaimStatus(allocation=an_allocation(), reserved_for=POD, **status)
     return a_claim("c1", metadata=metadata or {}, status=allocated)

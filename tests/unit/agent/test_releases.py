@@ -346,7 +346,7 @@ UUID = "0f5a3c1e-1111-4222-8333-444455556666"
 
 
 async def a_vanished_pod(folder: Path, *, maps: str | None) -> tuple[Bench, Path]:
-    """A pod was deleted by force, and one process is left, in some pod; the node and it."""
+    """Delete a pod by force, leave one of its processes, and return the node and it."""
     bench = await a_bench(folder, proc=folder / "proc")
     pod = a_bound_pod(uid=UUID)
     bench.view.pods.added(pod)

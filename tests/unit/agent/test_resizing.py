@@ -68,7 +68,7 @@ def claim_for(
     name: str = "c",
     of_mib: int = 0,
 ) -> VGPUClaim:
-    """A claim of a pod with a request for each of its containers."""
+    """Return a claim of a pod with a request for each of its containers."""
     names = [container.name for container in pod.spec.containers]
     devices = [
         an_allocated_device(
@@ -423,7 +423,7 @@ def a_pod_that_prepares() -> Pod:
 
 
 def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int = 2) -> VGPUClaim:
-    """A claim whose init container holds so many MiB, and asks for so much now."""
+    """Return a claim whose init container holds so many MiB, and asks for so much now."""
     set_spec = {} if asked is None else {"memory": asked}
     devices = [
         an_allocated_device(request="prepare", uuid=GPU_0, memory_mib=held),
@@ -443,7 +443,7 @@ def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int =
 
 
 async def preparing(bench: Bench) -> tuple[Pod, str]:
-    """A pod whose init container runs with 4,096 MiB, and its lease."""
+    """Return a pod whose init container runs with 4,096 MiB, and its lease."""
     pod = a_pod_that_prepares()
     bench.view.pods.added(pod)
     bench.view.claims.added(prepares(pod, 4096, generation=1))

@@ -43,7 +43,7 @@ def a_divided_device(*instances: MigInstance, uuid: str = GPU_0, index: int = 0)
 
 
 async def a_static_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """A node whose one device is for static use, and was divided like this."""
+    """Return a node whose one device is for static use, and was divided like this."""
     bench = await a_bench(folder, devices=[a_divided_device(*instances)])
     bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
@@ -73,7 +73,7 @@ def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int
 
 
 def a_claim_on(pod: Pod, instance: MigInstance, *, name: str = "c", number: int = 0) -> VGPUClaim:
-    """A claim that was given the instance's place."""
+    """Return a claim that was given the instance's place."""
     claim = a_claim_for(pod, memory_mib=2000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None

@@ -21,7 +21,7 @@ class SilentApi:
     """An API server that takes every question and answers none."""
 
     def acting_as(self, user: str) -> SilentApi:
-        """The same silence for another user."""
+        """Return an API that is as silent to another user."""
         return self
 
     def __getattr__(self, name: str) -> Any:

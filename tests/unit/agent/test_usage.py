@@ -201,7 +201,7 @@ class Known:
 
 
 def shown(*containers: ContainerUse, hami: bool = True) -> dict[str, list[tuple[Any, float]]]:
-    """All samples by name, as Prometheus reads them."""
+    """Return all samples by name, as Prometheus reads them."""
     collector = UsageCollector("n1", Known({GPU_0: a_driver_device()}), hami=hami)
     collector.usage = Usage({GPU_0: DeviceUsage(3000, 60), GPU_1: DeviceUsage(1, 1)}, containers)
     registry = CollectorRegistry()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def cell(column: str, obj: dict[str, Any]) -> Any:
-    """The cell of a column of the generated CRD, as kubectl finds it."""
+    """Return the cell of a column of the generated CRD, as kubectl finds it."""
     crd = yaml.safe_load((ROOT / "crds/vgpu.dev_gpudevices.yaml").read_text())
     (version,) = crd["spec"]["versions"]
     (path,) = (

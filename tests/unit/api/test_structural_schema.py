@@ -108,7 +108,7 @@ def test_the_crds_are_what_kubernetes_takes_for_crds(name: str, version: str) ->
 
 
 def properties_of(schema: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]]:
-    """Every schema below this one by its path."""
+    """Return every schema below this one by its path."""
     found = {path: schema}
     for name, child in schema.get("properties", {}).items():
         found |= properties_of(child, f"{path}.{name}")

@@ -219,7 +219,7 @@ def _context(world: World, secret: str, folder: Any, *, server: bool) -> ssl.SSL
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
-    """The client's common name as the server sees it."""
+    """Return the client's common name as the server sees it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = server.wrap_bio(to_server, to_client, server_side=True)
     other = client.wrap_bio(to_client, to_server, server_hostname=name)

@@ -92,7 +92,7 @@ def client(trusts: Pair, shows: Pair, folder: Path) -> ssl.SSLContext:
 
 
 async def shown(port: int, tls: ssl.SSLContext) -> x509.Certificate:
-    """The certificate that the server shows to one who is answered."""
+    """Return the certificate that the server shows to one who is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=HOST)
     try:
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -20,7 +20,7 @@ CLEAN = {"node": "n1", "leases": 2, "claims": 1, "findings": []}
 
 
 def a_kubectl(**answers: Any) -> Callable[[Sequence[str]], str]:
-    """Nodes by name, and what their agents answer: a document, or an error."""
+    """Return nodes by name with the answers of their agents: a document or an error."""
 
     def run(arguments: Sequence[str]) -> str:
         if arguments[0] == "get":

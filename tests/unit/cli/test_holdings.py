@@ -9,7 +9,7 @@ from vgpu_operator.cli.holdings import with_holdings
 
 
 def a_late_device(uuid: str = "GPU-0") -> dict[str, Any]:
-    """A device of 16 GiB whose status still shows a claim that has ended."""
+    """Return a device of 16 GiB whose status still shows a claim that has ended."""
     wire = a_device(uuid=uuid, memory_mib=16384).to_wire()
     wire["status"]["allocated"] = {"memory": "8Gi", "cores": 0, "slots": 1}
     wire["status"]["claims"] = [{"namespace": "default", "name": "ended", "memory": "8Gi"}]

@@ -40,7 +40,7 @@ def replica(*nodes: str, gate: bool = False) -> Replica:
 
 
 def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """The events for people, from now on: which object, reason and note."""
+    """Return the events for people, from now on: which object, reason and note."""
     told: list[tuple[Any, ...]] = []
 
     def record(regarding: Any, *, reason: str, note: str, **_: Any) -> None:
@@ -57,14 +57,14 @@ def made(world: Replica, name: str, **fields: Any) -> Pod:
 
 
 def offered(world: Replica, name: str, **fields: Any) -> Pod:
-    """A pod for which a Filter has come."""
+    """Return a pod for which a Filter has come."""
     pod = made(world, name, **fields)
     world.offer(pod)
     return pod
 
 
 def moved(world: Replica, pod: Pod, *, node: str, **status: Any) -> Pod:
-    """The pod has its node, and a status that its kubelet wrote."""
+    """Bind the pod to its node, and give it a status that its kubelet wrote."""
     wire = Pod.model_validate(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
     changed = wire.to_wire()
     changed["spec"] |= {"nodeName": node}
@@ -94,7 +94,7 @@ def filtered(world: Replica, pod: Pod, *nodes: str) -> str:
 
 
 async def pods_until_one_runs(world: Replica, *, bad: str, most: int = 20) -> list[str]:
-    """A ReplicaSet of one pod: as long as they fail it makes another. Where each of them went."""
+    """Play a ReplicaSet of one pod that keeps failing; return the node of each pod."""
     nodes: list[str] = []
     for number in range(most):
         pod = made(world, f"web-{number}", owners=[owner()])
@@ -116,7 +116,7 @@ async def test_a_replica_sets_pods_end_on_the_node_that_does_not_reject_them(bad
 
 
 async def gated(world: Replica, name: str) -> str:
-    """A pod behind our gate, and the node that it is let go to; empty: it waits."""
+    """Return a pod behind our gate, and the node that it is let go to; empty: it waits."""
     container = a_container(limits=SMALL)
     pod = a_pod(name, containers=[container], owners=[owner()], scheduler="default-scheduler")
     wire = pod.to_wire()

@@ -50,7 +50,7 @@ class Line:
             self.world.news.device_changed(device)
 
     def pod(self, name: str, second: int, **fields: Any) -> Pod:
-        """A pod that was created in that second, stored and seen."""
+        """Return a pod that was created in that second, stored and seen."""
         gates = fields.pop("gates", [])
         fields.setdefault("containers", [a_container(limits=LIMITS, requests=SLOTS)])
         pod = a_pod(name, **fields)
@@ -64,7 +64,7 @@ class Line:
         return stored
 
     def waits(self, name: str, second: int, **fields: Any) -> Pod:
-        """A pod that waits in line: behind its gate, or refused by a Filter."""
+        """Return a pod that waits in line: behind its gate, or refused by a Filter."""
         if self.is_gated:
             gates = [{"name": SCHEDULING_GATE}]
             return self.pod(name, second, scheduler="default-scheduler", gates=gates, **fields)
@@ -73,7 +73,7 @@ class Line:
         return pod
 
     def sneaks(self, name: str, second: int, **fields: Any) -> Pod:
-        """A pod that somebody else has bound."""
+        """Return a pod that somebody else has bound."""
         return self.pod(name, second, scheduler="default-scheduler", node="node-1", **fields)
 
     async def recovers(self) -> list[str]:
@@ -84,7 +84,7 @@ class Line:
         return self.served()
 
     def served(self) -> list[str]:
-        """The pods for which the API shows an allocation."""
+        """Return the pods for which the API shows an allocation."""
         claims = [
             VGPUClaim.read(obj)
             for place, obj in self.world.api.objects.items()

@@ -25,7 +25,7 @@ FULLER_FIRST, EMPTIER_FIRST = {"GPU-0"}, {"GPU-1"}
 async def devices_for(
     labels: dict[str, str], limits: dict[str, Any], annotations: dict[str, str] | None = None
 ) -> set[str]:
-    """The devices given on a node of three whose first carries a little already."""
+    """Return the devices given on a node of three whose first carries a little already."""
     replica = Replica()
     replica.news.node_changed(a_node())
     for index, (uuid, links) in enumerate(LINKS.items()):

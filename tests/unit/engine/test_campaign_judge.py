@@ -38,7 +38,7 @@ class History:
 
     @property
     def rules(self) -> list[str]:
-        """The rules that were broken."""
+        """Return the rules that were broken."""
         return [finding.rule for finding in self.judge.findings]
 
     def device(self, uuid: str, node: str, **fields: Any) -> None:
@@ -85,7 +85,7 @@ class History:
         released: bool = False,
         finalizer: bool = True,
     ) -> VGPUClaim:
-        """The claim of the pod of the same name, with these parts of devices, or none."""
+        """Return the claim of the pod of the same name, with these parts of devices, or none."""
         allocation = an_allocation(*parts, node=node, number=number) if parts else None
         if allocation is not None:
             allocation = allocation.model_copy(update={"node_uid": f"uid-of-{node}"})

@@ -14,7 +14,7 @@ from vgpu_operator.extender.wire import BindRequest
 
 
 def prepared(replica: Replica, claim: VGPUClaim) -> VGPUClaim:
-    """The claim once its agent has the limits in place; the watch shows it."""
+    """Return the claim once its agent has the limits in place; the watch shows it."""
     condition = Condition(type=PREPARED, status="True", reason="LimitsInPlace")
     status = claim.status.model_copy(
         update={"conditions": [*claim.status.conditions, condition]},

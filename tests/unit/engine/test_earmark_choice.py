@@ -17,7 +17,7 @@ from vgpu_operator.vendors.parts import named_parts
 
 
 def columns_of(*devices: tuple[str, str, int], **more: Any) -> Fleet:
-    """Devices of 16 GiB as (node, name, MiB in use); a node for each that is named."""
+    """Return devices of 16 GiB as (node, name, MiB in use); a node for each that is named."""
     columns = Fleet()
     for index, (node, name, used) in enumerate(devices):
         columns.put_node(node, NodeState(ready=True))

@@ -27,7 +27,7 @@ def of(pod: Pod, node: str = NODE) -> dict[str, Any]:
 
 
 def gang(replica: Replica, size: int) -> list[Pod]:
-    """Pods of which two fill a GPU."""
+    """Return pods of which two fill a GPU."""
     return [replica.pod(f"task-{number}") for number in range(size)]
 
 

@@ -94,7 +94,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 
 
 def given(pod: Pod | None = None) -> VGPUClaimStatus:
-    """A status with an allocation, for a pod if there is one."""
+    """Return a status with an allocation, for a pod if there is one."""
     reserved = None
     if pod is not None:
         reserved = ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid)
@@ -108,7 +108,7 @@ def stands(replica: Replica, name: str) -> VGPUClaim:
 
 
 def allocated(replica: Replica) -> list[str]:
-    """The pods that have devices by the API server."""
+    """Return the pods that have devices by the API server."""
     claims = [
         VGPUClaim.read(obj) for (kind, *_), obj in replica.api.objects.items() if "vg" in kind
     ]

@@ -38,12 +38,12 @@ async def starves(replica: Replica, *groups: list[Pod]) -> None:
 
 
 def kept(replica: Replica) -> list[str]:
-    """The devices that are kept for somebody."""
+    """Return the devices that are kept for somebody."""
     return sorted(name for each in replica.state.earmarks for name in each.devices)
 
 
 async def full(replica: Replica, devices: int) -> list[Pod]:
-    """Nodes of one device, each with a pod of half of it."""
+    """Return nodes of one device, each with a pod of half of it."""
     holders = []
     for number in range(devices):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)

@@ -80,12 +80,12 @@ def a_gang(
 
 
 def bound(replica: Replica) -> set[str]:
-    """The pods that got a Binding."""
+    """Return the pods that got a Binding."""
     return {name for verb, name in replica.api.log if verb == "bind"}
 
 
 def allocated(replica: Replica) -> int:
-    """The claims with an allocation, as the API server has them."""
+    """Return the claims with an allocation, as the API server has them."""
     return sum(
         bool((claim.get("status") or {}).get("allocation"))
         for (plural, *_), claim in replica.api.objects.items()
@@ -94,7 +94,7 @@ def allocated(replica: Replica) -> int:
 
 
 def used(replica: Replica) -> int:
-    """The memory that the ledger counts as used."""
+    """Return the memory that the ledger counts as used."""
     return sum(
         use_of(replica.ledger, device.status.uuid).memory_mib
         for node in replica.cache.nodes
@@ -372,7 +372,7 @@ async def test_a_new_leader_undoes_a_group_of_which_nothing_is_bound(two: Replic
 
 
 def woken(replica: Replica) -> set[str]:
-    """The pods that were requeued so far."""
+    """Return the pods that were requeued so far."""
     return {name for verb, name in replica.api.log if verb == "merge"}
 
 
@@ -470,7 +470,7 @@ async def test_a_group_refused_for_ever_costs_no_request(two: Replica) -> None:
 
 
 def told_of(replica: Replica, pod: Pod) -> tuple[str, str]:
-    """The reason and the text that the claim of a refused pod shows."""
+    """Return the reason and the text that the claim of a refused pod shows."""
     (condition,) = [
         each for each in replica.claim_of(pod).status.conditions if each.type == "Allocated"
     ]

@@ -47,7 +47,7 @@ def replica(*nodes: str, api: MemoryApi | None = None, **room: str) -> Replica:
 
 
 def gated(world: Replica, name: str = "pod-1", *, cpu: str = "1", **fields: Any) -> Pod:
-    """A pod as the webhook leaves it, stored and seen."""
+    """Return a pod as the webhook leaves it, stored and seen."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     requests = {"nvidia.com/gpu": 1, "cpu": cpu}
     gates = fields.pop("gates", [{"name": SCHEDULING_GATE}])
@@ -76,7 +76,7 @@ def gates_of(world: Replica, name: str = "pod-1") -> list[Any]:
 
 
 def tied(world: Replica, name: str = "pod-1") -> list[str]:
-    """The nodes that its affinity names."""
+    """Return the nodes that its affinity names."""
     required = stored(world, name)["spec"]["affinity"]["nodeAffinity"]
     (terms,) = required.values()
     return [
@@ -102,7 +102,7 @@ def refused(world: Replica, name: str = "pod-1", **status: Any) -> Pod:
 
 
 def recorded(world: Replica, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The events for people, from now on."""
+    """Return the events for people, from now on."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(world.recorder, "record", lambda _, **event: told.append(event))
     return told
@@ -422,7 +422,7 @@ async def test_a_gate_in_a_cluster_of_the_other_mode_is_not_lifted_and_says_so(
 
 
 def naming(world: Replica, claim: str) -> Pod:
-    """A gated pod that names a claim, as the webhook leaves it."""
+    """Return a gated pod that names a claim, as the webhook leaves it."""
     annotations = {ANNOTATION_CLAIM: claim, ANNOTATION_SLOTS_ADDED: "main"}
     return gated(world, annotations=annotations)
 
@@ -527,7 +527,7 @@ def test_an_affinity_is_added_where_there_is_none(affinity: Affinity | None, pat
 
 
 def neighbour(reason: str = "", *, version: int = 1, allocated: str = "1", has: str = "1") -> Pod:
-    """A pod without a GPU on node-1 that has been resized in place from 1 to 60 CPUs."""
+    """Return a pod without a GPU on node-1 that has been resized in place from 1 to 60 CPUs."""
     pending = {"type": "PodResizePending", "status": "True", "reason": reason}
     status: dict[str, Any] = {
         "phase": "Running",

@@ -30,7 +30,7 @@ ZONES = {"one": "a", "two": "b"}
 
 
 def replica(*objects: Object) -> Replica:
-    """A ready node with a device in each of two zones, two classes, and what is given."""
+    """Return a ready node with a device in each of two zones, two classes, and what is given."""
     made = Replica(MemoryApi(), config=GATE)
     for name, zone in ZONES.items():
         labels = {"kubernetes.io/hostname": name, ZONE: zone}
@@ -42,7 +42,7 @@ def replica(*objects: Object) -> Replica:
 
 
 def gated(world: Replica, name: str = "pod-1", *claims: str, **fields: Any) -> Pod:
-    """A pod behind the gate, stored and seen."""
+    """Return a pod behind the gate, stored and seen."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     container = a_container(limits=limits, requests={"nvidia.com/gpu": 1, "cpu": "1"})
     volumes = fields.pop("volumes", using(*claims)["volumes"])
@@ -55,7 +55,7 @@ def gated(world: Replica, name: str = "pod-1", *claims: str, **fields: Any) -> P
 
 
 def tied(world: Replica, name: str = "pod-1") -> str:
-    """The node that the pod's affinity names; empty: its gate is not lifted."""
+    """Return the node that the pod's affinity names; empty: its gate is not lifted."""
     spec = world.api.objects[(PODS.plural, "default", name)]["spec"]
     if spec.get("schedulingGates"):
         return ""

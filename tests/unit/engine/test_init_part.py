@@ -108,7 +108,7 @@ async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: 
 
 
 def a_meshed_pod(name: str, *, side: int, prepare: int, main: int) -> Pod:
-    """A sidecar, an init container that runs beside it, and an app container."""
+    """Return a sidecar, an init container that runs beside it, and an app container."""
 
     def asking(mib: int) -> dict[str, int]:
         return {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}

@@ -24,7 +24,7 @@ ADDED = ("partOfLater", {"any": ["value", 1]})
 
 
 async def a_claim_with_added_fields(replica: Replica) -> tuple[Pod, str]:
-    """A running pod's claim, with a field of a later version at each level of its status."""
+    """Return a running pod's claim, with a field of a later version at each level of its status."""
     replica.device(memory_mib=16_384)
     pod = a_pod(
         "pod-1",
@@ -44,7 +44,7 @@ async def a_claim_with_added_fields(replica: Replica) -> tuple[Pod, str]:
 
 
 def places(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """All that a later version may add a field to, in a claim's status."""
+    """Return all that a later version may add a field to, in a claim's status."""
     status = raw["status"]
     allocation = [status["allocation"]] if "allocation" in status else []
     devices = [device for each in allocation for device in each["devices"]]

@@ -23,7 +23,7 @@ A_UID = 8
 
 
 def shaped(number: int) -> Pod:
-    """A request of its own: no node has so much memory."""
+    """Return a request of its own: no node has so much memory."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 40_000 + number}
     return a_pod(f"p{number}", containers=[a_container(limits=limits)])
 

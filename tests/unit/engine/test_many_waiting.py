@@ -27,12 +27,12 @@ REMEMBERED = 50_000
 
 
 def alike(number: int) -> Pod:
-    """A whole GPU of the larger model."""
+    """Return a whole GPU of the larger model."""
     return a_gpu_pod(f"p{number}", 16_384)
 
 
 def different(number: int) -> Pod:
-    """A share of its own size, which no GPU has left."""
+    """Return a share of its own size, which no GPU has left."""
     return a_gpu_pod(f"p{number}", 6_000 + number)
 
 
@@ -77,7 +77,7 @@ def work(act: Callable[[], object]) -> int:
 
 
 def serve_another(replica: Replica, name: str) -> int:
-    """The work for a pod of another tenant, from when it is seen until it has a GPU and is gone."""
+    """Return the work for another tenant's pod, from its creation until it has run and ended."""
     pod = a_gpu_pod(name, 1_024, namespace="other")
 
     def come_and_go() -> None:

@@ -39,7 +39,7 @@ def pod_of(world: Replica) -> dict[str, Any]:
 
 
 def stored_again(world: Replica, pod: Pod, **changes: Any) -> Pod:
-    """The pod in a newer version, with other fields of its spec and metadata."""
+    """Return the pod in a newer version, with other fields of its spec and metadata."""
     wire = pod.to_wire()
     wire["metadata"]["resourceVersion"] = str(int(pod.metadata.resource_version) + 1)
     wire["metadata"].update(changes.pop("metadata", {}))

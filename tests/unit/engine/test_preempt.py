@@ -35,7 +35,7 @@ def request_for(pod: Pod, victims: dict[str, list[str]]) -> PreemptRequest:
 
 
 async def kept(replica: Replica, pod: Pod, victims: dict[str, list[Pod]]) -> dict[str, list[str]]:
-    """The names of the victims by node in the answer."""
+    """Return the names of the victims by node in the answer."""
     names = {each.metadata.uid: each.metadata.name for pods in victims.values() for each in pods}
     uids = {node: [each.metadata.uid for each in pods] for node, pods in victims.items()}
     answer = (await preempt(replica.engine, request_for(pod, uids))).to_wire()
@@ -46,7 +46,7 @@ async def kept(replica: Replica, pod: Pod, victims: dict[str, list[Pod]]) -> dic
 
 
 async def running(replica: Replica, name: str, mib: int, node: str = "", **fields: Any) -> Pod:
-    """A pod that runs with its devices."""
+    """Return a pod that runs with its devices."""
     pod = replica.pod(name, limits=asking(mib), **fields)
     replica.offer(pod, *([node] if node else []))
     await replica.bound()

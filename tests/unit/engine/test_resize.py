@@ -199,7 +199,7 @@ async def test_a_quota_holds_for_what_is_added(replica: Replica, pod: Pod) -> No
 
 
 def generations(replica: Replica, pod: Pod) -> set[int]:
-    """The generation of the spec, and those that the operator reports as read."""
+    """Return the generation of the spec, and those that the operator reports as read."""
     raw = raw_of(replica, pod)
     told = [c for c in raw["status"]["conditions"] if c["type"] in ("Allocated", "Ready")]
     return {

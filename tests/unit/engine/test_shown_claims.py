@@ -23,7 +23,7 @@ def a_user(name: str = "pod-1", **fields: Any) -> Any:
 
 
 def columns(raw: dict[str, Any]) -> dict[str, str]:
-    """The printed columns of an object, by the paths of the CustomResourceDefinition."""
+    """Return the printed columns of an object, by the paths of the CustomResourceDefinition."""
     (kind,) = (kind for kind in KINDS if kind.plural == "vgpuclaims")
     return {column.name: _at(raw, column.path) for column in kind.columns}
 

@@ -66,7 +66,7 @@ class Nodes:
                 self.show(self._device(node, found, version))
 
     def marks(self) -> list[dict[str, Any]]:
-        """The conditions that were written; amounts are written apart."""
+        """Return the conditions that were written; amounts are written apart."""
         return [obj for obj in self.replica.api.applied if "allocated" not in obj["status"]]
 
     def ready(self) -> dict[str, str]:

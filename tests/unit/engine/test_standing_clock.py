@@ -54,7 +54,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 
 
 async def decide(replica: Replica, name: str, *, mib: int = 10_000) -> VGPUClaim:
-    """The claim that this replica gave a pod, which the other has not seen."""
+    """Return the claim that this replica gave a pod, which the other has not seen."""
     pod = a_pod_asking(name, mib)
     replica.news.pod_changed(pod)
     replica.offer(pod)

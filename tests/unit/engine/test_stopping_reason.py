@@ -34,7 +34,7 @@ def a_memory_quota(mib: int) -> ResourceQuota:
 
 
 async def shown(replica: Replica, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The reason of a waiting pod in each place that has one, and the text."""
+    """Return the reason of a waiting pod in each place that has one, and the text."""
     events: list[dict[str, str]] = []
     monkeypatch.setattr(replica.recorder, "record", lambda _, **event: events.append(event))
     replica.offer(pod)

@@ -25,7 +25,7 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
 
 
 def filtered(replica: Replica, pod: Pod) -> FilterAnswer:
-    """The answer to kube-scheduler about the pod, as of now."""
+    """Return the answer to kube-scheduler about the pod, as of now."""
     names = list(replica.cache.nodes)
     request = FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": names})
     return filter_nodes(replica.engine, request)
@@ -57,7 +57,7 @@ async def a_full_device(replica: Replica) -> list[Pod]:
 
 
 async def a_starving_pod(replica: Replica, mib: int = 16384) -> Pod:
-    """A pod that was refused for want of room for a minute."""
+    """Return a pod that was refused for want of room for a minute."""
     pod: Pod = replica.offered("zlarge", limits=asking(mib))
     await replica.scheduled()
     replica.time += AFTER_S

@@ -44,12 +44,12 @@ class Stage:
 
     @property
     def probe_path(self) -> Path:
-        """The driver-API client."""
+        """Return the driver-API client."""
         return BUILD / "vgpu-probe"
 
     @property
     def library_path(self) -> Path:
-        """The library under test."""
+        """Return the library under test."""
         return BUILD / "libvgpu.so"
 
     def environment(self, *, limited: bool, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Stage:
 
 
 def tool(name: str) -> ModuleType:
-    """A program of libvgpu/tools as a module, to call its functions."""
+    """Return a program of libvgpu/tools as a module, to call its functions."""
     path = NATIVE / "tools" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"libvgpu_{name}", path)
     assert spec is not None

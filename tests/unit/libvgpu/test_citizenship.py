@@ -222,7 +222,7 @@ int main(void)
 
 
 def driver_program(root: PreloadedRoot, native: Path) -> str:
-    """A program that takes 1 GiB of the simulated device and prints the driver's answer."""
+    """Return a program that takes 1 GiB of the simulated device and prints the driver's answer."""
     shutil.copyfile(native / "fake" / "libcuda.so.1", root.local / "libcuda-driver.so.1")
     shutil.copyfile(native / "shadow" / "libcuda.so.1", root.local / "libcuda.so.1")
     machine = root.local / "usage" / "machine"

@@ -64,7 +64,7 @@ def cut(stage: Stage) -> Stage:
 
 
 def told(stage: Stage, program: str, **extra: str) -> Any:
-    """The output of a program on this machine."""
+    """Return the output of a program on this machine."""
     return stage.python(PRELUDE + program, extra=extra)
 
 

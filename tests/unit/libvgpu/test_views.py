@@ -46,7 +46,7 @@ def devices(stage: Stage, visible: str) -> list[dict[str, Any]]:
 
 
 def results(stage: Stage, visible: str, script: str) -> list[int]:
-    """The driver's answers to some allocations."""
+    """Return the driver's answers to some allocations."""
     lines = probe(stage, "run", script, visible=visible).splitlines()
     return [int(json.loads(line)["result"]) for line in lines]
 

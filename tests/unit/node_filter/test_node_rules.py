@@ -264,7 +264,7 @@ kinds = st.sampled_from((None, frozenset({"a"}), frozenset({"b", "7"})))
 
 
 def plain(pod: Pod, node: Node, kinds: frozenset[str] | None) -> Reason | None:
-    """The same for one node, as Kubernetes documents it."""
+    """Return the verdict on one node, as Kubernetes documents it."""
     worn = node.metadata.labels
     if any(worn.get(key) != value for key, value in pod.spec.node_selector.items()):
         return Reason.NODE_SELECTOR_MISMATCH

@@ -64,7 +64,7 @@ def pod(name: str = "pod-1", *claims: str) -> Pod:
 
 
 def nodes(made: Volumes, *claims: str, without: str = "") -> list[str]:
-    """The nodes where a pod with these claims may go, limits apart."""
+    """Return the nodes where a pod with these claims may go, limits apart."""
     bits = made.of(volume_claims_of(pod("pod-1", *claims)), without=without).reached
     return [name for number, name in enumerate(ZONES) if bits >> number & 1]
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.scale
 async def timed(
     folder: Path, pods: list[Object], *, limit_s: float = 20.0, rate: float | None = None
 ) -> Times:
-    """The times of pods that count as done once they exist, unless their name begins with never."""
+    """Return the times of pods, which are done at once unless their name begins with never."""
     with ApiServer() as server:
         async with Api.connect(str(server.kubeconfig(folder / "kubeconfig"))) as api:
             creates = TimedCreates(

@@ -32,7 +32,7 @@ ASKS_FOR_NO_CORES = 10
 
 
 def together(*wrong: dict[str, Any]) -> dict[str, Any]:
-    """All that is wrong at once; of amounts the greater."""
+    """Return all the given faults as one; of two used amounts the greater counts."""
     joined: dict[str, Any] = {"card": {}, "selector": {}, "used": {}}
     for one in wrong:
         for key, value in one.items():

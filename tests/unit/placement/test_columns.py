@@ -29,7 +29,7 @@ def sums(columns: Columns, node: str) -> tuple[int, ...]:
 
 
 def added_up(columns: Columns, node: str) -> tuple[int, ...]:
-    """The same, counted device by device."""
+    """Return the same figures, counted device by device."""
     number = columns.node_id(node)
     assert number is not None
     kept = (

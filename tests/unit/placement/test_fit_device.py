@@ -22,7 +22,7 @@ PROFILES = a_geometry(("1g.1gb", 400, 40, 1, (0, 1)))
 
 
 def devices_in_every_state() -> Fleet:
-    """Devices of 1,000 MiB and two slots, each with another part of it in use, plain and cut."""
+    """Return devices of 1,000 MiB and two slots with different use, shared and in MIG mode."""
     uses = {
         f"{mode}-{slots}-{cores}-{memory}-{healthy}": (mode, Use(memory, cores, slots), healthy)
         for mode, slots, cores, memory, healthy in product(

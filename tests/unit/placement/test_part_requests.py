@@ -149,7 +149,7 @@ def test_the_first_container_that_does_not_fit_has_the_reason() -> None:
 
 
 def a_fleet(nodes: int = 40) -> Fleet:
-    """Nodes whose devices are given in small and in large parts by turns, each with two devices."""
+    """Return nodes of two devices, allocated in small and in large parts by turns."""
     return some_columns(
         *(
             a_gcu(f"GCU-{node}-{at}", (SMALL, LARGE)[node % 2], node=f"node-{node:02}", index=at)

@@ -14,7 +14,7 @@ from vgpu_operator.placement.device_conditions import NodeState
 
 
 def two_nodes() -> Fleet:
-    """A node with a full device and one that is half free; one with a smaller device, free."""
+    """Return a node with a full and a half free device, and one with a smaller free device."""
     return some_columns(
         device_facts("GPU-0", node="a", memory_mib=81_920),
         device_facts("GPU-1", node="a", index=1, memory_mib=81_920),

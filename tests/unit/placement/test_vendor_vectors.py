@@ -64,7 +64,7 @@ def _hamis(question: Question) -> object:
 
 
 def _reasons(question: Question, text: str) -> frozenset[str]:
-    """The reasons of a refusal, in any order.
+    """Return the reasons of a refusal, in any order.
 
     Of devices that come in modules HAMi counts out of the number asked for, and among them those
     that fit together, 0 too; here counts are out of the node's devices, as of all others. A GCU in

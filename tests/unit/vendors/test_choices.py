@@ -19,7 +19,7 @@ from vgpu_operator.vendors.neighbours import OFFLINE, ONLINE, joined
 
 
 def eight(groups: str = "") -> Columns:
-    """Devices 0 to 7 of a node; those with the same letter are linked."""
+    """Return devices 0 to 7 of a node; those with the same letter are linked."""
     devices = [
         device_facts(
             f"NPU-{at}",

@@ -12,7 +12,7 @@ from vgpu_operator.vendors.node_ranking import fewest_online, links_kept
 
 
 def a_node(groups: str) -> Columns:
-    """A device for each letter; those with the same one are linked."""
+    """Return a device for each letter; those with the same one are linked."""
     devices = [
         device_facts(
             f"GPU-{at}",

@@ -44,7 +44,7 @@ def test_what_stays_fits_wherever_it_is_put() -> None:
 def claim(
     pod_uid: str, mib: int, *, request: str = "main", wanted_mib: int | None = None
 ) -> VGPUClaim:
-    """A claim that gives a pod so much; its spec was changed where it wants another amount."""
+    """Return a pod's claim with this amount, and a changed spec if it wants another."""
     status = VGPUClaimStatus(
         allocation=an_allocation(an_allocated_device(request=request, uuid=DEVICE, memory_mib=mib)),
         reserved_for=ReservedFor(pod_name="p", pod_uid=pod_uid),
@@ -126,7 +126,7 @@ def a_daemon(tmp_path: Path, program: str) -> Daemon:
 
 
 def died(tmp_path: Path, words: str, *, without_room: bool = False) -> Supervisor:
-    """A supervisor that has looked at a process which ended with these words.
+    """Return a supervisor that has looked at a process which ended with these words.
 
     Args:
         tmp_path: For the process.

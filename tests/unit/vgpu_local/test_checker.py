@@ -71,7 +71,7 @@ def test_a_device_that_was_never_published_may_hold_nothing() -> None:
 
 
 def meshed(uid: str, *, sidecar: bool) -> WriteEvent:
-    """A pod whose first container is a sidecar or an ordinary init container."""
+    """Return a pod whose first container is a sidecar or an ordinary init container."""
     side = a_container("side", restart_policy="Always" if sidecar else None)
     pod = a_pod("p", uid=uid, init_containers=[side, a_container("prepare")])
     return WriteEvent("ADDED", "pods", 2, orjson.dumps(pod.to_wire()))
@@ -197,7 +197,7 @@ def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
 
 
 def with_init(*requests: str, ended: bool = False, init_round: int = 0) -> VGPUClaim:
-    """A granted claim with devices for these of its requests; the first round may have ended."""
+    """Return a claim with devices for these requests; its first round may have ended."""
     devices = [an_allocated_device(request=name, memory_mib=1) for name in requests]
     allocation = an_allocation(*devices).model_copy(update={"init_round": init_round})
     status = VGPUClaimStatus(
@@ -246,7 +246,7 @@ def test_a_part_of_a_claim_that_is_taken_from_its_pod_is_found(history: list[Wri
 
 
 def resized(mib: int, *, edits: int = 1, settled: bool = False) -> VGPUClaim:
-    """The claim of `granted` with another amount, its spec written again so many times."""
+    """Return the claim of `granted` with another amount, its spec written again so many times."""
     claim = granted()
     allocation = an_allocation(an_allocated_device(request="main", memory_mib=mib))
     done = Condition(type="Resized", status="True", observed_generation=1 + edits)

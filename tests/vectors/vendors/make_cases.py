@@ -118,7 +118,7 @@ def _ascend(kind: Kind) -> dict[str, Any]:
 
 
 def kind_named(name: str) -> Kind:
-    """A shipped kind."""
+    """Return a shipped kind."""
     return next(kind for kind in kinds() if kind.name == name)
 
 
@@ -177,7 +177,7 @@ def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asking_part(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a pod that hold what it asks for."""
+    """Return the fields of a pod that hold what it asks for."""
     metadata = {"name": name, "namespace": "default", "uid": "uid-of-example"}
     metadata |= {"annotations": (pod.get("metadata") or {}).get("annotations", {})}
     containers = [
@@ -250,7 +250,7 @@ def _plain_node(kind: Kind) -> dict[str, Any]:
 
 
 def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> dict[str, Any]:
-    """A node whose devices are of one model, or of mixed sizes under the kind's plain word.
+    """Return a node whose devices are of one model, or of mixed sizes under the kind's plain word.
 
     HAMi v2.10.0 leaves the request out of a device's score where the type is not the plain word
     (its issue 2870): then only devices of one size are ordered as documented.
@@ -302,7 +302,7 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
 def _node_in_parts(
     kind: Kind, name: str, chance: random.Random, *, is_mixed: bool
 ) -> dict[str, Any]:
-    """A node whose devices have as many slots as the largest part is large, or some more."""
+    """Return a node whose devices have as many slots as the largest part is large, or some more."""
     count = chance.randint(1, 8)
     largest, profiles = chance.choice(PARTS)
     capacities = [largest + is_mixed * chance.choice((0, 0, 1, 4)) for _ in range(count)]
@@ -312,7 +312,7 @@ def _node_in_parts(
 def _in_parts(
     kind: Kind, name: str, profiles: dict[str, str], capacities: list[int]
 ) -> dict[str, Any]:
-    """A node whose devices are given in parts; every third one names neither index nor minor."""
+    """Return a node with devices in parts; every third one names neither index nor minor."""
     devices = [
         {"index": "", "capacity": str(capacity)}
         if index % 3 == 2
@@ -389,7 +389,7 @@ def _pod(kind: Kind, number: int, chance: random.Random) -> dict[str, Any]:
 def _about_neighbours(
     of: Neighbours, spec: dict[str, Any], chance: random.Random
 ) -> dict[str, str]:
-    """The class and the policy of a pod; one with a class has one container.
+    """Return the class and the policy of a pod; one with a class has one container.
 
     HAMi takes a device that an earlier container of the pod has for one of no class.
     """
@@ -448,7 +448,7 @@ def _container(
 
 
 def _part(kind: Kind, chance: random.Random) -> dict[str, str]:
-    """A part by its size, or by what it has; sometimes by both, of which the size counts."""
+    """Return a part by its size, or by what it has; sometimes by both, of which the size counts."""
     assert kind.memory is not None
     assert kind.cores is not None
     limits: dict[str, str] = {}

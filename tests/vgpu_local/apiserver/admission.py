@@ -60,7 +60,7 @@ class Attempt:
 
     @property
     def kind(self) -> Obj:
-        """The kind of `object`: a Binding for `pods/binding`, else the resource's own."""
+        """Return the kind of `object`: a Binding for `pods/binding`, else the resource's own."""
         if self.subresource == "binding":
             return {"group": "", "version": "v1", "kind": "Binding"}
         return {
@@ -91,7 +91,7 @@ class Admission:
             self._session = None
 
     def hooks(self, plural: str, attempt: Attempt) -> list[Obj]:
-        """The webhooks of `plural` (a configuration kind) that this attempt concerns, in order."""
+        """Return the webhooks of `plural` (a configuration kind) for this attempt, in order."""
         resource = self._registry.by_path(_GROUP, "v1", plural)
         assert resource is not None  # built in
         table = self._store.table(resource)
@@ -184,7 +184,7 @@ class Admission:
             return decoded
 
     def _address(self, config: Obj) -> tuple[str, str | None]:
-        """The URL to call, and the name its certificate must carry where it is not the URL's."""
+        """Return the URL to call, and the certificate's name if it differs from the URL's host."""
         if config.get("url"):
             return str(config["url"]), None
         service = config["service"]

@@ -96,7 +96,7 @@ def apply(
 
 
 def _kept(owned: Set[Path]) -> set[Path]:
-    """Every path that is owned or leads to one.
+    """Return every path that is owned or leads to one.
 
     A field of a keyed item counts only if the item itself has an owner: who merely changed a
     field of another's item loses it with the item.

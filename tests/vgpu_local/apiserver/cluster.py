@@ -252,7 +252,7 @@ def _refuse_undeclared(resource: Resource, wanted: Obj) -> None:
 
 
 def _changing(edit: Callable[[Obj], Any]) -> Callable[[Stored], Draft]:
-    """A change that edits a copy of the current object; the edit must leave an object."""
+    """Return a change that edits a copy of the current object; the edit must leave an object."""
 
     def change(stored: Stored) -> Draft:
         edited = edit(orjson.loads(stored.raw))

@@ -42,7 +42,7 @@ class Names:
 
 
 def resource_of(definition: Obj) -> Resource:
-    """The kind that a (valid) CRD defines."""
+    """Return the kind that a (valid) CRD defines."""
     spec = definition["spec"]
     names = Names.of(spec)
     version = next(entry for entry in spec["versions"] if entry.get("storage"))
@@ -109,7 +109,7 @@ def causes(definition: Obj) -> list[Cause]:
 
 
 def _not_structural(schema: Obj, path: str) -> list[Cause]:
-    """The rules of structural schemas that generated schemas are likely to break."""
+    """Return the rules of structural schemas that generated schemas are likely to break."""
     found: list[Cause] = []
     free = schema.get("x-kubernetes-int-or-string") or schema.get(
         "x-kubernetes-preserve-unknown-fields"

@@ -125,7 +125,7 @@ class Deleter:
                 )
 
     def _terminating(self, resource: Resource, obj: Obj, options: DeleteOptions) -> Obj:
-        """A copy of the object, marked as being deleted."""
+        """Return a copy of the object, marked as being deleted."""
         after: Obj = orjson.loads(orjson.dumps(obj))
         meta = after["metadata"]
         finalizers = list(meta.get("finalizers", ()))

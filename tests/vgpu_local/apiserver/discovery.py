@@ -101,7 +101,7 @@ def _grouped(registry: Iterable[Resource]) -> dict[str, dict[str, list[Resource]
 
 
 def subresources(resource: Resource) -> list[str]:
-    """The names of a kind's subresources."""
+    """Return the names of a kind's subresources."""
     return [*(["status"] if resource.has_status else []), *resource.subresources]
 
 

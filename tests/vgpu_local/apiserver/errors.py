@@ -43,7 +43,7 @@ class StatusError(Exception):
         self.details = details
 
     def status(self) -> dict[str, Any]:
-        """The `Status` object sent as the answer's body or inside a watch's ERROR event."""
+        """Return the `Status` object sent as the answer's body or inside a watch's ERROR event."""
         body: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",

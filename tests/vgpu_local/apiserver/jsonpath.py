@@ -27,7 +27,7 @@ class _Filter:
 
 @lru_cache(maxsize=1024)
 def _parsed(path: str) -> tuple[str | int | _Filter | None, ...]:
-    """The steps: a field's name, a list index, None for every item, or a filter.
+    """Return the steps: a field's name, a list index, None for every item, or a filter.
 
     Raises:
         ValueError: the path uses what is not supported.
@@ -55,7 +55,7 @@ def _parsed(path: str) -> tuple[str | int | _Filter | None, ...]:
 
 
 def find(obj: Any, path: str) -> list[Any]:
-    """Every value that `path` (`.status.conditions[?(@.type=="Ready")].status`) selects.
+    """Return every value that `path` (`.status.conditions[?(@.type=="Ready")].status`) selects.
 
     Raises:
         ValueError: the path uses what is not supported.

@@ -193,15 +193,15 @@ class Registry:
                 self.version += 1
 
     def by_path(self, group: str, version: str, plural: str) -> Resource | None:
-        """The resource behind `/apis/GROUP/VERSION/PLURAL`."""
+        """Return the resource behind `/apis/GROUP/VERSION/PLURAL`."""
         return self._by_path.get((group, version, plural))
 
     def by_kind(self, api_version: str, kind: str) -> Resource | None:
-        """The resource of an object's `apiVersion` and `kind`."""
+        """Return the resource of an object's `apiVersion` and `kind`."""
         return self._by_kind.get((api_version, kind))
 
     def get(self, qualified: str) -> Resource:
-        """The resource called `pods` or `vgpuclaims.vgpu.dev`.
+        """Return the resource called `pods` or `vgpuclaims.vgpu.dev`.
 
         Raises:
             KeyError: it is not served.

@@ -30,7 +30,7 @@ _SERVER_SET = (
 
 
 def of(obj: Any) -> Obj:
-    """The object's metadata, an empty one made where it is absent.
+    """Return the object's metadata, an empty one made where it is absent.
 
     Raises:
         StatusError: 400 for what is not an object at all.
@@ -125,7 +125,7 @@ def causes(resource: Resource, obj: Obj) -> list[Cause]:
 
 
 def new_finalizers(before: Obj, after: Obj) -> list[Cause]:
-    """The finalizers added to an object that is being deleted: not allowed."""
+    """Return the finalizers added to an object that is being deleted: not allowed."""
     if "deletionTimestamp" not in before["metadata"]:
         return []
     old = before["metadata"].get("finalizers", [])

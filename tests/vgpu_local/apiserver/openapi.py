@@ -64,7 +64,7 @@ def index(registry: Registry) -> Obj:
 
 
 def document(registry: Registry, path: str) -> Obj | None:
-    """The document of `api/v1` or `apis/GROUP/VERSION`; None where nothing is served there."""
+    """Return the document of `api/v1` or `apis/GROUP/VERSION`; None if nothing is served."""
     served = [resource for resource in registry if _path(resource) == path]
     if not served:
         return None

@@ -58,7 +58,7 @@ Owners = Mapping[Manager, Share]
 
 
 def leaves(obj: Obj, place: Place) -> dict[Path, Any]:
-    """Every leaf of an object with its value and every keyed item, but for what has no owner."""
+    """Return each leaf of an object with its value, and each keyed item, if it has an owner."""
     found: dict[Path, Any] = {}
     for key, value in obj.items():
         if key in _UNOWNED:
@@ -96,7 +96,7 @@ def _collect(value: Any, place: Place, path: Path, found: dict[Path, Any]) -> No
 
 
 def keyed(keys: tuple[str, ...], identity: tuple[str, ...]) -> str:
-    """The path element of a keyed list's item: `k:{"type":"Ready"}`."""
+    """Return the path element of a keyed list's item: `k:{"type":"Ready"}`."""
     pairs = sorted(zip(keys, identity, strict=True))
     return "k:{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}"
 
@@ -104,7 +104,7 @@ def keyed(keys: tuple[str, ...], identity: tuple[str, ...]) -> str:
 def after_update(
     owners: Owners, manager: Manager, before: Obj, after: Obj, place: Place, time: str
 ) -> Owners:
-    """The owners once `manager` turned `before` into `after` by a write that is not an apply."""
+    """Return the owners after `manager` changed `before` into `after` without an apply."""
     old_part, new_part = _differing(before, after)
     old, new = leaves(old_part, place), leaves(new_part, place)
     changed = {path for path, value in new.items() if path not in old or old[path] != value}
@@ -154,7 +154,7 @@ def shown(owners: Owners, api_version: str) -> list[Obj] | None:
 
 
 def read(managed_fields: Iterable[Any]) -> Owners:
-    """The owners that a client wrote into `metadata.managedFields`; `[{}]` means none."""
+    """Return the owners that a client wrote into `metadata.managedFields`; `[{}]` means none."""
     owners: dict[Manager, Share] = {}
     for entry in managed_fields:
         if isinstance(entry, dict) and entry.get("manager"):
@@ -187,7 +187,7 @@ def _flatten(tree: Obj, path: Path, paths: set[Path]) -> None:
 
 
 def dotted(path: Path) -> str:
-    """A path as conflicts name it: `.status.conditions[type="Ready"].reason`."""
+    """Return a path as conflicts name it: `.status.conditions[type="Ready"].reason`."""
     text = ""
     for element in path:
         kind, _, rest = element.partition(":")

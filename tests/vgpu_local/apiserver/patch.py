@@ -52,7 +52,7 @@ def json_patch(target: Obj, operations: Any) -> Obj:
 
 
 def strategic_merge(target: Any, patch: Any, place: Place) -> Any:
-    """A merge patch that knows keyed lists and the `$patch` directives."""
+    """Return a merge patch that knows keyed lists and the `$patch` directives."""
     if not isinstance(patch, dict):
         return patch
     directive = patch.get(_DIRECTIVE)

@@ -24,7 +24,7 @@ class UnknownKindError(ValueError):
 
 
 def decode(raw: bytes) -> Obj:
-    """The object in a request's body.
+    """Return the object in a request's body.
 
     Raises:
         UnknownKindError: its kind is not one of those below.

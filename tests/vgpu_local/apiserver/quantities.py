@@ -31,7 +31,7 @@ class MalformedQuantityError(ValueError):
 
 @lru_cache(maxsize=4096)
 def value_of(text: str) -> Fraction:
-    """The exact value, rounded up to nano as the real one does.
+    """Return the exact value, rounded up to nano as the real one does.
 
     Raises:
         MalformedQuantityError: `text` is not a quantity.
@@ -52,7 +52,7 @@ def value_of(text: str) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def canonical(text: str) -> str:
-    """The canonical spelling.
+    """Return the canonical spelling.
 
     Raises:
         MalformedQuantityError: `text` is not a quantity.
@@ -80,7 +80,7 @@ def _binary(number: int) -> str:
 
 
 def _thousands(value: Fraction) -> tuple[int, int]:
-    """The whole number and the power of 1000 that make `value`, the power as high as can be."""
+    """Return `value` as a whole number and the highest possible power of 1000."""
     power = -3
     number = int(value * _SMALLEST)
     while number % 1000 == 0 and power < 6:

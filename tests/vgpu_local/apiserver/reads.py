@@ -42,7 +42,7 @@ class Reader:
         return self._render(asked)(stored)
 
     def listed(self, asked: Asked) -> bytes:
-        """A list, or one chunk of it.
+        """Return a list, or one chunk of it.
 
         Raises:
             StatusError: 400 for a bad selector, 410 for an old continue token, 504 for a
@@ -99,7 +99,7 @@ class Reader:
         )
 
     def match(self, asked: Asked) -> selectors.Match:
-        """The selector of a deletecollection."""
+        """Return the selector of a deletecollection."""
         return self._match(asked)
 
     def _match(self, asked: Asked) -> selectors.Match:

@@ -32,18 +32,18 @@ class Target:
 
     @property
     def fault_key(self) -> str:
-        """The name in faults, such as `pods/binding` or `vgpuclaims.vgpu.dev/status`."""
+        """Return the name in faults, such as `pods/binding` or `vgpuclaims.vgpu.dev/status`."""
         qualified = self.resource.qualified
         return f"{qualified}/{self.subresource}" if self.subresource else qualified
 
     @property
     def space(self) -> str:
-        """The namespace of a single object; "" for cluster-scoped kinds."""
+        """Return the namespace of a single object; "" for cluster-scoped kinds."""
         return self.namespace or ""
 
 
 def target(registry: Registry, path: str) -> Target | None:
-    """The target of `/api/…` or `/apis/…`; None for any other path, and for discovery.
+    """Return the target of `/api/…` or `/apis/…`; None for any other path, and for discovery.
 
     Raises:
         UnknownPathError: for a kind or subresource that is not served.
@@ -126,11 +126,11 @@ class Asked:
 
     @property
     def media_type(self) -> str:
-        """The body's type, without parameters."""
+        """Return the body's type, without parameters."""
         return self.request.headers.get("Content-Type", "").partition(";")[0].strip()
 
     async def body(self) -> Any:
-        """The decoded body, JSON or YAML; None for an empty one.
+        """Return the decoded body, JSON or YAML; None for an empty one.
 
         Raises:
             StatusError: 400 for what cannot be decoded, 415 for protobuf.
@@ -159,7 +159,7 @@ class Asked:
             raise errors.bad_request(f"error decoding YAML: {error}") from error
 
     async def object(self) -> Obj:
-        """The body, which must be an object.
+        """Return the body, which must be an object.
 
         Raises:
             StatusError: 400.

@@ -34,7 +34,7 @@ def is_review(path: str) -> bool:
 
 
 def issued(path: str, listed: Listed) -> Obj | None:
-    """A TokenRequest with its token; None for other paths, and without such a service account."""
+    """Return a TokenRequest with its token; None for other paths or accounts."""
     found = _TOKEN_REQUEST.fullmatch(path)
     if found is None:
         return None
@@ -52,7 +52,7 @@ def issued(path: str, listed: Listed) -> Obj | None:
 
 
 def reviewed(path: str, body: Obj, listed: Listed) -> Obj:
-    """The review with its status."""
+    """Return the review with its status."""
     spec = body.get("spec") or {}
     kind = _PATHS[path]
     status = _token(spec, listed) if kind == "TokenReview" else {"allowed": _allowed(spec, listed)}

@@ -22,7 +22,7 @@ def everything(_: Obj) -> bool:
 
 
 def of_request(resource: Resource, labels: str, fields: str) -> Match:
-    """The selector of a list, watch or deletecollection.
+    """Return the selector of a list, watch or deletecollection.
 
     Raises:
         StatusError: 400 for a selector that cannot be parsed or a field that is not selectable.
@@ -36,7 +36,7 @@ def of_request(resource: Resource, labels: str, fields: str) -> Match:
 
 
 def label_selector(selector: Mapping[str, Any] | None) -> Callable[[Mapping[str, str]], bool]:
-    """A `metav1.LabelSelector` as a question about labels; None and {} select all."""
+    """Return a `metav1.LabelSelector` as a question about labels; None and {} select all."""
     if not selector:
         return lambda labels: True
     wanted = selector.get("matchLabels") or {}
@@ -115,7 +115,7 @@ def _fields(resource: Resource, text: str) -> Match:
 
 
 def _text(obj: Obj, path: list[str]) -> str:
-    """A field as selectors compare it: absent is the empty string, booleans are words."""
+    """Return a field as selectors compare it: absent is the empty string, booleans are words."""
     value: Any = obj
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None

@@ -77,12 +77,12 @@ class ApiServer(Started):
 
     @property
     def url(self) -> str:
-        """The URL for clients; known once started, and kept over restarts."""
+        """Return the URL for clients; known once started, and kept over restarts."""
         return f"{'https' if self._context else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def ca_certificate(self) -> bytes | None:
-        """The PEM that clients must trust; None with plain HTTP."""
+        """Return the PEM that clients must trust; None with plain HTTP."""
         return self.authority.certificate if self.authority else None
 
     def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
@@ -146,7 +146,7 @@ class ApiServer(Started):
         self._do(self._open)
 
     def history(self) -> list[WriteEvent]:
-        """The writes that are kept, in order; since the last restart without data."""
+        """Return the writes since the last restart without data, in order."""
         return list(self._cluster.store.history)
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
@@ -154,7 +154,7 @@ class ApiServer(Started):
         self._cluster.store.subscribers.append(listener)
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Obj]:
-        """The present objects of `pods`, `vgpuclaims.vgpu.dev` …; copies.
+        """Return the present objects of `pods`, `vgpuclaims.vgpu.dev` …; copies.
 
         Raises:
             KeyError: the resource is not served.

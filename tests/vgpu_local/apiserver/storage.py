@@ -45,7 +45,7 @@ class WriteEvent:
 
     @property
     def object(self) -> Obj:
-        """The object after the write (as last seen, for DELETED): a copy of the caller's own."""
+        """Return a copy of the object after the write, or as last seen if it was deleted."""
         decoded: Obj = orjson.loads(self.raw)
         return decoded
 
@@ -70,11 +70,11 @@ class Table:
     listeners: set[Callable[[Change], None]] = field(default_factory=set)
 
     def get(self, namespace: str, name: str) -> Stored | None:
-        """The object, or None. Cluster-scoped kinds have the namespace ""."""
+        """Return the object, or None. Cluster-scoped kinds have the namespace ""."""
         return self.objects.get(namespace, {}).get(name)
 
     def listed(self, namespace: str | None) -> list[Stored]:
-        """Every object of a namespace, or of all (None), ordered by namespace and name."""
+        """Return every object of a namespace, or of all (None), ordered by namespace and name."""
         spaces = sorted(self.objects) if namespace is None else [namespace]
         found = (self.objects.get(space, {}) for space in spaces)
         return [objects[name] for objects in found for name in sorted(objects)]
@@ -104,7 +104,7 @@ class Store:
         self._snapshots: OrderedDict[str, tuple[int, list[Stored]]] = OrderedDict()
 
     def table(self, resource: Resource) -> Table:
-        """The objects of a kind; empty for one never written."""
+        """Return the objects of a kind; empty for one never written."""
         table = self._tables.get(resource.qualified)
         if table is None:
             table = Table(floor=self.revision, changes=deque())
@@ -149,7 +149,7 @@ class Store:
         self._snapshots.clear()
 
     def since(self, table: Table, revision: int) -> list[Change]:
-        """The changes after `revision`; none for one that lies in the future.
+        """Return the changes after `revision`; none for one that lies in the future.
 
         Raises:
             StatusError: 410 when some of them are forgotten.
@@ -167,7 +167,7 @@ class Store:
         return token
 
     def snapshot(self, token: str) -> tuple[int, list[Stored]]:
-        """The rest of a chunked list, exactly as it was when the list began.
+        """Return the rest of a chunked list, exactly as it was when the list began.
 
         Raises:
             StatusError: 410 when it was forgotten.

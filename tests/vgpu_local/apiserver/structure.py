@@ -48,7 +48,7 @@ class Place:
     """The table of built-in names applies (metadata, and every field of a built-in kind)."""
 
     def child(self, key: str) -> Place:
-        """The place of a field of this object."""
+        """Return the place of a field of this object."""
         if self.builtin:
             return Place(None, key, builtin=True)
         if self.field == "" and key in _TOP:
@@ -58,14 +58,14 @@ class Place:
         return Place(below if isinstance(below, dict) else None, key)
 
     def item(self) -> Place:
-        """The place of this list's items."""
+        """Return the place of this list's items."""
         if self.builtin:
             return Place(None, f"{self.field}[]", builtin=True)
         below = (self.schema or {}).get("items")
         return Place(below if isinstance(below, dict) else None, f"{self.field}[]")
 
     def list_keys(self) -> tuple[str, ...]:
-        """The keys of a list of maps that merges by key; empty for other lists."""
+        """Return the keys of a list of maps that merges by key; empty for other lists."""
         if self.builtin:
             if self.field == "ports":
                 return ("containerPort", "protocol")
@@ -87,12 +87,12 @@ class Place:
 
 
 def root(schema: Obj | None) -> Place:
-    """The place of a whole object: a custom kind's schema, or None for a built-in kind."""
+    """Return the place of a whole object: a custom kind's schema, or None for a built-in kind."""
     return Place(schema, builtin=schema is None)
 
 
 def key_of(item: Any, keys: tuple[str, ...], place: Place) -> tuple[str, ...] | None:
-    """The identity of a keyed list's item, each key's value as JSON; None where a key is absent.
+    """Return a keyed list item's identity, its keys as JSON; None if a key is absent.
 
     Absent keys take the field's default, as `protocol` of a port does.
     """

@@ -20,7 +20,7 @@ Cell = Callable[[Obj], Any]
 def table(
     resource: Resource, rows: Sequence[Stored], *, now: float, include: str, metadata: Obj
 ) -> bytes:
-    """A `Table` of these objects.
+    """Return a `Table` of these objects.
 
     `include` is `Object`, `Metadata` or `None`: what each row carries along; `now` the present in
     seconds since the epoch, for ages; `metadata` the list's (resourceVersion, continue).
@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def age(timestamp: str, now: float) -> str:
-    """A time as kubectl shows it: `5s`, `3m20s`, `2h5m`, `4d`, `<invalid>` in the future."""
+    """Return a time as kubectl shows it: `5s`, `3m20s`, `2h5m`, `4d`, `<invalid>` in the future."""
     try:
         then = dt.datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
@@ -121,7 +121,7 @@ def _pod_ready(pod: Obj) -> str:
 
 
 def _pod_status(pod: Obj) -> str:
-    """The word in STATUS: a waiting or failed container's reason is more precise than the phase."""
+    """Return the STATUS column: a container's reason says more than the pod's phase."""
     status = pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"

@@ -51,12 +51,12 @@ class Writer:
         self._clock = clock
 
     def now(self, *, ahead: int = 0) -> str:
-        """The time in RFC 3339, in whole seconds, `ahead` seconds from now."""
+        """Return the time in RFC 3339, in whole seconds, `ahead` seconds from now."""
         moment = dt.datetime.fromtimestamp(self._clock() + ahead, dt.UTC)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def current(self, resource: Resource, namespace: str, name: str) -> Stored:
-        """The stored object.
+        """Return the stored object.
 
         Raises:
             StatusError: 404.
@@ -148,7 +148,7 @@ class Writer:
             )
 
     async def _admitted(self, attempt: Attempt) -> Obj:
-        """The object as the mutating webhooks leave it, valid, and denied by no webhook."""
+        """Return the object as the mutating webhooks leave it, valid, and denied by no webhook."""
         resource, obj, old = attempt.resource, attempt.obj, attempt.old
         assert obj is not None  # only deletions have none
         changed = await self.admission.mutate(attempt)

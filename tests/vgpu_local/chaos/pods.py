@@ -51,7 +51,7 @@ class Shape:
     scheduler: str = ""
 
     def ending(self, command: str) -> Shape:
-        """Return the same shape with this command as the end of its app containers."""
+        """Return the same pod shape with another command at the end of its app containers."""
         boxes = tuple(replace(b, end=command) if b.kind == "app" else b for b in self.boxes)
         return replace(self, boxes=boxes)
 

@@ -31,22 +31,22 @@ class NodeFolders:
 
     @property
     def device_plugins(self) -> Path:
-        """The folder of the plugins' sockets and the kubelet's `kubelet.sock`."""
+        """Return the folder of the plugins' sockets and the kubelet's `kubelet.sock`."""
         return self.sockets / "device-plugins"
 
     @property
     def pod_resources(self) -> Path:
-        """The folder of the PodResources socket, `kubelet.sock`."""
+        """Return the folder of the PodResources socket, `kubelet.sock`."""
         return self.sockets / "pod-resources"
 
     @property
     def cdi(self) -> Path:
-        """The folder of CDI spec files."""
+        """Return the folder of CDI spec files."""
         return self.root / "cdi"
 
     @property
     def checkpoint(self) -> Path:
-        """The file of the device manager's checkpoint."""
+        """Return the file of the device manager's checkpoint."""
         return self.root / "device-plugins" / FILE_NAME
 
     def of_pod(self, uid: str) -> Path:

@@ -62,12 +62,12 @@ class ContainerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id on the host, which is also the id of its process group."""
+        """Return the process id on the host, which is also the id of its process group."""
         return self._process.pid
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment that the process was started with."""
+        """Return the environment that the process was started with."""
         return self._environment
 
     async def wait(self) -> int:

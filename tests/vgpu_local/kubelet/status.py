@@ -37,7 +37,7 @@ class Terminated:
 
     @property
     def reason(self) -> str:
-        """The reason that `kubectl get pods` shows."""
+        """Return the reason that `kubectl get pods` shows."""
         return "Completed" if self.exit_code == 0 else "Error"
 
 

@@ -153,7 +153,7 @@ class Driver(Protocol):
 
     @property
     def vendor(self) -> str:
-        """The vendor's name, as in a request's `vendor`."""
+        """Return the vendor's name, as in a request's `vendor`."""
 
     async def devices(self) -> tuple[PhysicalDevice, ...]:
         """Return the devices of this machine, by index."""

@@ -104,7 +104,7 @@ class DesiredStatus:
 
     @property
     def shown_pod(self) -> str:
-        """The pod for the printed column; empty if there is none."""
+        """Return the pod for the printed column; empty if there is none."""
         return self.pod if self.reserved_for is None else self.reserved_for.pod_name
 
     @classmethod

@@ -52,7 +52,7 @@ class Victim:
 
     @cached_property
     def since(self) -> str:
-        """The time since when the first of the pods runs; of two victims the younger one goes."""
+        """Return the start of the oldest pod; of two victims the younger one is evicted."""
         return min((each.pod.status.start_time for each in self.pods), default="")
 
 
@@ -88,7 +88,7 @@ class OpenPreemption:
 
     @property
     def next(self) -> GPUPod | None:
-        """The pod to evict next, or None if all have been evicted."""
+        """Return the pod to evict next, or None if all have been evicted."""
         return next((pod for uid, pod in self.pods.items() if uid not in self.evicted), None)
 
 

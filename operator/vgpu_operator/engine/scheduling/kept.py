@@ -52,7 +52,7 @@ class Earmark:
 
     @property
     def request(self) -> ClaimKey | GroupKey:
-        """The group or, without one, the claim."""
+        """Return the group or, without one, the claim."""
         return self.key if self.group is None else self.group
 
     def is_for(self, key: ClaimKey, group: GroupKey | None) -> bool:
@@ -79,7 +79,7 @@ class Earmarks:
 
     @property
     def by_node(self) -> Mapping[int, list[Earmark]]:
-        """The earmarks by node number."""
+        """Return the earmarks by node number."""
         return self._on_node
 
     def devices_on(self, node: int) -> set[str]:

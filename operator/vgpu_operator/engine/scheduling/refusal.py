@@ -46,14 +46,14 @@ class Refusal:
 
     @property
     def reason(self) -> Reason:
-        """The one reason that is shown: the given one, or the plan's."""
+        """Return the one reason that is shown: the given one, or the plan's."""
         if self._reason is None:
             self._reason = Reason.NO_GPU_NODES if self._plan is None else self._plan.reason
         return self._reason
 
     @property
     def message(self) -> str:
-        """The whole refusal as one text, for an event, a condition, or a node without its own."""
+        """Return the refusal as one text, for an event, a condition, or a node without its own."""
         if not self._text and self._plan is not None:
             self._text = "; ".join((self._plan.text, *self._notes.values()))
         return self._text

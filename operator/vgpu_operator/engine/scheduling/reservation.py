@@ -122,7 +122,7 @@ class Reservation:
 
     @property
     def allocation_id(self) -> str:
-        """The id of its allocation; empty while it is tentative."""
+        """Return the id of its allocation; empty while it is tentative."""
         return "" if self.allocation is None else self.allocation.id
 
     def give_up(self) -> None:

@@ -107,7 +107,7 @@ def empty(count: int, *, dtype: str, device: str) -> Block:
 
 
 def ones(rows: int, columns: int = 0, *, device: str) -> Block:
-    """A square, or a row."""
+    """Return a square matrix, or a row."""
     del device
     return Block(rows * max(1, columns) * 4, side=columns)
 
