@@ -2,6 +2,11 @@
 
 #include "page.h"
 
+static int has_ledger(const struct vgpu_process *p)
+{
+    return p->region && !atomic_load_explicit(&p->cut, memory_order_relaxed);
+}
+
 static struct vgpu_limits limits_of(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     if (ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->devices[ordinal].uuid) {
@@ -12,7 +17,7 @@ static struct vgpu_limits limits_of(struct vgpu_process *p, const char *uuid, in
 
 uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    if (!p->region) {
+    if (!has_ledger(p)) {
         return 0;
     }
     if (p->authority == VGPU_PAGE) {
@@ -23,7 +28,7 @@ uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
 
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    if (p->authority == VGPU_PAGE && p->region && p->page) {
+    if (p->authority == VGPU_PAGE && has_ledger(p) && p->page) {
         struct vgpu_limits limits = limits_of(p, uuid, ordinal);
         if (limits.physical && limits.physical < limits.limit) {
             return (struct vgpu_budget){.device = limits.physical, .total = limits.limit};
@@ -40,7 +45,7 @@ uint64_t vgpu_context_price(struct vgpu_process *p, const char *uuid, int ordina
 
 uint64_t vgpu_host_limit(const struct vgpu_process *p)
 {
-    if (!p->region) {
+    if (!has_ledger(p)) {
         return 0;
     }
     if (p->authority == VGPU_PAGE) {
@@ -63,7 +68,7 @@ int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal
 
 int vgpu_limits_nothing(const struct vgpu_process *p)
 {
-    if (!p->region) {
+    if (!has_ledger(p)) {
         return 0;
     }
     if (p->authority == VGPU_PAGE) {

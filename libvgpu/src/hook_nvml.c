@@ -54,6 +54,7 @@ static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     room = *count;
+    vgpu_process_check(p, vgpu_world->now());
     int column = p->region ? vgpu_region_column(p->region, uuid) : -1;
     uint32_t high = column >= 0 ? vgpu_ledger_high(p->region) : 0;
     for (uint32_t i = 0; i < high; i++) {

@@ -64,8 +64,10 @@ unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *n
     return percent > 100 ? 100 : percent;
 }
 
+/* The throttle asks for the share before it looks at the region: at first, and after each nap. */
 static struct vgpu_share share_of(void *owner, int ordinal)
 {
+    vgpu_process_check(owner, vgpu_world->now());
     return vgpu_share_of(owner, ordinal);
 }
 

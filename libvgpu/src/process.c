@@ -1,11 +1,15 @@
 #include "process.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernel.h"
 #include "ledger.h"
 #include "region.h"
 #include "source.h"
+
+#define CHECK_EVERY_NS UINT64_C(20000)
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -72,8 +76,32 @@ struct vgpu_process *vgpu_process(void)
     return p->authority == VGPU_NOTHING ? NULL : p;
 }
 
+/* Let the kernel read the end of the region: it answers EFAULT where an access of ours would be a SIGBUS. The call does nothing
+ * else, because there is no such way to change a signal mask. */
+static int is_whole(const struct vgpu_region *region)
+{
+    uintptr_t last = (uintptr_t)region + VGPU_REGION_BYTES - sizeof(uint64_t);
+    return vgpu_call(SYS_rt_sigprocmask, -1, (long)last, 0, sizeof(uint64_t)) != -EFAULT;
+}
+
+void vgpu_process_check(struct vgpu_process *p, struct vgpu_instant now)
+{
+    if (!p->region || vgpu_between(atomic_load_explicit(&p->checked, memory_order_relaxed), now) < CHECK_EVERY_NS) {
+        return;
+    }
+    atomic_store_explicit(&p->checked, now, memory_order_relaxed);
+    if (!is_whole(p->region)) {
+        /* In its place, because other threads hold pointers into it. */
+        vgpu_call6(SYS_mmap, (long)p->region, VGPU_REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                   -1, 0);
+        atomic_store(&p->cut, 1);
+        vgpu_world->log("vgpu: the usage region was made shorter: denying\n");
+    }
+}
+
 struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p)
 {
+    vgpu_process_check(p, vgpu_world->about_now());
     struct vgpu_region_slot *slot = atomic_load_explicit(&p->slot, memory_order_acquire);
     if (slot || !p->region) {
         return slot;

@@ -37,6 +37,8 @@ struct vgpu_process {
     enum vgpu_authority authority; /* this and the next two are the source's, decided once (source.h) */
     const struct vgpu_page *page;
     struct vgpu_region *region;
+    _Atomic uint32_t cut;       /* 1: its file was made shorter, and memory of our own lies there now */
+    _Atomic struct vgpu_instant checked; /* when that was last looked for */
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic struct vgpu_instant reaped;
@@ -66,6 +68,11 @@ struct vgpu_process {
 
 /* This process, set up at the first call. NULL when nothing limits it, or there is no memory for the arena. */
 struct vgpu_process *vgpu_process(void);
+
+/* Before the region is touched: every user of the container can make its file shorter, and what is beyond its end is a SIGBUS. The
+ * region is then given up for memory of our own, and nothing is granted any more. The look is a system call, which is not made
+ * again for 20 us of this time; the cheaper clock makes that one of its ticks. */
+void vgpu_process_check(struct vgpu_process *p, struct vgpu_instant now);
 
 /* The slot of this process, claimed at the first call; NULL when the region is full or unusable. */
 struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p);

@@ -18,6 +18,7 @@ static void reap_sometimes(struct vgpu_process *p)
 struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordinal, uint64_t total, uint64_t free)
 {
     struct vgpu_view view = {0};
+    vgpu_process_check(p, vgpu_world->about_now());
     struct vgpu_budget budget = vgpu_budget(p, uuid, ordinal);
     int oversubscribed = budget.total != VGPU_UNLIMITED;
     uint64_t limit = oversubscribed ? budget.total : budget.device;
