@@ -23,8 +23,8 @@ from vgpu_client.credentials import (
 )
 from vgpu_client.errors import LoginError
 from vgpu_client.kubeconfig import (
-    Cluster,
     Context,
+    ServerEntry,
     any_exists,
     default_namespace,
     pem,
@@ -116,7 +116,7 @@ def _from_service_account() -> Connection:
     token = TokenFile(SERVICE_ACCOUNT / "token")
     token.read()
     host = f"[{host}]" if ":" in host else host
-    cluster = Cluster.model_validate(
+    cluster = ServerEntry.model_validate(
         {
             "server": f"https://{host}:{port}",
             "certificate-authority": str(SERVICE_ACCOUNT / "ca.crt"),
@@ -141,7 +141,7 @@ class _KubeconfigCredentials:
         self._current: Credentials | None = None
         self.tls: ssl.SSLContext | None = None
 
-    async def load(self) -> tuple[Cluster, ClientCertificate | None]:
+    async def load(self) -> tuple[ServerEntry, ClientCertificate | None]:
         """Read the kubeconfigs, and return the server and the client certificate if there is one.
 
         Raises:
@@ -171,7 +171,7 @@ class _KubeconfigCredentials:
         return plugin, plugin.certificate() or own
 
 
-def _tls(cluster: Cluster, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
+def _tls(cluster: ServerEntry, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
     if not cluster.server.startswith("https"):
         return None
     authority = pem(
@@ -194,7 +194,7 @@ def _tls(cluster: Cluster, certificate: ClientCertificate | None) -> ssl.SSLCont
 
 
 def _connection(
-    cluster: Cluster, tls: ssl.SSLContext | None, credentials: Credentials
+    cluster: ServerEntry, tls: ssl.SSLContext | None, credentials: Credentials
 ) -> Connection:
     return Connection(
         server=cluster.server.rstrip("/"),

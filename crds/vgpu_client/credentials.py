@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from vgpu_client.errors import LoginError
-from vgpu_client.kubeconfig import User, pem
+from vgpu_client.kubeconfig import UserEntry, pem
 
 _READ_AGAIN_S = 60.0
 """The interval between two reads: the kubelet renews a token when a fifth of its life is left."""
@@ -56,7 +56,7 @@ class ClientCertificate:
                 raise LoginError(f"client certificate: {error}") from error
 
 
-def client_certificate(user: User) -> ClientCertificate | None:
+def client_certificate(user: UserEntry) -> ClientCertificate | None:
     """Return the certificate of a kubeconfig's user; None if it has none.
 
     Raises:
@@ -130,7 +130,7 @@ class TokenFile:
         self._token, self._read_at = token, time.monotonic()
 
 
-def in_kubeconfig(user: User) -> Credentials:
+def in_kubeconfig(user: UserEntry) -> Credentials:
     """Return the credentials that a kubeconfig's user has in itself, without a plugin.
 
     Raises:

@@ -23,13 +23,13 @@ _IMPERSONATION = frozenset({"as", "as-uid", "as-groups", "as-user-extra"})
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-class _Entry(BaseModel):
+class _KubeconfigEntry(BaseModel):
     """A part of a kubeconfig; what only other programs read (`extensions`) is not kept."""
 
     model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.replace("_", "-"))
 
 
-class Cluster(_Entry):
+class ServerEntry(_KubeconfigEntry):
     """An API server, and how to trust it."""
 
     server: str = Field(min_length=1)
@@ -40,7 +40,7 @@ class Cluster(_Entry):
     proxy_url: str = ""
 
 
-class User(_Entry):
+class UserEntry(_KubeconfigEntry):
     """Credentials of a user."""
 
     client_certificate: str = ""
@@ -55,7 +55,7 @@ class User(_Entry):
     auth_provider: dict[str, Any] | None = None
 
 
-class _Context(_Entry):
+class _Context(_KubeconfigEntry):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -73,8 +73,8 @@ class Context:
     """
 
     name: str
-    cluster: Cluster
-    user: User
+    cluster: ServerEntry
+    user: UserEntry
     namespace: str
 
 
@@ -199,7 +199,7 @@ def _context(merged: _Merged, name: str | None) -> Context:
         raise LoginError(f"users[{chosen.user}].user.{unsupported}: impersonation is not supported")
     return Context(
         name=name,
-        cluster=Cluster.model_validate(merged.entry("cluster", chosen.cluster)),
-        user=User.model_validate(user),
+        cluster=ServerEntry.model_validate(merged.entry("cluster", chosen.cluster)),
+        user=UserEntry.model_validate(user),
         namespace=chosen.namespace,
     )
