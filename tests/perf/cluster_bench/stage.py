@@ -41,7 +41,7 @@ from vgpu_local.started import Started
 SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
 """kube-scheduler's own limits, out of the way for both loads; Kubernetes' default is 50 and 100."""
 _PROFILED = ("kube-apiserver", "kube-scheduler")
-LEASE_S = 5
+LEASE_S = 10
 """The operator's default."""
 CLAIMS_S = 10.0
 _PROFILE_S = 5
