@@ -5,6 +5,7 @@
 #ifndef VGPU_KERNEL_H
 #define VGPU_KERNEL_H
 
+#include <stddef.h>
 #include <sys/syscall.h>
 
 static inline long vgpu_call6(long number, long a, long b, long c, long d, long e, long f)
@@ -38,5 +39,11 @@ static inline long vgpu_call(long number, long a, long b, long c, long d)
 {
     return vgpu_call6(number, a, b, c, d, 0, 0);
 }
+
+/* Read the beginning of a file. Return how many bytes it had, or an error. */
+long vgpu_kernel_read(const char *path, void *out, size_t bytes);
+
+/* Return an entry of the auxiliary vector; 0 if there is none. */
+unsigned long vgpu_kernel_auxv(unsigned long type);
 
 #endif

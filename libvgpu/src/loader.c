@@ -6,14 +6,14 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
+
+#include "kernel.h"
 
 /* ------------------------------------------------------------------ libc's dynamic linker functions
- * We export dlsym and dlvsym, so asking for them by name finds ourselves: read libc's symbol table instead. */
-
-struct search {
-    const char *name;
-    void *found;
-};
+ * We export dlsym and dlvsym, so asking for them by name finds ourselves: read libc's symbol table instead. Nothing here may call a
+ * function that another library can interpose: sanitizers call dlsym before their own functions work, and a program could
+ * answer in libc's place. */
 
 static uint32_t gnu_hash(const char *name)
 {
@@ -24,22 +24,22 @@ static uint32_t gnu_hash(const char *name)
     return h;
 }
 
-static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name)
+/* An entry of a dynamic section; 0 if it has none. glibc relocates addresses in place; one below the load address is not relocated. */
+static ElfW(Addr) dynamic_entry(ElfW(Addr) base, const ElfW(Dyn) * dynamic, ElfW(Sxword) tag)
 {
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    const uint32_t *table = NULL;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        /* glibc relocates these in place; an address below the load address is not relocated yet. */
-        ElfW(Addr) at = dynamic->d_un.d_ptr < base ? base + dynamic->d_un.d_ptr : dynamic->d_un.d_ptr;
-        if (dynamic->d_tag == DT_SYMTAB) {
-            symbols = (const ElfW(Sym) *)at;
-        } else if (dynamic->d_tag == DT_STRTAB) {
-            strings = (const char *)at;
-        } else if (dynamic->d_tag == DT_GNU_HASH) {
-            table = (const uint32_t *)at;
+        if (dynamic->d_tag == tag) {
+            return tag != DT_SONAME && dynamic->d_un.d_ptr < base ? base + dynamic->d_un.d_ptr : dynamic->d_un.d_ptr;
         }
     }
+    return 0;
+}
+
+static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name)
+{
+    const ElfW(Sym) *symbols = (const ElfW(Sym) *)dynamic_entry(base, dynamic, DT_SYMTAB);
+    const char *strings = (const char *)dynamic_entry(base, dynamic, DT_STRTAB);
+    const uint32_t *table = (const uint32_t *)dynamic_entry(base, dynamic, DT_GNU_HASH);
     if (!symbols || !strings || !table || !table[0]) {
         return NULL;
     }
@@ -52,7 +52,7 @@ static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *nam
     }
     for (;; i++) {
         uint32_t h = chain[i - first];
-        if ((h | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name) && symbols[i].st_shndx != SHN_UNDEF) {
+        if ((h | 1) == (hash | 1) && vgpu_is_name(strings + symbols[i].st_name, name) && symbols[i].st_shndx != SHN_UNDEF) {
             return (void *)(base + symbols[i].st_value);
         }
         if (h & 1) {
@@ -61,29 +61,52 @@ static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *nam
     }
 }
 
-static int look_in_libc(struct dl_phdr_info *object, size_t size, void *argument)
+void *vgpu_loader_in_object(const void *header, const char *name)
 {
-    struct search *search = argument;
-    const char *slash = strrchr(object->dlpi_name, '/');
-    const char *name = slash ? slash + 1 : object->dlpi_name;
-    (void)size;
-    if (strncmp(name, "libc.so", 7) != 0 && strncmp(name, "libdl.so", 8) != 0) {
-        return 0;
-    }
-    for (int i = 0; i < object->dlpi_phnum && !search->found; i++) {
-        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) {
-            search->found =
-                look_in(object->dlpi_addr, (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr), search->name);
+    const ElfW(Ehdr) *elf = header;
+    const ElfW(Phdr) *parts = (const ElfW(Phdr) *)((uintptr_t)header + elf->e_phoff);
+    for (int i = 0; i < elf->e_phnum; i++) {
+        if (parts[i].p_type == PT_DYNAMIC) {
+            return look_in((ElfW(Addr))header, (const ElfW(Dyn) *)((uintptr_t)header + parts[i].p_vaddr), name);
         }
     }
-    return search->found != NULL;
+    return NULL;
 }
 
+/* The lists of loaded objects, one for each namespace; `next` is there from version 2 on. */
+struct debug {
+    struct r_debug namespace;
+    const struct debug *next;
+};
+
+/* Return the objects of our namespace, as ld.so has them. */
+static const struct link_map *our_objects(void)
+{
+    unsigned long linker = vgpu_kernel_auxv(AT_BASE);
+    linker = linker ? linker : vgpu_kernel_auxv(AT_PHDR) - sizeof(ElfW(Ehdr)); /* it was started as the program */
+    const struct debug *all = vgpu_loader_in_object((const void *)linker, "_r_debug");
+    for (const struct debug *list = all; list; list = list->namespace.r_version > 1 ? list->next : NULL) {
+        for (const struct link_map *object = list->namespace.r_map; object; object = object->l_next) {
+            if (object->l_ld == _DYNAMIC) { /* the linker's name for our own */
+                return list->namespace.r_map;
+            }
+        }
+    }
+    return all ? all->namespace.r_map : NULL; /* before glibc 2.35 others are not listed; the first one's functions serve all */
+}
+
+/* Nothing can be loaded before libc under its own soname but a libc. */
 static void *in_libc(const char *name)
 {
-    struct search search = {.name = name};
-    dl_iterate_phdr(look_in_libc, &search);
-    return search.found;
+    void *found = NULL;
+    for (const struct link_map *object = our_objects(); object && !found; object = object->l_next) {
+        const char *strings = (const char *)dynamic_entry(object->l_addr, object->l_ld, DT_STRTAB);
+        const char *soname = strings + dynamic_entry(object->l_addr, object->l_ld, DT_SONAME);
+        if (strings && (vgpu_is_name(soname, "libc.so.6") || vgpu_is_name(soname, "libdl.so.2"))) {
+            found = look_in(object->l_addr, object->l_ld, name);
+        }
+    }
+    return found;
 }
 
 vgpu_dlvsym vgpu_loader_dlvsym(void)
@@ -129,6 +152,17 @@ static void *open_library(const char *name, int flags)
 
 /* ------------------------------------------------------------------ where a caller stands beside us */
 
+static int each_object(int (*callback)(struct dl_phdr_info *, size_t, void *), void *argument)
+{
+    static void *_Atomic found;
+    void *at = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!at) {
+        at = in_libc("dl_iterate_phdr");
+        atomic_store_explicit(&found, at, memory_order_relaxed);
+    }
+    return at ? ((int (*)(int (*)(struct dl_phdr_info *, size_t, void *), void *))at)(callback, argument) : 0;
+}
+
 struct order {
     const void *caller;
     int at, caller_at, our_at;
@@ -163,7 +197,7 @@ static int place(struct dl_phdr_info *object, size_t size, void *argument)
 int vgpu_loader_is_behind_us(const void *caller)
 {
     struct order order = {.caller = caller, .caller_at = -1, .our_at = -1};
-    dl_iterate_phdr(place, &order);
+    each_object(place, &order);
     return order.caller_at > order.our_at;
 }
 
@@ -181,7 +215,7 @@ static int holds_both(struct dl_phdr_info *object, size_t size, void *argument)
 int vgpu_loader_is_one_object(const void *one, const void *other)
 {
     struct pair pair = {.one = one, .other = other};
-    return dl_iterate_phdr(holds_both, &pair);
+    return each_object(holds_both, &pair);
 }
 
 /* ------------------------------------------------------------------ the driver */

@@ -4,6 +4,15 @@
 
 #include "drivers.h"
 
+/* strcmp, of which a sanitizer has its own, that does not work yet when dlsym is called first. */
+static inline int vgpu_is_name(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++, b++;
+    }
+    return *a == *b;
+}
+
 /* libc's own, found without asking the names we export. NULL until libc's are loaded. */
 typedef void *(*vgpu_dlsym)(void *handle, const char *name);
 typedef void *(*vgpu_dlvsym)(void *handle, const char *name, const char *version);
@@ -17,6 +26,9 @@ const struct vgpu_nvml *vgpu_loader_nvml(void);
 /* The same, but NULL when the program has not loaded it itself. */
 const struct vgpu_cuda *vgpu_loader_cuda_if_loaded(void);
 const struct vgpu_nvml *vgpu_loader_nvml_if_loaded(void);
+
+/* A function of an object by the ELF header at its load address 0, such as the vDSO; NULL if it has none of this name. */
+void *vgpu_loader_in_object(const void *header, const char *name);
 
 /* 1 when RTLD_NEXT from this return address would look behind our library and miss our hooks. */
 int vgpu_loader_is_behind_us(const void *caller);

@@ -53,7 +53,7 @@ const struct vgpu_symbol *vgpu_symbol_named(const char *name)
         return NULL; /* most look-ups of a program end here */
     }
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
-        if (!strcmp(vgpu_symbols[i].name, name)) {
+        if (vgpu_is_name(vgpu_symbols[i].name, name)) {
             return &vgpu_symbols[i];
         }
     }
@@ -70,7 +70,7 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
         }
         best = best ? best : s;
         /* If several versions share a name, choose the newest one that the caller may ask for. */
-        if (!strcmp(s->base, base) && (!named || (s->since <= version && s->since > named->since))) {
+        if (vgpu_is_name(s->base, base) && (!named || (s->since <= version && s->since > named->since))) {
             named = s;
         }
     }
@@ -79,7 +79,8 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
     }
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
         const struct vgpu_symbol *s = &vgpu_symbols[i];
-        if (s->library == VGPU_LIBRARY_cuda && !strcmp(s->base, base) && s->since <= version && s->per_thread <= per_thread &&
+        if (s->library == VGPU_LIBRARY_cuda && vgpu_is_name(s->base, base) && s->since <= version &&
+            s->per_thread <= per_thread &&
             (!best || s->per_thread > best->per_thread || (s->per_thread == best->per_thread && s->since > best->since))) {
             best = s;
         }
@@ -131,7 +132,7 @@ static struct vgpu_route route_finder(void *handle, const char *name, const void
         void *(*ours)(void);
     } finders[] = {{"dlsym", own_dlsym}, {"dlvsym", own_dlvsym}, {"__libc_dlsym", own_dlsym}};
     for (size_t i = 0; i < sizeof finders / sizeof finders[0]; i++) {
-        if (!strcmp(name, finders[i].name) && (handle == RTLD_NEXT ? vgpu_loader_is_behind_us(caller) : natural != NULL) &&
+        if (vgpu_is_name(name, finders[i].name) && (handle == RTLD_NEXT ? vgpu_loader_is_behind_us(caller) : natural != NULL) &&
             !vgpu_loader_is_one_object(caller, (const void *)vgpu_loader_dlsym())) {
             return (struct vgpu_route){.answer = finders[i].ours(), .decided = 1};
         }

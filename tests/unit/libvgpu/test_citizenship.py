@@ -221,7 +221,7 @@ int main(void)
 """
 
 
-def driver_program(root: PreloadedRoot, native: Path) -> str:
+def driver_program(root: PreloadedRoot, native: Path, *options: str) -> str:
     """Return a program that takes 1 GiB of the simulated device and prints the driver's answer."""
     shutil.copyfile(native / "fake" / "libcuda.so.1", root.local / "libcuda-driver.so.1")
     shutil.copyfile(native / "shadow" / "libcuda.so.1", root.local / "libcuda.so.1")
@@ -229,7 +229,7 @@ def driver_program(root: PreloadedRoot, native: Path) -> str:
     machine.write_text(f"card uuid={DEVICE} memory_mib=16384\n")
     machine.parent.chmod(0o777)
     where = [f"-L{native}/fake", "-l:libcuda.so.1", f"-Wl,-rpath,{INSIDE}"]
-    compiler = ["gcc", "-x", "c", "-", "-o", str(root.local / "program"), *where]
+    compiler = ["gcc", *options, "-x", "c", "-", "-o", str(root.local / "program"), *where]
     subprocess.run(compiler, input=USES_THE_DRIVER, text=True, check=True)
     return f"{INSIDE}/program"
 
@@ -237,6 +237,20 @@ def driver_program(root: PreloadedRoot, native: Path) -> str:
 DEVICE = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
 MACHINE = {"VGPU_FAKE_MACHINE": f"{INSIDE}/usage/machine"}
 ALLOCATED, OUT_OF_MEMORY = "0\n", "2\n"
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
+def test_a_program_built_with_a_sanitizer_runs_and_is_limited(
+    root: PreloadedRoot, native: Path, stage: Stage, sanitizer: str
+) -> None:
+    program = driver_program(root, native, f"-fsanitize={sanitizer}")
+    # ASan ends a program in which any other library was loaded before its own.
+    env = MACHINE | {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"}
+    assert root.run([program], preloaded=False, env=env) == Outcome(0, ALLOCATED, "")
+    stage.grant({DEVICE: 1 << 20})
+    shutil.copyfile(stage.folder / "limits", root.local / "limits")
+    shutil.copyfile(stage.folder / "region", root.local / "usage" / "region")
+    assert root.run([program], preloaded=True, env=env) == Outcome(0, OUT_OF_MEMORY, "")
 
 
 def test_a_cleared_environment_changes_nothing_of_the_limit(
