@@ -27,11 +27,13 @@ vgpu_duration vgpu_bucket_burst(uint32_t percent)
     return ns < VGPU_BURST_NS ? VGPU_BURST_NS : ns;
 }
 
+int vgpu_bucket_is_ahead(struct vgpu_instant paid_until, struct vgpu_instant now)
+{
+    return vgpu_is_before(now, paid_until) && vgpu_between(now, paid_until) > VGPU_DEBT_NS;
+}
+
 static struct vgpu_instant bounded(struct vgpu_instant paid_until, struct vgpu_instant now, uint32_t percent)
 {
-    if (vgpu_is_before(vgpu_later(now, VGPU_DEBT_NS), paid_until)) {
-        return now;
-    }
     vgpu_duration burst = paid_until.ns ? vgpu_bucket_burst(percent) : worth(VGPU_START_GPU_NS, percent);
     struct vgpu_instant least = vgpu_earlier(now, burst);
     return vgpu_is_before(paid_until, least) ? least : paid_until;
@@ -57,7 +59,7 @@ struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct v
     for (;;) {
         struct vgpu_instant paid = bounded(vgpu_at(seen), now, percent);
         if (vgpu_is_before(now, paid)) {
-            return paid;
+            return paid; /* one that is ahead as well */
         }
         if (atomic_compare_exchange_weak(at, &seen, moved(paid, price(gpu_ns, percent), now).ns)) {
             return vgpu_at(0);
@@ -65,10 +67,15 @@ struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct v
     }
 }
 
+void vgpu_bucket_restart(struct vgpu_region_bucket *bucket, struct vgpu_instant seen, struct vgpu_instant now)
+{
+    atomic_compare_exchange_strong((word *)&bucket->paid_until_ns, &seen.ns, now.ns);
+}
+
 int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now)
 {
     struct vgpu_instant seen = vgpu_at(atomic_load_explicit((const word *)&bucket->paid_until_ns, memory_order_relaxed));
-    return seen.ns && vgpu_is_before(now, vgpu_later(seen, LATELY_NS)) && !vgpu_is_before(vgpu_later(now, VGPU_DEBT_NS), seen);
+    return seen.ns && vgpu_is_before(now, vgpu_later(seen, LATELY_NS)) && !vgpu_bucket_is_ahead(seen, now);
 }
 
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns)
@@ -78,6 +85,9 @@ void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant 
     uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
     struct vgpu_instant paid, next;
     do {
+        if (vgpu_bucket_is_ahead(vgpu_at(seen), now)) {
+            return;
+        }
         paid = bounded(vgpu_at(seen), now, percent);
         next = gpu_ns > 0 ? moved(paid, by, now) : bounded(vgpu_earlier(paid, by), now, percent);
     } while (!atomic_compare_exchange_weak(at, &seen, next.ns));

@@ -5,9 +5,10 @@
  * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
  * wait for is known. A share that changes holds for what is taken from then on.
  *
- * The value of the word is bounded: unused time is kept for a burst, a debt reaches at most 60 s ahead, and a moment
- * beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for nothing at
- * each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
+ * The value of the word is bounded: unused time is kept for a burst, and a debt reaches at most 60 s ahead. A moment beyond that
+ * was written by a process in another time namespace, whose clock is ahead, or by no library. It holds launches up until it has stood
+ * unchanged for 60 s, and then counts as now; at once would give processes of two time namespaces a share each. A region of any content
+ * thus gives at most one burst for nothing at each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
  * container) can write itself new bursts for ever; docs/limits.md has that.
  *
  * A burst is 200 ms of the share, or 50 ms of the device where that is more: a point of 5 s. A small share between busy
@@ -34,6 +35,10 @@ vgpu_duration vgpu_bucket_burst(uint32_t percent);
 /* Take `gpu_ns` of the device at a share of `percent` (1-99). Never: taken; else when to try again. */
 struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
                                      uint64_t gpu_ns);
+
+/* A moment to pay until that is beyond any debt of this clock. Restart the budget from now, unless it has changed since. */
+int vgpu_bucket_is_ahead(struct vgpu_instant paid_until, struct vgpu_instant now);
+void vgpu_bucket_restart(struct vgpu_region_bucket *bucket, struct vgpu_instant seen, struct vgpu_instant now);
 
 /* Something was taken of late, or is still owed. */
 int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);

@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "vgpu_abi.h"
 
 enum { MOST_AUXV = 64 }; /* entries; a kernel has about twenty */
@@ -32,12 +32,10 @@ static int read_stat(const char *who, struct stat_line *out)
 {
     char path[48], text[1024];
     snprintf(path, sizeof path, "/proc/%s/stat", who);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    long got = vgpu_kernel_read(path, text, sizeof text - 1);
+    if (got < 0) {
         return -1;
     }
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
     text[got > 0 ? got : 0] = '\0';
     /* Count fields from the last ')', because the name before it may contain anything. */
     char *at = strrchr(text, ')');
@@ -66,11 +64,7 @@ uint64_t vgpu_identity_layout(uint32_t pid)
     unsigned long words[2 * MOST_AUXV];
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     snprintf(path, sizeof path, "/proc/%u/auxv", (unsigned)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, words, sizeof words) : -1;
-    if (fd >= 0) {
-        close(fd);
-    }
+    long got = vgpu_kernel_read(path, words, sizeof words);
     if (got <= 0) {
         return 0;
     }
@@ -92,19 +86,19 @@ uint64_t vgpu_identity_layout(uint32_t pid)
 
 struct vgpu_identity vgpu_identity_self(void)
 {
-    struct vgpu_identity me = {.pid = (uint32_t)getpid()};
+    struct vgpu_identity me = {.pid = (uint32_t)vgpu_call(SYS_getpid, 0, 0, 0, 0)};
     struct stat_line line = {0};
     char link[64];
     if (read_stat("self", &line) == 0) {
         me.start_time = line.start_time;
     }
-    ssize_t got = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+    long got = vgpu_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/ns/pid", (long)link, sizeof link - 1);
     if (got > 5) {
         link[got] = '\0';
         me.pid_namespace = strtoull(link + 5, NULL, 10); /* "pid:[4026531836]" */
     }
     me.layout = vgpu_identity_layout(me.pid);
-    const void *random = (const void *)getauxval(AT_RANDOM);
+    const void *random = (const void *)vgpu_kernel_auxv(AT_RANDOM);
     if (random) {
         memcpy(&me.image, random, sizeof me.image);
     }
@@ -119,7 +113,7 @@ int vgpu_identity_is_dead(uint64_t owner, const struct vgpu_identity *self)
     if (space != (self->pid_namespace & LOW(VGPU_OWNER_NS_BITS))) {
         return 0; /* its pid is from another namespace; the agent can check it */
     }
-    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+    if (vgpu_call(SYS_kill, (long)pid, 0, 0, 0) == -ESRCH) {
         return 1;
     }
     char name[16];

@@ -21,9 +21,15 @@ long vgpu_kernel_read(const char *path, void *out, size_t bytes)
     return got;
 }
 
+void *vgpu_kernel_map(size_t bytes, int protection, int flags, int fd)
+{
+    long at = vgpu_call6(SYS_mmap, 0, (long)bytes, protection, flags, fd, 0);
+    return at < 0 && at > -4096 ? NULL : (void *)at;
+}
+
 unsigned long vgpu_kernel_auxv(unsigned long type)
 {
-    unsigned long words[2 * MOST_AUXV];
+    unsigned long words[2 * MOST_AUXV] = {0};
     long got = vgpu_call6(SYS_prctl, PR_GET_AUXV, (long)words, sizeof words, 0, 0, 0); /* Linux 6.4 */
     got = got > 0 ? got : vgpu_kernel_read("/proc/self/auxv", words, sizeof words);
     if (got <= 0) {

@@ -43,6 +43,9 @@ static inline long vgpu_call(long number, long a, long b, long c, long d)
 /* Read the beginning of a file. Return how many bytes it had, or an error. */
 long vgpu_kernel_read(const char *path, void *out, size_t bytes);
 
+/* Return a new mapping, of a file from its beginning or of no file, or NULL. */
+void *vgpu_kernel_map(size_t bytes, int protection, int flags, int fd);
+
 /* Return an entry of the auxiliary vector; 0 if there is none. */
 unsigned long vgpu_kernel_auxv(unsigned long type);
 

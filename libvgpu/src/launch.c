@@ -4,6 +4,7 @@
 
 #include "authority.h"
 #include "devices.h"
+#include "kernel.h"
 #include "usage.h"
 
 _Thread_local struct vgpu_hand vgpu_hand;
@@ -113,8 +114,8 @@ static struct vgpu_throttle *throttle_of(struct vgpu_process *p)
     if (throttle) {
         return throttle;
     }
-    void *fresh = mmap(NULL, sizeof *throttle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fresh == MAP_FAILED) {
+    void *fresh = vgpu_kernel_map(sizeof *throttle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!fresh) {
         return NULL;
     }
     throttle = fresh;
@@ -125,7 +126,7 @@ static struct vgpu_throttle *throttle_of(struct vgpu_process *p)
     throttle->peer = peer_of;
     throttle->measure = vgpu_usage_measure;
     if (!atomic_compare_exchange_strong(&p->throttle, &seen, throttle)) {
-        munmap(fresh, sizeof *throttle);
+        vgpu_call(SYS_munmap, (long)fresh, sizeof *throttle, 0, 0);
         return seen;
     }
     return throttle;

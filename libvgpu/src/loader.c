@@ -8,70 +8,13 @@
 #include <string.h>
 #include <sys/auxv.h>
 
+#include "elf_tables.h"
 #include "kernel.h"
 
 /* ------------------------------------------------------------------ libc's dynamic linker functions
  * We export dlsym and dlvsym, so asking for them by name finds ourselves: read libc's symbol table instead. Nothing here may call a
  * function that another library can interpose: sanitizers call dlsym before their own functions work, and a program could
  * answer in libc's place. */
-
-static uint32_t gnu_hash(const char *name)
-{
-    uint32_t h = 5381;
-    for (; *name; name++) {
-        h = h * 33 + (unsigned char)*name;
-    }
-    return h;
-}
-
-/* An entry of a dynamic section; 0 if it has none. glibc relocates addresses in place; one below the load address is not relocated. */
-static ElfW(Addr) dynamic_entry(ElfW(Addr) base, const ElfW(Dyn) * dynamic, ElfW(Sxword) tag)
-{
-    for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        if (dynamic->d_tag == tag) {
-            return tag != DT_SONAME && dynamic->d_un.d_ptr < base ? base + dynamic->d_un.d_ptr : dynamic->d_un.d_ptr;
-        }
-    }
-    return 0;
-}
-
-static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name)
-{
-    const ElfW(Sym) *symbols = (const ElfW(Sym) *)dynamic_entry(base, dynamic, DT_SYMTAB);
-    const char *strings = (const char *)dynamic_entry(base, dynamic, DT_STRTAB);
-    const uint32_t *table = (const uint32_t *)dynamic_entry(base, dynamic, DT_GNU_HASH);
-    if (!symbols || !strings || !table || !table[0]) {
-        return NULL;
-    }
-    uint32_t hash = gnu_hash(name), first = table[1];
-    const uint32_t *buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
-    const uint32_t *chain = buckets + table[0];
-    uint32_t i = buckets[hash % table[0]];
-    if (i < first) {
-        return NULL;
-    }
-    for (;; i++) {
-        uint32_t h = chain[i - first];
-        if ((h | 1) == (hash | 1) && vgpu_is_name(strings + symbols[i].st_name, name) && symbols[i].st_shndx != SHN_UNDEF) {
-            return (void *)(base + symbols[i].st_value);
-        }
-        if (h & 1) {
-            return NULL;
-        }
-    }
-}
-
-void *vgpu_loader_in_object(const void *header, const char *name)
-{
-    const ElfW(Ehdr) *elf = header;
-    const ElfW(Phdr) *parts = (const ElfW(Phdr) *)((uintptr_t)header + elf->e_phoff);
-    for (int i = 0; i < elf->e_phnum; i++) {
-        if (parts[i].p_type == PT_DYNAMIC) {
-            return look_in((ElfW(Addr))header, (const ElfW(Dyn) *)((uintptr_t)header + parts[i].p_vaddr), name);
-        }
-    }
-    return NULL;
-}
 
 /* The lists of loaded objects, one for each namespace; `next` is there from version 2 on. */
 struct debug {
@@ -84,7 +27,7 @@ static const struct link_map *our_objects(void)
 {
     unsigned long linker = vgpu_kernel_auxv(AT_BASE);
     linker = linker ? linker : vgpu_kernel_auxv(AT_PHDR) - sizeof(ElfW(Ehdr)); /* it was started as the program */
-    const struct debug *all = vgpu_loader_in_object((const void *)linker, "_r_debug");
+    const struct debug *all = vgpu_elf_find((const void *)linker, "_r_debug");
     for (const struct debug *list = all; list; list = list->namespace.r_version > 1 ? list->next : NULL) {
         for (const struct link_map *object = list->namespace.r_map; object; object = object->l_next) {
             if (object->l_ld == _DYNAMIC) { /* the linker's name for our own */
@@ -100,10 +43,9 @@ static void *in_libc(const char *name)
 {
     void *found = NULL;
     for (const struct link_map *object = our_objects(); object && !found; object = object->l_next) {
-        const char *strings = (const char *)dynamic_entry(object->l_addr, object->l_ld, DT_STRTAB);
-        const char *soname = strings + dynamic_entry(object->l_addr, object->l_ld, DT_SONAME);
-        if (strings && (vgpu_is_name(soname, "libc.so.6") || vgpu_is_name(soname, "libdl.so.2"))) {
-            found = look_in(object->l_addr, object->l_ld, name);
+        const char *soname = vgpu_elf_soname(object->l_addr, object->l_ld);
+        if (vgpu_is_name(soname, "libc.so.6") || vgpu_is_name(soname, "libdl.so.2")) {
+            found = vgpu_elf_symbol(object->l_addr, object->l_ld, name);
         }
     }
     return found;

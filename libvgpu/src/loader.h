@@ -27,9 +27,6 @@ const struct vgpu_nvml *vgpu_loader_nvml(void);
 const struct vgpu_cuda *vgpu_loader_cuda_if_loaded(void);
 const struct vgpu_nvml *vgpu_loader_nvml_if_loaded(void);
 
-/* A function of an object by the ELF header at its load address 0, such as the vDSO; NULL if it has none of this name. */
-void *vgpu_loader_in_object(const void *header, const char *name);
-
 /* 1 when RTLD_NEXT from this return address would look behind our library and miss our hooks. */
 int vgpu_loader_is_behind_us(const void *caller);
 

@@ -10,8 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "kernel.h"
 
 struct vgpu_lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and someone waits */
@@ -30,14 +30,14 @@ static inline void vgpu_lock_take(struct vgpu_lock *lock)
         return;
     }
     while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0) {
-        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+        vgpu_call(SYS_futex, (long)&lock->word, FUTEX_WAIT_PRIVATE, 2, 0);
     }
 }
 
 static inline void vgpu_lock_drop(struct vgpu_lock *lock)
 {
     if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2) {
-        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        vgpu_call(SYS_futex, (long)&lock->word, FUTEX_WAKE_PRIVATE, 1, 0);
     }
 }
 

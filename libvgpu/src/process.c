@@ -18,17 +18,22 @@
 static struct vgpu_process *_Atomic arena;
 static _Atomic int kernel_wipes;
 
+static pid_t own_pid(void)
+{
+    return (pid_t)vgpu_call(SYS_getpid, 0, 0, 0, 0);
+}
+
 static struct vgpu_process *make_arena(void)
 {
     size_t bytes = (sizeof(struct vgpu_process) + 65535) & ~(size_t)65535;
-    void *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *fresh = vgpu_kernel_map(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     struct vgpu_process *seen = NULL;
-    if (fresh == MAP_FAILED) {
+    if (!fresh) {
         return NULL;
     }
-    atomic_store(&kernel_wipes, madvise(fresh, bytes, MADV_WIPEONFORK) == 0);
+    atomic_store(&kernel_wipes, vgpu_call(SYS_madvise, (long)fresh, (long)bytes, MADV_WIPEONFORK, 0) == 0);
     if (!atomic_compare_exchange_strong(&arena, &seen, (struct vgpu_process *)fresh)) {
-        munmap(fresh, bytes);
+        vgpu_call(SYS_munmap, (long)fresh, (long)bytes, 0, 0);
         return seen;
     }
     return fresh;
@@ -37,7 +42,7 @@ static struct vgpu_process *make_arena(void)
 static void set_up(struct vgpu_process *p)
 {
     struct vgpu_source source;
-    p->pid = getpid();
+    p->pid = own_pid();
     p->cookie = (vgpu_world->now().ns ^ (uint64_t)p->pid << 40) | 1;
     vgpu_source_open(&source);
     p->authority = source.authority;
@@ -62,7 +67,7 @@ struct vgpu_process *vgpu_process(void)
             return NULL;
         }
     }
-    if (!atomic_load_explicit(&kernel_wipes, memory_order_relaxed) && p->pid && p->pid != getpid()) {
+    if (!atomic_load_explicit(&kernel_wipes, memory_order_relaxed) && p->pid && p->pid != own_pid()) {
         memset((void *)p, 0, sizeof *p); /* kernels before 4.14: detect the fork ourselves */
     }
     if (!atomic_load_explicit(&p->ready, memory_order_acquire)) {

@@ -191,6 +191,7 @@ struct attempt {
     struct vgpu_cost *cost;
     struct vgpu_share share;
     struct vgpu_instant began;
+    struct vgpu_instant ahead, ahead_since; /* a moment ahead of this clock (bucket.h), and when it was first seen */
     vgpu_duration nap; /* time until it is checked again if the first launch of its kind has ended */
     int probing;       /* 1 if it may be measured */
 };
@@ -226,6 +227,17 @@ static int is_held(const struct attempt *a, struct vgpu_instant now)
     return held;
 }
 
+/* Restart a budget that has stood ahead of this clock for as long as a debt can last. */
+static void outlast(struct attempt *a, struct vgpu_instant until, struct vgpu_instant now)
+{
+    if (until.ns != a->ahead.ns) {
+        a->ahead = until;
+        a->ahead_since = now;
+    } else if (vgpu_bucket_is_ahead(until, now) && vgpu_between(a->ahead_since, now) >= VGPU_DEBT_NS) {
+        vgpu_bucket_restart(a->device->bucket, until, now);
+    }
+}
+
 /* Return 1 once the launch is paid for, alone or with a chunk for later ones; return 0 after a wait. */
 static int pay(struct attempt *a, struct vgpu_instant now)
 {
@@ -250,6 +262,7 @@ static int pay(struct attempt *a, struct vgpu_instant now)
     uint64_t want = (uint64_t)(alone ? price : chunk);
     struct vgpu_instant until = held ? vgpu_bucket_take(device->bucket, now, a->share.percent, want) : vgpu_at(0);
     if (until.ns) {
+        outlast(a, until, now);
         wait_until(device, now, until);
         return 0;
     }

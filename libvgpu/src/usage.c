@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "devices.h"
 #include "ledger.h"
 
@@ -89,8 +89,7 @@ static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *
 
 static uint64_t clock_us(clockid_t clock)
 {
-    struct timespec t;
-    clock_gettime(clock, &t);
+    struct timespec t = vgpu_clock_read(clock);
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 

@@ -1,32 +1,36 @@
 #include "world.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "kernel.h"
 #include "loader.h"
+
+static struct vgpu_instant read_clock(clockid_t clock)
+{
+    struct timespec t = vgpu_clock_read(clock);
+    return vgpu_at((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+}
 
 static struct vgpu_instant now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return vgpu_at((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+    return read_clock(CLOCK_MONOTONIC);
 }
 
 static struct vgpu_instant about_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return vgpu_at((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 static void sleep_for(vgpu_duration ns)
 {
     struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    nanosleep(&t, NULL);
+    vgpu_clock_sleep(&t);
 }
 
 /* Return NULL in a program with more rights than its caller, because the caller would choose the file names. */
@@ -35,35 +39,36 @@ static const char *env(const char *name)
     return secure_getenv(name);
 }
 
+/* Only the answer that there is no such file means that there is none. */
 static int exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    long result = vgpu_call(SYS_faccessat, AT_FDCWD, (long)path, F_OK, 0);
+    return result != -ENOENT && result != -ENOTDIR;
 }
 
 static void *map(const char *path, size_t bytes, enum vgpu_map how)
 {
     int flags = how == VGPU_MAP_READ ? O_RDONLY : how == VGPU_MAP_WRITE ? O_RDWR : O_RDWR | O_CREAT;
-    int fd = open(path, flags | O_CLOEXEC, 0666);
+    long fd = vgpu_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, 0666);
     if (fd < 0) {
         return NULL;
     }
     /* Growing a file that is large enough has no effect, so two creators cannot interfere. */
-    off_t size = lseek(fd, 0, SEEK_END);
-    if (how == VGPU_MAP_CREATE && size >= 0 && (size_t)size < bytes && ftruncate(fd, (off_t)bytes) == 0) {
-        size = lseek(fd, 0, SEEK_END);
+    long size = vgpu_call(SYS_lseek, fd, 0, SEEK_END, 0);
+    if (how == VGPU_MAP_CREATE && size >= 0 && (size_t)size < bytes && !vgpu_call(SYS_ftruncate, fd, (long)bytes, 0, 0)) {
+        size = (long)bytes;
     }
-    void *at = MAP_FAILED;
+    void *at = NULL;
     if (size >= 0 && (size_t)size >= bytes) {
-        at = mmap(NULL, bytes, how == VGPU_MAP_READ ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        at = vgpu_kernel_map(bytes, how == VGPU_MAP_READ ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd);
     }
-    close(fd);
-    return at == MAP_FAILED ? NULL : at;
+    vgpu_call(SYS_close, fd, 0, 0, 0);
+    return at;
 }
 
 static void *map_private(size_t bytes)
 {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return at == MAP_FAILED ? NULL : at;
+    return vgpu_kernel_map(bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
 }
 
 /* Silent unless VGPU_LOG_LEVEL is set: a library in every process must not write to its stderr. */
@@ -71,8 +76,7 @@ static void log_line(const char *text)
 {
     const char *level = getenv("VGPU_LOG_LEVEL");
     if (level && *level && *level != '0') {
-        ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
-        (void)ignored;
+        vgpu_call(SYS_write, STDERR_FILENO, (long)text, (long)strlen(text), 0);
     }
 }
 

@@ -29,9 +29,11 @@ for test in "$@"; do
         ;;
     *)
         lay_out "$name"
+        library=libvgpu.so
+        grep -q STAGE_VIRTUAL "$(dirname "$0")/test_$name.c" && library=tests/virtual/libvgpu.so
         timeout 120 "$qemu" -L "$sysroot" -E "VGPU_STAGE=$stage" -E "VGPU_FAKE_MACHINE=$stage/machine" \
             -E "VGPU_LIMIT_PAGE=$stage/page" -E "VGPU_USAGE_REGION=$stage/region" \
-            -E "LD_LIBRARY_PATH=$build/fake" -E "LD_PRELOAD=$build/libvgpu.so" "$build/tests/test_$name" || failed=1
+            -E "LD_LIBRARY_PATH=$build/fake" -E "LD_PRELOAD=$build/$library" "$build/tests/test_$name" || failed=1
         ;;
     esac
 done

@@ -14,7 +14,7 @@
 
 const char *const stage_uuid[2] = {"GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"};
 
-const char *stage_libraries = "fake";
+const char *stage_libraries = "fake", *stage_library = "libvgpu.so", *stage_first;
 
 static void must(int ok, const char *what)
 {
@@ -65,8 +65,12 @@ void stage_enter(char **argv, const char *machine)
     must(child >= 0, "fork");
     if (child == 0) {
         /* Only here: the parent, which cleans up, is not our subject. */
-        snprintf(path, sizeof path, "%s/libvgpu.so", build);
-        setenv("LD_PRELOAD", path, 1);
+        char first[PATH_MAX + 16] = "", preload[2 * (PATH_MAX + 16)];
+        if (stage_first) {
+            snprintf(first, sizeof first, "%s/%s:", build, stage_first);
+        }
+        snprintf(preload, sizeof preload, "%s%s/%s", first, build, stage_library);
+        setenv("LD_PRELOAD", preload, 1);
         execv(self, argv);
         _exit(3);
     }

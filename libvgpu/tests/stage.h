@@ -15,6 +15,11 @@ extern const char *const stage_uuid[2]; /* of the machine's two devices */
 /* Folder of the build where the second life finds the driver; "fake" unless set before. */
 extern const char *stage_libraries;
 
+/* What it preloads, in the folder of the build: the library, or the one that lives in virtual time; and another library before
+ * it, if set. */
+extern const char *stage_library, *stage_first;
+#define STAGE_VIRTUAL "tests/virtual/libvgpu.so"
+
 /* Returns only in the second life. `machine` is more text for the machine file; NULL for none. */
 void stage_enter(char **argv, const char *machine);
 

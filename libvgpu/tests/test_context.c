@@ -186,6 +186,7 @@ TEST(the_share_holds_across_resets)
 int main(int argc, char **argv)
 {
     (void)argc;
+    stage_library = STAGE_VIRTUAL;
     stage_enter(argv, "");
     int me = virtual_reserve();
     virtual_join(me);

@@ -91,6 +91,7 @@ int main(int argc, char **argv)
 {
     char path[PATH_MAX];
     (void)argc;
+    stage_library = STAGE_VIRTUAL;
     stage_enter(argv, NULL);
     snprintf(path, sizeof path, "%s/time", getenv("VGPU_STAGE"));
     virtual_share(path);

@@ -263,13 +263,14 @@ TEST(a_forked_child_does_not_own_what_its_parent_has_in_hand)
     CHECK_EQ(plain("busy_20us"), CUDA_SUCCESS);
 }
 
-TEST(a_region_of_any_content_holds_no_launch_up_for_ever)
+TEST(a_region_of_any_content_holds_launches_up_for_a_minute_at_most)
 {
     grant(50, VGPU_CORES_FORCE, 0);
     memset(&stage_region()->columns[0].bucket, 0xff, sizeof stage_region()->columns[0].bucket);
     uint64_t start = work_now_ns();
     CHECK_EQ(plain("busy_1ms"), CUDA_SUCCESS);
-    CHECK(work_now_ns() - start < 10000 * MS);
+    CHECK_EQ(plain("busy_1ms"), CUDA_SUCCESS);
+    CHECK(work_now_ns() - start < 62000 * MS);
     memset(&stage_region()->columns[0].bucket, 0, sizeof stage_region()->columns[0].bucket);
 }
 
@@ -285,6 +286,7 @@ static void be_a_worker(int place)
 int main(int argc, char **argv)
 {
     char path[PATH_MAX];
+    stage_library = STAGE_VIRTUAL;
     stage_enter(argv, NULL);
     snprintf(path, sizeof path, "%s/time", getenv("VGPU_STAGE"));
     virtual_share(path);

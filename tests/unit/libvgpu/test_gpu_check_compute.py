@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NATIVE = Path(__file__).resolve().parents[3] / "libvgpu"
 TOOLS = NATIVE / "tools"
 SPIN = NATIVE / "build" / "tests" / "vgpu-spin"
+VIRTUAL = NATIVE / "build" / "tests" / "virtual" / "libvgpu.so"
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def rows(compute: Any, spin: Path, library: Path, *, seconds: float = 100) -> li
 def test_shares_that_hold_pass_alone_in_company_and_as_graphs(
     compute: ModuleType, native: Path
 ) -> None:
-    found = rows(compute, SPIN, native / "libvgpu.so")
+    found = rows(compute, SPIN, VIRTUAL)
     assert [row["case"] for row in found if row["outcome"] != "passed"] == []
     names = [row["case"] for row in found]
     assert "kernels of 50000 us, 25 %" in names
@@ -92,7 +93,7 @@ def test_what_a_program_says_that_fails_is_the_reason(
     compute: ModuleType, native: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = rows(compute, SPIN, native / "libvgpu.so")
+    found = rows(compute, SPIN, VIRTUAL)
     assert {row["outcome"] for row in found} == {"failed"}
     said = json.loads(found[0]["why"].split(": ", 2)[2])
     assert said["result"] != 0

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NATIVE = Path(__file__).resolve().parents[3] / "libvgpu"
 TOOLS = NATIVE / "tools"
 SPIN = NATIVE / "build" / "tests" / "vgpu-spin"
+VIRTUAL = NATIVE / "build" / "tests" / "virtual" / "libvgpu.so"
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def rows(driver: Any, spin: Path, library: Path) -> dict[str, dict[str, Any]]:
 def test_the_simulated_driver_is_as_the_library_takes_it_to_be(
     driver: ModuleType, native: Path
 ) -> None:
-    found = rows(driver, SPIN, native / "libvgpu.so")
+    found = rows(driver, SPIN, VIRTUAL)
     assert {name: row["why"] for name, row in found.items() if row["outcome"] != "passed"} == {}
     assert found["contexts reset under 50 %"]["resets"] >= 5
     assert found["NVML's samples by process"]["clock"] == "wall"
