@@ -315,11 +315,15 @@ def a_pod(
     )
 
 
-def a_pod_group(name: str, *, least: int | None = None, namespace: str = "default") -> PodGroup:
+def a_pod_group(
+    name: str, *, least: int | None = None, namespace: str = "default", **spec: Any
+) -> PodGroup:
     """Return a PodGroup: a gang of at least so many pods, or a group without a minimum."""
     policy = {"basic": {}} if least is None else {"gang": {"minCount": least}}
     metadata = {"name": name, "namespace": namespace}
-    return PodGroup.model_validate({"metadata": metadata, "spec": {"schedulingPolicy": policy}})
+    return PodGroup.model_validate(
+        {"metadata": metadata, "spec": {"schedulingPolicy": policy, **spec}}
+    )
 
 
 # Placement's values.

@@ -1,9 +1,11 @@
 """The fields of a PodGroup (`scheduling.k8s.io`) that matter for starting pods together.
 
-These fields are the same in `v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37).
+Except for `disruptionMode` they are the same in `v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37).
 """
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -27,6 +29,17 @@ class PodGroupSpec(ApiModel):
     """The fields of a group's spec that we read."""
 
     scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
+    disruption_mode: str | dict[str, Any] | None = None
+    """1.37: an object whose only key is `single` or `all`; 1.36: Pod or PodGroup, and unset without
+    the feature gate WorkloadAwarePreemption."""
+
+
+_DISRUPTION: dict[str, Literal["Single", "All"]] = {
+    "single": "Single",
+    "all": "All",
+    "Pod": "Single",
+    "PodGroup": "All",
+}
 
 
 class PodGroup(ApiModel):
@@ -40,3 +53,15 @@ class PodGroup(ApiModel):
         """Return the minimum number of pods that may run: 1 unless the group is a gang."""
         gang = self.spec.scheduling_policy.gang
         return 1 if gang is None else max(gang.min_count, 1)
+
+    @property
+    def disruption(self) -> Literal["Single", "All", ""]:
+        """Single: its pods may be evicted one by one; All: only together; empty: it is not said.
+
+        A mode that is not known here counts as All, which spares more pods.
+        """
+        mode = self.spec.disruption_mode
+        if not mode:
+            return ""
+        name = mode if isinstance(mode, str) else next(iter(mode))
+        return _DISRUPTION.get(name, "All")

@@ -64,7 +64,7 @@ _AT_ONCE = 64
 """The number of pods to judge before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.05
-"""The tick while refusals are waiting to be reported."""
+"""The tick while refusals are waiting to be reported, a group is tried, or a search goes on."""
 _AGENTS_EVERY_S = 1.0
 
 
@@ -346,7 +346,9 @@ class Engine:
             raise NotLeading("this replica does not lead; ask the one that does")
 
     async def _something_to_do(self) -> None:
-        wait = _TURN_S if self.state.claims.turns or self.state.groups else _TICK_S
+        state = self.state
+        is_busy = state.claims.turns or state.groups or state.preemptions.search is not None
+        wait = _TURN_S if is_busy else _TICK_S
         if self._leads():
             # Devices are described once a second. If the tick ended after that is due, nearly two
             # seconds could pass between two descriptions.

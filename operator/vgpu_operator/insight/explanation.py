@@ -21,11 +21,12 @@ from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import refused_reason, summary
 from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.preemption.victims import preempts_with
 from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.gate import refusal_before_nodes, refusal_behind_gate
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.engine.scheduling.schedule_one import nodes_for, refusal_of, spec_for
+from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.ages import lasting
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_part, not_judged
@@ -188,8 +189,8 @@ def ask_nodes(
     if not said.node and refused is None:
         refusal = refusal_of_kind(key, kind, state)
         said.refuse(refusal)
-        if refusal is not None:
-            found = _who_makes_way(state, pod, claim, kind, refusal)
+        found = _who_makes_way(state, _preemptor(state, pod, claim), refusal)
+        if found is not None:
             readable = frozenset(filter(reads, found.namespaces))
             said.preemption = would_preempt(state, found, readable)
     said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
@@ -198,19 +199,24 @@ def ask_nodes(
         _leave_out_kept(claim, said)
 
 
-def _who_makes_way(
-    state: State,
-    pod: GPUPod | None,
-    claim: VGPUClaim | None,
-    kind: EquivalenceClass,
-    refusal: Refusal,
-) -> MakesWay:
-    """Return who would make way. A claim is asked for by its pod, by whose priority it preempts."""
-    if pod is None and claim is not None and claim.spec.binding_mode != "Immediate":
-        pod = next(iter(state.cache.pods_of(key_of(claim))), None)
-        if pod is not None:
-            kind = _kind(state, key_of(claim), claim.spec, pod, pod.scopes)
-    return who_makes_way(state, pod, kind.request, nodes_for(kind, state), refusal.reason)
+def _preemptor(state: State, pod: GPUPod | None, claim: VGPUClaim | None) -> GPUPod | None:
+    """Return the pod that preempts. A claim is asked for by its pod, by whose priority it does."""
+    if pod is not None or claim is None or claim.spec.binding_mode == "Immediate":
+        return pod
+    return next(iter(state.cache.pods_of(key_of(claim))), None)
+
+
+def _who_makes_way(state: State, pod: GPUPod | None, refusal: Refusal | None) -> MakesWay | None:
+    """Return who would make way, or why nobody would; None if the pod need not wait.
+
+    A pod that would fit by itself may still wait for the rest of its group.
+    """
+    if refusal is not None:
+        return who_makes_way(state, pod, refusal.reason)
+    if pod is None or preempts_with(state, pod) is None:
+        return None
+    found = who_makes_way(state, pod, None)
+    return found if found.victims else None
 
 
 def _asked(

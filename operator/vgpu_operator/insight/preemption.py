@@ -6,22 +6,27 @@ would do before turning it on.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.demand import Demand
-from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.preemption.choose import Choice, Preemptor, search
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Victim
 from vgpu_operator.engine.preemption.preempt_due import in_words
-from vgpu_operator.engine.preemption.victims import is_in_gang
+from vgpu_operator.engine.preemption.together import (
+    Placed,
+    search_alone,
+    search_together,
+    victims_of,
+)
+from vgpu_operator.engine.preemption.victims import importance, preempts_with
+from vgpu_operator.engine.scheduling.groups import can_start, without_devices
+from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
 from vgpu_operator.engine.state import State
-from vgpu_operator.placement import NodeFilter
 
 _NO_POD = "a claim without a pod preempts nobody"
 _NEVER = "its preemptionPolicy is Never"
-_GANG = "its group of pods waits for room"
+_INCOMPLETE = "too few pods of its group are there to start"
 _IN_VAIN = "its victims have ended before, and it got nothing"
 _QUOTA = "the quota of its namespace is used up, and evictions do not change that"
 _BUDGETS_UNKNOWN = "disruption budgets and PodGroups are not known here"
@@ -51,7 +56,8 @@ class WouldPreempt:
     Attributes:
         enabled: True if `scheduling.preemption.enabled` is set, so that the operator does it.
         message: The same as the other fields, for people.
-        node: The node on which room would be made; empty: nobody would be preempted.
+        nodes: The nodes on which room would be made, several for a group of pods; empty: nobody
+            would be preempted.
         victims: Who would make way, the most important first.
         victims_hidden: The number of victims in namespaces that may not be read.
         why_not: The reason why nobody would be preempted; empty if somebody would.
@@ -60,7 +66,7 @@ class WouldPreempt:
 
     enabled: bool
     message: str
-    node: str = ""
+    nodes: Sequence[str] = field(default_factory=tuple)
     victims: Sequence[PreemptedPod] = field(default_factory=tuple)
     victims_hidden: int = 0
     why_not: str = ""
@@ -69,11 +75,19 @@ class WouldPreempt:
 
 @dataclass(frozen=True, slots=True)
 class MakesWay:
-    """The victims on a node, the most important first, or why nobody would be preempted."""
+    """The victims, the most important first, or why nobody would be preempted.
 
-    node: str = ""
+    Attributes:
+        nodes: The nodes on which room would be made.
+        victims: Who would make way.
+        why_not: The reason why nobody would; empty if somebody would.
+        group: The name of the group for which they make way; empty for a pod alone.
+    """
+
+    nodes: tuple[str, ...] = ()
     victims: tuple[Victim, ...] = ()
     why_not: str = ""
+    group: str = ""
 
     @property
     def namespaces(self) -> set[str]:
@@ -81,29 +95,37 @@ class MakesWay:
         return {_namespace(each) for each in self.victims}
 
 
-def who_makes_way(
-    state: State, pod: GPUPod | None, demand: Demand, nodes: NodeFilter, refused: Reason
-) -> MakesWay:
-    """Return who would make way for a waiting pod, or why nobody would.
+def who_makes_way(state: State, pod: GPUPod | None, refused: Reason | None) -> MakesWay:
+    """Return who would make way for a waiting pod or its group, or why nobody would.
 
     Args:
         state: The engine's state; it is not modified.
         pod: The pod; None: an Immediate claim waits, or one that no pod uses.
-        demand: Its request for devices.
-        nodes: The nodes that it may use apart from devices.
-        refused: Why no node can serve it.
+        refused: Why no node can serve it; None: one can, and perhaps not its whole group.
     """
     why_not = _NO_POD if pod is None else _why_not(state, pod, refused)
     if pod is None or why_not:
         return MakesWay(why_not=why_not)
-    best: Choice | None = None
-    for found in search(state, Preemptor(pod, demand, nodes)):
-        best = found
-    if best is None:
-        return MakesWay(why_not=_beyond_help(state, pod))
-    if not best.victims:
-        return MakesWay(why_not=f"what ends anyway on {best.node} suffices")
-    return MakesWay(best.node, best.victims)
+    group = preempts_with(state, pod)
+    search = search_alone(state, pod) if group is None else search_together(state, group)
+    placed = _outcome(search)
+    if not placed:
+        return MakesWay(why_not=_beyond_help(state, pod, group))
+    nodes = tuple(sorted({each.choice.node for each in placed}))
+    victims = tuple(sorted(victims_of(placed), key=importance))
+    if not victims:
+        return MakesWay(why_not=f"what ends anyway on {', '.join(nodes)} suffices")
+    return MakesWay(nodes, victims, group="" if group is None else group.name)
+
+
+def _outcome(search: Generator[object, None, tuple[Placed, ...]]) -> tuple[Placed, ...]:
+    """Run a search to its end, without pauses."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            found: tuple[Placed, ...] = ended.value
+            return found
 
 
 def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> WouldPreempt:
@@ -122,11 +144,13 @@ def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> Wo
     shown = [each for each in found.victims if _namespace(each) in readable]
     hidden = sum(max(len(each.pods), 1) for each in found.victims if each not in shown)
     not_judged = "" if state.preemptions.budgets.are_listed else _BUDGETS_UNKNOWN
-    text = f"Would preempt {_joined(', ', in_words(shown), _of_others(hidden))} on {found.node}"
+    text = f"Would preempt {_joined(', ', in_words(shown), _of_others(hidden))}"
+    text += f" on {', '.join(found.nodes)}"
+    text += f" for group {found.group}" if found.group else ""
     return WouldPreempt(
         enabled=enabled,
         message=_joined("; ", text, off, not_judged),
-        node=found.node,
+        nodes=found.nodes,
         victims=tuple(pod for victim in shown for pod in _preempted(victim)),
         victims_hidden=hidden,
         not_judged=not_judged,
@@ -137,20 +161,22 @@ def _of_others(count: int) -> str:
     return f"{count} pod{'s' if count > 1 else ''} of other namespaces" if count else ""
 
 
-def _why_not(state: State, pod: GPUPod, refused: Reason) -> str:
+def _why_not(state: State, pod: GPUPod, refused: Reason | None) -> str:
     """Return why the pod preempts nobody, whatever runs on the nodes; empty if it may."""
-    if pod.pod.spec.preemption_policy == "Never":
+    group = preempts_with(state, pod)
+    pods = [pod] if group is None else [pod, *without_devices(state, group)]
+    if any(each.pod.spec.preemption_policy == "Never" for each in pods):
         return _NEVER
-    if is_in_gang(state, pod):
-        return _GANG
-    if pod.uid in state.preemptions.in_vain:
+    if group is not None and not can_start(state, group):
+        return _INCOMPLETE
+    if any(each.uid in state.preemptions.in_vain for each in pods):
         return _IN_VAIN
     if refused is Reason.RESOURCE_QUOTA_NOT_FIT:
         return _QUOTA
     return ""
 
 
-def _beyond_help(state: State, pod: GPUPod) -> str:
+def _beyond_help(state: State, pod: GPUPod, group: GroupKey | None) -> str:
     """Return why the search found nobody."""
     rules = state.config.scheduling.preemption
     gap = rules.min_gap
@@ -159,7 +185,10 @@ def _beyond_help(state: State, pod: GPUPod) -> str:
         return f"no pod with devices has a priority lower than {pod.priority}{more}"
     allowed = " that a disruption budget lets go" if rules.budgets == "Respect" else ""
     where = " of its namespace" if rules.scope == "Namespace" else ""
-    return f"it would fit on no node even without the less important pods{where}{allowed}"
+    others = f"even without the less important pods{where}{allowed}"
+    if group is None:
+        return f"it would fit on no node {others}"
+    return f"its group would not fit {others}, or needs more than {MOST_OF_A_GROUP} devices"
 
 
 def _joined(by: str, *texts: str) -> str:

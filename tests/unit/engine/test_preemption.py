@@ -2,145 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
-from builders import a_claim, a_pod_group, a_request
-from replica import Replica
-from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod, PodDisruptionBudget, ResourceQuota
+from builders import a_claim, a_request
+from preemption_town import MIB, Town
+from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_client.errors import ServerError, TooManyRequests
-from vgpu_client.recorder import Regarding
-from vgpu_operator.engine import events
-from vgpu_operator.extender.wire import BindRequest
-
-MIB = 16384
-
-
-def with_preemption(**rules: Any) -> ClusterConfig:
-    rules.setdefault("enabled", True)
-    return ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
-
-
-class Town:
-    """A replica with preemption, and the pods that run on it."""
-
-    def __init__(self, devices: int = 1, **rules: Any) -> None:
-        self.replica = Replica(config=with_preemption(**rules))
-        self.told: list[tuple[str, str, str]] = []
-        self.replica.recorder.record = self._record  # type: ignore[method-assign]
-        self.replica.engine.observe(events.BudgetsListed())
-        for number in range(devices):
-            self.replica.device(uuid=f"GPU-{number}", index=number, memory_mib=MIB, slots=4)
-
-    def _record(self, regarding: Regarding, *, reason: str, note: str, **_: str) -> None:
-        self.told.append((regarding.name, reason, note))
-
-    async def runs(
-        self, name: str, mib: int, priority: int = 0, *, node: str = "", **fields: Any
-    ) -> Pod:
-        """Return a pod that runs with its devices."""
-        limits = {"nvidia.com/gpu": fields.pop("count", 1), "nvidia.com/gpumem": mib}
-        pod = self.replica.pod(name, limits=limits, priority=priority, **fields)
-        self.replica.offer(pod, *([node] if node else []))
-        await self.replica.settle()
-        wire = pod.to_wire()
-        wire["spec"]["nodeName"] = self.replica.reservation(pod).node
-        wire["metadata"]["resourceVersion"] = "2"
-        self.replica.news.pod_changed(Pod.model_validate(wire))
-        await self.replica.settle()
-        return pod
-
-    async def gang(self, name: str, mib: int, priority: int, *nodes: str) -> None:
-        """Run a gang with a pod on each of these nodes."""
-        replica, limits = self.replica, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
-        replica.news.pod_group_changed(a_pod_group(name, least=len(nodes)))
-        pods = [
-            replica.pod(f"{name}-{number}", limits=limits, priority=priority, group=name)
-            for number in range(len(nodes))
-        ]
-        placed = list(zip(pods, nodes, strict=True))
-        for pod, node in placed:
-            replica.offer(pod, node)
-        asked = [
-            BindRequest("default", pod.metadata.name, pod.metadata.uid, n) for pod, n in placed
-        ]
-        binds = [asyncio.create_task(replica.binder.bind(each)) for each in asked]
-        for _ in range(40):
-            await asyncio.sleep(0)
-        assert await asyncio.gather(*binds) == [""] * len(nodes)
-        for pod, node in placed:
-            wire = pod.to_wire()
-            wire["spec"]["nodeName"] = node
-            wire["metadata"]["resourceVersion"] = "2"
-            replica.news.pod_changed(Pod.model_validate(wire))
-        await replica.settle()
-
-    def waits(self, name: str, mib: int, priority: int = 1000, **fields: Any) -> Pod:
-        """Return a pod that a Filter has just refused."""
-        limits = {"nvidia.com/gpu": fields.pop("count", 1), "nvidia.com/gpumem": mib}
-        pod = self.replica.pod(name, limits=limits, priority=priority, **fields)
-        self.replica.offer(pod)
-        return pod
-
-    def device_of(self, name: str) -> str:
-        """Return the UUID of the only device that a running pod has."""
-        claim = self.replica.claim_of(self.replica.cache.pod(f"uid-of-{name}").pod)
-        (device,) = claim.status.allocation.devices
-        return device.uuid
-
-    async def evicted(self, seconds: float = 2.0) -> list[str]:
-        """Return who is evicted within some seconds, in order; nobody ends in that time."""
-        before = len(self.replica.api.log)
-        end = self.replica.time + seconds
-        while self.replica.time < end:
-            self.replica.time += 0.5
-            await self.replica.settle()
-            self._watch()
-        return [name for verb, name in self.replica.api.log[before:] if verb == "evict"]
-
-    def _watch(self) -> None:
-        """Bring the deletions that the API server has accepted."""
-        for (plural, *_), obj in list(self.replica.api.objects.items()):
-            known = self.replica.cache.pod(obj["metadata"]["uid"])
-            if plural != PODS.plural or known is None or "deletionTimestamp" not in obj["metadata"]:
-                continue
-            if known.pod.metadata.deletion_timestamp is None:
-                wire = known.pod.to_wire()
-                wire["metadata"] |= {
-                    "deletionTimestamp": obj["metadata"]["deletionTimestamp"],
-                    "resourceVersion": str(int(known.pod.metadata.resource_version) + 1),
-                }
-                self.replica.news.pod_changed(Pod.model_validate(wire))
-
-    async def ends(self, *pods: Pod) -> None:
-        """Let pods end: the agent reports that their devices are unused, and they are gone."""
-        for pod in pods:
-            raw = self.replica.claim_of(pod).to_wire()
-            raw["status"]["released"] = {"allocationID": raw["status"]["allocation"]["id"]}
-            stored = self.replica.api.put(VGPU_CLAIMS, raw)
-            self.replica.news.claim_changed(VGPUClaim.read(stored))
-            self.replica.api.vanish(PODS, pod.metadata.name)
-            self.replica.news.pod_gone(pod.metadata.uid)
-        await self.replica.bound()
-
-    def budget(self, allowed: int, **labels: str) -> None:
-        """Observe a disruption budget for pods with these labels."""
-        budget = {
-            "metadata": {"name": "budget", "namespace": "default"},
-            "spec": {"selector": {"matchLabels": labels}},
-            "status": {"disruptionsAllowed": allowed},
-        }
-        observed = events.BudgetObserved(PodDisruptionBudget.model_validate(budget))
-        self.replica.engine.observe(observed)
-
-    def results(self) -> dict[str, int]:
-        return dict(self.replica.state.preemptions.results)
 
 
 async def test_the_least_important_pod_that_suffices_makes_way() -> None:
@@ -540,41 +410,3 @@ async def test_a_new_leader_waits_for_what_its_predecessor_has_evicted() -> None
     town.replica.state.earmarks.remove(next(iter(town.replica.state.earmarks)).key)
     town.replica.offer(town.replica.cache.pod("uid-of-important"))
     assert await town.evicted(20) == []
-
-
-async def test_a_gang_makes_way_as_a_whole_on_all_its_nodes() -> None:
-    """Half of a gang would run for nothing."""
-    town = Town()
-    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
-    await town.gang("g", MIB, 1, "node-1", "node-9")
-    town.waits("important", MIB)
-    assert sorted(await town.evicted(4)) == ["g-0", "g-1"]
-
-
-async def test_a_lone_pod_goes_before_a_gang_that_is_as_important() -> None:
-    town = Town()
-    for number in (7, 8, 9):
-        town.replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=MIB, slots=4)
-    await town.gang("g", MIB, 1, "node-1", "node-7", "node-8")
-    await town.runs("lone", MIB, 1, node="node-9")
-    town.waits("important", MIB)
-    assert await town.evicted(4) == ["lone"]
-
-
-async def test_a_pod_of_a_gang_preempts_nobody() -> None:
-    """Room for one of its pods would be made in vain."""
-    town = Town()
-    await town.runs("low", MIB)
-    town.replica.news.pod_group_changed(a_pod_group("g", least=2))
-    town.waits("g-0", MIB, group="g")
-    assert await town.evicted(60) == []
-
-
-async def test_kube_scheduler_is_given_no_gang_that_runs_elsewhere_too() -> None:
-    """A victim of another node fails its whole call."""
-    town = Town()
-    town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
-    await town.gang("g", MIB, 1, "node-1", "node-9")
-    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": MIB}
-    important = town.replica.pod("important", limits=limits, priority=1000)
-    assert town.replica.engine.preempt(important, {"node-1": []}) == {}

@@ -95,7 +95,7 @@ def test_the_victims_are_named_with_their_priorities() -> None:
     assert found.message == (
         "Would preempt default/b (priority 200), default/a (priority 100) on n1"
     )
-    assert (found.node, found.enabled, found.why_not, found.not_judged) == ("n1", True, "", "")
+    assert (found.nodes, found.enabled, found.why_not, found.not_judged) == (("n1",), True, "", "")
     named = [(each.pod, each.claim, each.priority) for each in found.victims]
     assert [(pod, priority) for pod, _, priority in named] == [
         ("default/b", 200),
@@ -143,10 +143,10 @@ def test_a_priority_class_that_never_preempts_is_the_reason() -> None:
     never = Pod.model_validate(wire)
     cluster.replica.news.pod_changed(never)
     found = cluster.preemption(never)
-    assert (found.message, found.victims, found.node) == (
+    assert (found.message, found.victims, found.nodes) == (
         "Would preempt nobody: its preemptionPolicy is Never",
         (),
-        "",
+        (),
     )
 
 
@@ -180,11 +180,52 @@ def test_a_pod_that_nobodys_end_would_help_is_told_why(
     assert (found.why_not, found.message) == (why_not, f"Would preempt nobody: {why_not}")
 
 
-def test_a_gang_waits_for_room() -> None:
+def test_a_gang_whose_pods_are_not_all_there_preempts_nobody() -> None:
     cluster = with_two(enabled=True)
     cluster.replica.news.pod_group_changed(a_pod_group("gang", least=2))
     found = cluster.preemption(cluster.waits(group="gang"))
-    assert found.why_not == "its group of pods waits for room"
+    assert found.why_not == "too few pods of its group are there to start"
+
+
+def gang(cluster: Cluster, mib: int) -> Pod:
+    """Add a gang of two pods, and return the first."""
+    cluster.replica.news.pod_group_changed(a_pod_group("gang", least=2))
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+    first, _ = [
+        cluster.replica.pod(f"gang-{number}", limits=limits, priority=1000, group="gang")
+        for number in range(2)
+    ]
+    return first
+
+
+def test_a_gang_names_those_who_make_way_for_all_its_pods() -> None:
+    cluster = with_two(enabled=True)
+    found = cluster.preemption(gang(cluster, 8192))
+    assert found.message == (
+        "Would preempt default/b (priority 200), default/a (priority 100) on n1 for group gang"
+    )
+
+
+def test_a_gang_of_which_a_pod_alone_would_fit_names_those_who_make_way() -> None:
+    cluster = Cluster(enabled=True)
+    cluster.runs("a", 8192, 100)
+    found = cluster.preemption(gang(cluster, 8192))
+    assert [each.pod for each in found.victims] == ["default/a"]
+
+
+def test_a_gang_that_fits_preempts_nobody() -> None:
+    cluster = Cluster(enabled=True)
+    cluster.runs("a", 4096, 100)
+    assert cluster.explains(gang(cluster, 4096)).preemption is None
+
+
+def test_a_gang_that_fits_nowhere_preempts_nobody() -> None:
+    cluster = with_two(enabled=True)
+    found = cluster.preemption(gang(cluster, MIB))
+    assert found.why_not == (
+        "its group would not fit even without the less important pods that a disruption budget "
+        "lets go, or needs more than 64 devices"
+    )
 
 
 def test_a_quota_is_not_a_reason_to_preempt() -> None:
@@ -260,7 +301,7 @@ def test_json_has_the_victims_as_a_field_and_text_has_a_line() -> None:
     show(said, Printer(out), as_json=True)
     found = json.loads(out.getvalue())["preemption"]
     assert found["victims"][0]["pod"] == "default/a"
-    assert (found["node"], found["enabled"]) == ("n1", False)
+    assert (found["nodes"], found["enabled"]) == (["n1"], False)
     out = StringIO()
     show(said, Printer(out), as_json=False)
     line = "Would preempt default/a (priority 100) on n1; preemption is off"

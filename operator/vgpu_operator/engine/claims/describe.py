@@ -188,11 +188,12 @@ def _report(
 
 def _preempting(key: ClaimKey, state: State) -> str:
     """Return a note about the pods that are evicted for the claim; empty if none are."""
-    opened = state.preemptions.open.get(key)
+    groups = (pod.group for pod in state.cache.pods_of(key) if pod.group is not None)
+    opened = state.preemptions.of(key, next(groups, None))
     if opened is None:
         return ""
-    losers = len(opened.pods) or len(opened.claims)
-    return f"; less important pods or claims on {opened.node} are making way: {losers}"
+    losers, nodes = len(opened.pods) or len(opened.claims), ", ".join(opened.nodes)
+    return f"; less important pods or claims on {nodes} are making way: {losers}"
 
 
 def _tell(pod: GPUPod, refusal: Refusal, state: State) -> None:

@@ -38,6 +38,8 @@ class Budgets:
         Each eviction uses up one disruption of every budget that selects the pod. As in the
         eviction API, an empty selector selects all pods of the namespace that have labels.
         """
+        if not self._of:
+            return set()
         left: dict[tuple[str, str], int] = {}
         broken = set[str]()
         for pod in pods:

@@ -8,16 +8,17 @@ cannot be given back are the victims. kube-scheduler finds its victims in the sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.preemption.open_preemptions import Victim
-from vgpu_operator.engine.preemption.victims import claims_on
-from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.preemption.victims import claims_on, ending_on
+from vgpu_operator.engine.scheduling.kept import Yielding
+from vgpu_operator.engine.scheduling.places import shares_of
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import NodeFilter, Plan, Share, place
@@ -32,6 +33,27 @@ _OFFSET = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """The places that have been chosen for other pods of the preemptor's group.
+
+    Attributes:
+        shares: What these pods take, by node number.
+        victims: Who makes way for them.
+    """
+
+    shares: Mapping[int, tuple[Share, ...]] = field(default_factory=dict)
+    victims: tuple[Victim, ...] = ()
+
+    def plus(self, choice: Choice) -> Given:
+        """Return this with one more choice."""
+        there = (*self.shares.get(choice.number, ()), *choice.shares)
+        return Given({**self.shares, choice.number: there}, (*self.victims, *choice.victims))
+
+
+NOTHING_GIVEN = Given()
+
+
+@dataclass(frozen=True, slots=True)
 class Preemptor:
     """A pod that waits for devices.
 
@@ -39,11 +61,13 @@ class Preemptor:
         pod: The pod.
         demand: Its request for devices.
         nodes: The nodes that it may use apart from devices.
+        given: The places of other pods of its group, which count as taken.
     """
 
     pod: GPUPod
     demand: Demand
     nodes: NodeFilter
+    given: Given = NOTHING_GIVEN
 
 
 Cost: TypeAlias = tuple[int, int, int]
@@ -56,13 +80,15 @@ class Choice:
 
     Attributes:
         node: The node's name.
+        number: The number that the columns give the node.
         victims: Who has to go, the most important first; empty if what ends anyway suffices.
-        devices: Names of the GPUDevices that the pod would get.
+        shares: The shares of devices that the pod would get.
     """
 
     node: str
+    number: int
     victims: tuple[Victim, ...]
-    devices: tuple[str, ...]
+    shares: tuple[Share, ...]
 
     def is_better_than(self, other: Choice) -> bool:
         """Return True if less is lost here, or the most important victim has run for less long."""
@@ -136,10 +162,15 @@ def on_node(
         better_than: Return None as soon as it is known that this choice costs less.
         may_evict: Count only what ends in any case as free.
     """
-    there = claims_on(state, preemptor.pod, node, also)
+    chosen = preemptor.given.victims
+    candidates: tuple[Victim, ...] = ()
     at_most = None if better_than is None else cost_of(better_than.victims)
-    candidates = _weighed(there.victims, at_most, state) if may_evict else ()
-    with _planning(state, preemptor, node, there.ending) as planner:
+    if may_evict:
+        there = claims_on(state, preemptor.pod, node, also, chosen)
+        ending, candidates = there.ending, _weighed(there.victims, at_most, state)
+    else:
+        ending = ending_on(state, preemptor.pod, node, also, chosen)
+    with _planning(state, preemptor, node, ending) as planner:
         plan = planner.without(())
         victims = _fewest(planner, candidates, at_most) if plan.refused else ()
         if victims:
@@ -149,9 +180,40 @@ def on_node(
             plan = planner.without(victims or ())
     if plan.refused or victims is None:
         return None
-    columns = state.ledger.columns
-    devices = {columns.name[columns.number_of(grant.device)] for grant in plan.grants}
-    return Choice(node, victims, tuple(sorted(devices)))
+    return _choice(state, plan, victims)
+
+
+def anywhere(state: State, preemptor: Preemptor) -> Choice | None:
+    """Return a place on any node that nobody has to leave for it, or None."""
+    ended = tuple(_keys(preemptor.given.victims))
+    with _planning(state, preemptor, None, ended) as planner:
+        plan = planner.without(())
+    return None if plan.refused else _choice(state, plan, ())
+
+
+def plus_all(
+    state: State, preemptors: Sequence[Preemptor], node: str, given: Given
+) -> Given | None:
+    """Return what is given once all of these have a place on one node, too; None if one has none.
+
+    Nobody is evicted for it but the victims that are given.
+    """
+    ending = ending_on(state, preemptors[0].pod, node, (), given.victims)
+    with state.ledger.without(*ending):
+        for each in preemptors:
+            with _planning(state, replace(each, given=given), node, ()) as planner:
+                plan = planner.without(())
+            if plan.refused:
+                return None
+            given = given.plus(_choice(state, plan, ()))
+    return given
+
+
+def _choice(state: State, plan: Plan, victims: tuple[Victim, ...]) -> Choice:
+    number = state.ledger.columns.node_id(plan.node or "")
+    assert plan.node is not None
+    assert number is not None
+    return Choice(plan.node, number, victims, shares_of(state.ledger.columns, plan))
 
 
 def _weighed(victims: tuple[Victim, ...], at_most: Cost | None, state: State) -> tuple[Victim, ...]:
@@ -209,10 +271,10 @@ class _Planner:
 
     state: State
     preemptor: Preemptor
-    node: str
+    nodes: Collection[str] | None
     number: int
     budget: Budget
-    kept: KeptFrom
+    kept: Kept
 
     def without(self, victims: Collection[Victim]) -> Plan:
         """Return the plan."""
@@ -226,13 +288,13 @@ class _Planner:
         number. So it is a good guess, for a fraction of the time of `without`.
         """
         shares = [share for victim in staying for share in victim.shares]
-        return not self._plan(_Beside(self.kept, self.number, shares)).refused
+        return not self._plan(_Beside(self.kept, (self.number,), {self.number: shares})).refused
 
     def _plan(self, kept: Kept) -> Plan:
         return place(
             self.state.ledger.columns,
             self.preemptor.demand,
-            {self.node},
+            self.nodes,
             nodes=self.preemptor.nodes,
             budget=self.budget,
             kept=kept,
@@ -241,33 +303,51 @@ class _Planner:
 
 @contextmanager
 def _planning(
-    state: State, preemptor: Preemptor, node: str, ending: Sequence[ClaimKey]
+    state: State, preemptor: Preemptor, node: str | None, ending: Collection[ClaimKey]
 ) -> Iterator[_Planner]:
-    """Yield a planner that counts what is ending anyway as free."""
-    pod, number = preemptor.pod, state.ledger.columns.node_id(node)
+    """Yield a planner that counts what is ending anyway as free, on one node or on all."""
+    pod, taken = preemptor.pod, preemptor.given.shares
+    number = None if node is None else state.ledger.columns.node_id(node)
     with state.deciding(
-        pod.claim, Yielding.MORE_IMPORTANT, priority=pod.priority, ended=ending
+        pod.claim, Yielding.ANEW, priority=pod.priority, group=pod.group, ended=ending
     ) as kept:
-        budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
-        yield _Planner(state, preemptor, node, -1 if number is None else number, budget, kept)
+        nodes = {*kept.nodes, *taken} if number is None else (number,)
+        yield _Planner(
+            state,
+            preemptor,
+            None if node is None else {node},
+            -1 if number is None else number,
+            _budget(state, preemptor),
+            _Beside(kept, nodes, taken) if taken else kept,
+        )
+
+
+def _budget(state: State, preemptor: Preemptor) -> Budget:
+    """Return what quotas leave for the pod beside the places of its group."""
+    pod = preemptor.pod
+    budget = state.ledger.budget(pod.claim.namespace, pod.scopes)
+    shares = [share for there in preemptor.given.shares.values() for share in there]
+    return budget.less(
+        memory_mib=sum(share.memory_mib for share in shares),
+        cores=sum(share.cores for share in shares),
+        devices=len(shares),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The capacity that is kept for others, and what the victims that stay hold on the node."""
+    """The capacity that is kept for others, and more that counts as taken, by node number.
 
-    kept: KeptFrom
-    node: int
-    shares: Sequence[Share]
+    Implements `placement.Kept`.
+    """
 
-    @property
-    def nodes(self) -> Collection[int]:
-        """See `placement.Kept`."""
-        return (self.node,)
+    kept: Kept
+    nodes: Collection[int]
+    taken: Mapping[int, Sequence[Share]]
 
     def on(self, node: int) -> Sequence[Share]:
         """See `placement.Kept`."""
-        return [*self.kept.on(node), *self.shares]
+        return [*self.kept.on(node), *self.taken.get(node, ())]
 
 
 def _keys(victims: Iterable[Victim]) -> Iterator[ClaimKey]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from vgpu_client.backoff import Backoff
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.budgets import Budgets
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.ledger import ClaimKey
@@ -25,6 +26,8 @@ Result: TypeAlias = Literal["served", "withdrawn", "protected", "node_lost", "ov
 """How a preemption ended: the pod got its devices; it is gone or was placed otherwise; a disruption
 budget forbade it; its node or devices were lost; the victims did not end in time; they ended, and
 the pod got nothing all the same."""
+Kind: TypeAlias = EquivalenceClass | GroupKey
+"""The waiters for which one search for victims is enough."""
 
 
 def new_backoff() -> Backoff:
@@ -56,14 +59,30 @@ class Victim:
         return min((each.pod.status.start_time for each in self.pods), default="")
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The devices that are made free for one claim.
+
+    Attributes:
+        key: The claim.
+        pod_uid: The pod that waits for it.
+        node: The node on which victims make room.
+    """
+
+    key: ClaimKey
+    pod_uid: str
+    node: str
+
+
 @dataclass(slots=True)
 class OpenPreemption:
     """A preemption whose preemptor has no devices yet.
 
     Attributes:
-        key: The preemptor's claim.
-        pod_uid: The preemptor.
-        node: The node on which victims make room.
+        name: The preemptor in texts: a pod, or a group of pods.
+        priority: Its priority.
+        rooms: What is made free: one room for a pod alone, several for a group.
+        group: The group that preempts; None for a pod alone.
         pods: The pods that have to end, by UID, in the order in which they are evicted.
         protected: Those that a budget protects, and that are deleted instead of evicted.
         claims: Immediate claims to take back, once they have no pod.
@@ -74,9 +93,10 @@ class OpenPreemption:
         backoff: The time between two tries.
     """
 
-    key: ClaimKey
-    pod_uid: str
-    node: str
+    name: str
+    priority: int
+    rooms: tuple[Room, ...]
+    group: GroupKey | None
     pods: Mapping[str, GPUPod]
     protected: frozenset[str]
     claims: tuple[ClaimKey, ...]
@@ -85,6 +105,16 @@ class OpenPreemption:
     evicted: set[str] = field(default_factory=set)
     not_before: float = 0.0
     backoff: Backoff = field(default_factory=new_backoff)
+
+    @property
+    def key(self) -> ClaimKey:
+        """The claim by which the preemption is known; a group has several."""
+        return self.rooms[0].key
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes on which room is made, by name."""
+        return sorted({room.node for room in self.rooms})
 
     @property
     def next(self) -> GPUPod | None:
@@ -97,11 +127,12 @@ class Preemptions:
     """The work of preemption. Times are monotonic seconds.
 
     Attributes:
-        open: The preemptions under way, by the preemptor's claim.
+        open: The preemptions under way, by the claim that they are known by.
+        search: The search for victims that is under way; rounds carry it on.
         budgets: The disruption budgets.
         protected: Pods that the API server refused to evict, and until when this is believed.
         taken_back: Immediate claims to be taken back, with the reason.
-        fruitless: Classes of waiters for which no node had victims: when to look again.
+        fruitless: Classes of waiters, and groups, for which nobody was found: when to look again.
         quiet: Claims whose preemption kube-scheduler is about to carry out, and until when.
         in_vain: Pods that got no devices although their victims have ended; they preempt no more.
         times: The times of the evictions of the last minute.
@@ -109,14 +140,22 @@ class Preemptions:
     """
 
     open: dict[ClaimKey, OpenPreemption] = field(default_factory=dict)
+    search: Iterator[list[Effect]] | None = None
     budgets: Budgets = field(default_factory=Budgets)
     protected: dict[str, float] = field(default_factory=dict)
     taken_back: dict[ClaimKey, str] = field(default_factory=dict)
-    fruitless: dict[EquivalenceClass, tuple[float, Backoff]] = field(default_factory=dict)
+    fruitless: dict[Kind, tuple[float, Backoff]] = field(default_factory=dict)
     quiet: dict[ClaimKey, float] = field(default_factory=dict)
     in_vain: set[str] = field(default_factory=set)
     times: deque[float] = field(default_factory=deque)
     results: Counter[Result] = field(default_factory=Counter)
+
+    def of(self, key: ClaimKey, group: GroupKey | None) -> OpenPreemption | None:
+        """Return the preemption that is under way for a claim or its group, or None."""
+        found = self.open.get(key)
+        if found is not None or group is None:
+            return found
+        return next((each for each in self.open.values() if each.group == group), None)
 
     def is_victim(self, uid: str) -> bool:
         """Return True if the pod is to end in a preemption that is under way."""
@@ -137,12 +176,12 @@ class Preemptions:
         """Return True if the API server refused to evict the pod a short time ago."""
         return self.protected.get(uid, 0.0) > now
 
-    def fruitless_until(self, kind: EquivalenceClass) -> float:
-        """Return the time before which a class need not be searched again."""
+    def fruitless_until(self, kind: Kind) -> float:
+        """Return the time before which a class or group need not be searched for again."""
         return self.fruitless.get(kind, (0.0, None))[0]
 
-    def found_nobody(self, kind: EquivalenceClass, now: float, first: Backoff) -> None:
-        """Note that no node has victims for a class, and look again ever less often."""
+    def found_nobody(self, kind: Kind, now: float, first: Backoff) -> None:
+        """Note that no node has victims for a class or group; look again ever less often."""
         if len(self.fruitless) >= _MOST_FRUITLESS:
             self.fruitless = {k: found for k, found in self.fruitless.items() if found[0] > now}
         _, backoff = self.fruitless.get(kind, (0.0, first))

@@ -9,26 +9,43 @@ the victims are chosen anew without the pod that the API server protects.
                             ▲                     │ 429                  │ not in time
                             └─────────────────────┴──────────────────────┘
 
+The pods of a group that must start together preempt as one: there is room for enough of them in the
+end, or nobody is evicted.
+
 Nothing counts as free before its claim was released. A new leader knows nothing of the preemptions
 of its predecessor: it sees pods that end, and waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.claims.lifecycle import is_idle
 from vgpu_operator.engine.effects import Effect, EvictPod, RecordEvent
-from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.preemption.choose import Choice, Preemptor, on_node, search
-from vgpu_operator.engine.preemption.open_preemptions import OpenPreemption, Result, Victim
-from vgpu_operator.engine.preemption.victims import OVERDUE_S, is_in_gang
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
+from vgpu_operator.engine.preemption.open_preemptions import (
+    Kind,
+    OpenPreemption,
+    Result,
+    Room,
+    Victim,
+)
+from vgpu_operator.engine.preemption.together import (
+    Placed,
+    choose_again,
+    holds,
+    kind_of,
+    search_alone,
+    search_together,
+    victims_of,
+)
+from vgpu_operator.engine.preemption.victims import OVERDUE_S, importance, preempts_with
+from vgpu_operator.engine.scheduling.groups import can_start, has_started, without_devices
 from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import Waiter
-from vgpu_operator.engine.scheduling.schedule_one import nodes_for
 from vgpu_operator.engine.state import State
-from vgpu_operator.ledger import ClaimKey
 
 AGAIN_S = 1.0
 """Seconds after which a pod is looked at again that could preempt somebody, but not now."""
@@ -38,90 +55,154 @@ NOBODY_S = 5.0
 """The same while no less important pod runs anywhere."""
 SERVED_S = 30.0
 """Seconds that kube-scheduler may take to bind the pod once all victims have ended."""
+_STEPS = 300
+"""Steps of a search in one round, each up to a millisecond: enough for a pod alone, while a large
+group does not keep the other steps of the round waiting for seconds."""
 _ACTION = "Preempting"
 
 
 def preempt_due(state: State) -> Iterator[list[Effect]]:
     """Go on with open preemptions and start new ones; the state may change between two lists."""
-    for opened in list(state.preemptions.open.values()):
+    work = state.preemptions
+    for opened in list(work.open.values()):
         yield list(_go_on(opened, state))
-    due = sorted(_due(state), key=lambda waiter: waiter.rank)
-    for waiter in due[1:]:  # a search takes some ten milliseconds, so each round has one
-        state.preempting.set(waiter.key, state.now)
-    for waiter in due[:1]:
-        yield from _start(waiter, state)
+    if work.search is None:
+        work.search = _next_search(state)
+    if work.search is not None:
+        steps = 0
+        for effects in islice(work.search, _STEPS):
+            yield effects
+            steps += 1
+        if steps < _STEPS:
+            work.search = None
 
 
 # New preemptions.
 
 
+def _next_search(state: State) -> Iterator[list[Effect]] | None:
+    """Return the search for the first waiter that may preempt somebody now, if there is one."""
+    due = sorted(_due(state), key=lambda waiter: waiter.rank)
+    for waiter in due[1:]:  # a search takes some ten milliseconds, so each round has one
+        state.preempting.set(waiter.key, state.now)
+    return _start(due[0], state) if due else None
+
+
 def _due(state: State) -> Iterator[Waiter]:
     """Take the waiters whose time has come and that may preempt somebody now."""
-    work, rules = state.preemptions, state.config.scheduling.preemption
+    seen: set[GroupKey] = set()
     for key in state.preempting.pop(state.now):
         waiter = state.queue.get(key)
         pod = None if waiter is None else state.cache.pod(waiter.pod_uid)
-        if waiter is None or pod is None or not _may_preempt(state, pod, key):
+        if waiter is None or pod is None:
             continue
-        if pod.priority - rules.min_gap <= state.cache.lowest_priority():
-            state.preempting.set(key, state.now + NOBODY_S)
+        group = preempts_with(state, pod)
+        if group is not None and group in seen:
+            state.preempting.set(key, state.now + AGAIN_S)  # one search is for all of them
             continue
-        quiet_until = max(work.quiet.get(key, 0.0), work.fruitless_until(waiter.kind))
-        is_ready = work.budgets.are_listed and work.may_evict(state.now, rules.per_minute)
-        if quiet_until > state.now or not is_ready:
-            state.preempting.set(key, max(quiet_until, state.now + AGAIN_S))
+        if not _may_preempt(state, pod, group):
             continue
-        yield waiter
+        if group is not None:
+            seen.add(group)
+        at = _earliest(waiter, pod, group, state)
+        if at > state.now:
+            state.preempting.set(key, at)
+        else:
+            yield waiter
 
 
-def _may_preempt(state: State, pod: GPUPod, key: ClaimKey) -> bool:
-    work = state.preemptions
+def _earliest(waiter: Waiter, pod: GPUPod, group: GroupKey | None, state: State) -> float:
+    """Return the time from which it is worth searching for victims."""
+    work, rules = state.preemptions, state.config.scheduling.preemption
+    if pod.priority - rules.min_gap <= state.cache.lowest_priority():
+        return state.now + NOBODY_S
+    at = max(work.quiet.get(waiter.key, 0.0), work.fruitless_until(_kind(waiter, group)))
+    if at > state.now or not work.budgets.are_listed:
+        return max(at, state.now + AGAIN_S)
+    return state.now if work.may_evict(state.now, rules.per_minute) else state.now + AGAIN_S
+
+
+def _kind(waiter: Waiter, group: GroupKey | None) -> Kind:
+    return waiter.kind if group is None else group
+
+
+def _may_preempt(state: State, pod: GPUPod, group: GroupKey | None) -> bool:
+    """Return True if a pod, or the group that it starts with, may begin a preemption."""
+    if state.preemptions.of(pod.claim, group) is not None:
+        return False
+    if group is None:
+        return _is_allowed(state, pod)
+    waiting = without_devices(state, group)
+    return can_start(state, group) and all(_is_allowed(state, each) for each in waiting)
+
+
+def _is_allowed(state: State, pod: GPUPod) -> bool:
     return (
         pod.pod.spec.preemption_policy != "Never"
-        and not is_in_gang(state, pod)  # room for one pod of a gang would be made in vain
         and (pod.wants_node or pod.is_gated)
-        and key not in work.open
-        and pod.uid not in work.in_vain
+        and pod.uid not in state.preemptions.in_vain
     )
 
 
 def _start(waiter: Waiter, state: State) -> Iterator[list[Effect]]:
-    """Choose victims for a waiter and begin to evict them."""
+    """Choose victims for a waiter, or for its group, and begin to evict them."""
     work, pod = state.preemptions, state.cache.pod(waiter.pod_uid)
     assert pod is not None
-    best: Choice | None = None
-    for found in search(state, preemptor_of(state, waiter, pod)):
-        best = found
-        yield []
-    pod = state.cache.pod(waiter.pod_uid)  # it may have changed in the meantime
-    if pod is None or state.queue.get(waiter.key) is not waiter:
-        return
+    group = preempts_with(state, pod)
+    if group is None:
+        found = yield from search_alone(state, pod)
+        if state.queue.get(waiter.key) is not waiter:  # it has changed in the meantime
+            return
+    else:
+        found = yield from search_together(state, group)
     state.preempting.set(waiter.key, state.now + AGAIN_S)
-    if best is None:
-        work.found_nobody(waiter.kind, state.now, Backoff(AGAIN_S, AGAIN_AT_MOST_S))
+    if not found:
+        kind = _kind(waiter, group)
+        work.found_nobody(kind, state.now, Backoff(AGAIN_S, AGAIN_AT_MOST_S))
         return
-    work.fruitless.pop(waiter.kind, None)
-    # Choose once more, on this node alone and without a pause: devices may have become free.
-    choice = on_node(state, preemptor_of(state, waiter, pod), best.node)
-    if choice is not None and choice.victims and _may_preempt(state, pod, waiter.key):
-        yield list(_open(waiter, pod, choice, state))
+    work.fruitless.pop(_kind(waiter, group), None)
+    found = yield from choose_again(state, found)
+    if victims_of(found) and _still_wait(found, group, state) and holds(state, found):
+        yield list(_open(found, group, state))
 
 
-def preemptor_of(state: State, waiter: Waiter, pod: GPUPod) -> Preemptor:
-    """Return a waiting pod as a preemptor."""
-    return Preemptor(pod, waiter.kind.request, nodes_for(waiter.kind, state))
+def _still_wait(found: Sequence[Placed], group: GroupKey | None, state: State) -> bool:
+    """Return True if the pods of a plan still wait for devices, and may preempt as planned."""
+    pod = state.cache.pod(found[0].preemptor.pod.uid)
+    if pod is None or preempts_with(state, pod) != group or not _may_preempt(state, pod, group):
+        return False
+    if group is None:
+        return state.queue.get(pod.claim) is not None
+    waiting = {each.uid for each in without_devices(state, group)}
+    return all(each.preemptor.pod.uid in waiting for each in found)
 
 
-def _open(waiter: Waiter, pod: GPUPod, choice: Choice, state: State) -> Iterator[Effect]:
-    """Earmark the devices, tell the pod, and evict the first victim."""
-    number = state.ledger.columns.node_id(choice.node)
-    assert number is not None
+def _open(placed: Sequence[Placed], group: GroupKey | None, state: State) -> Iterator[Effect]:
+    """Earmark the devices, tell the pods, and evict the first victim."""
+    opened = _opened(placed, group, state)
+    state.preemptions.open[opened.key] = opened
+    _earmark(placed, group, state)
+    whose = "" if group is None else f" for group {group.name}"
+    on = f"evicting less important pods{whose} on {', '.join(opened.nodes)}"
+    note = f"{on}: {in_words(sorted(victims_of(placed), key=importance))}"
+    for each in placed:
+        yield RecordEvent(each.preemptor.pod.regarding, "Normal", "Preempting", _ACTION, note)
+    yield from _go_on(opened, state)
+
+
+def _opened(placed: Sequence[Placed], group: GroupKey | None, state: State) -> OpenPreemption:
     # The most important and protected ones go last: perhaps they need not go after all.
-    victims = tuple(reversed(choice.victims))
-    opened = OpenPreemption(
-        key=waiter.key,
-        pod_uid=pod.uid,
-        node=choice.node,
+    victims = sorted(victims_of(placed), key=importance, reverse=True)
+    first = placed[0].preemptor.pod
+    name = f"{first.pod.metadata.namespace}/{first.pod.metadata.name}"
+    return OpenPreemption(
+        name=f"pod {name}" if group is None else f"group {group.namespace}/{group.name}",
+        priority=first.priority,
+        rooms=tuple(
+            Room(each.preemptor.pod.claim, each.preemptor.pod.uid, each.choice.node)
+            for each in placed
+        ),
+        group=group,
         pods={each.uid: each for victim in victims for each in victim.pods},
         protected=frozenset(
             each.uid for victim in victims if victim.is_protected for each in victim.pods
@@ -129,13 +210,23 @@ def _open(waiter: Waiter, pod: GPUPod, choice: Choice, state: State) -> Iterator
         claims=tuple(key for victim in victims if _is_kept(victim, state) for key in victim.keys),
         until=state.now + SERVED_S,
     )
-    state.preemptions.open[waiter.key] = opened
-    state.earmarks.put(
-        Earmark(waiter.key, choice.node, number, choice.devices, pod.uid, waiter.kind)
-    )
-    note = f"evicting less important pods on {choice.node}: {in_words(choice.victims)}"
-    yield RecordEvent(pod.regarding, "Normal", "Preempting", _ACTION, note)
-    yield from _go_on(opened, state)
+
+
+def _earmark(placed: Sequence[Placed], group: GroupKey | None, state: State) -> None:
+    """Keep the devices of all places; a device that pods of a group share is kept once."""
+    columns, kept = state.ledger.columns, set[int]()
+    for earmark in state.earmarks.of_group(group):
+        state.earmarks.remove(earmark.key)
+    for each in placed:
+        pod, choice = each.preemptor.pod, each.choice
+        devices = {share.device for share in choice.shares} - kept
+        kept |= devices
+        if devices:
+            names = tuple(sorted(columns.name[device] for device in devices))
+            kind = kind_of(state, pod)
+            state.earmarks.put(
+                Earmark(pod.claim, choice.node, choice.number, names, pod.uid, kind, group)
+            )
 
 
 def _is_kept(victim: Victim, state: State) -> bool:
@@ -149,34 +240,31 @@ def _is_kept(victim: Victim, state: State) -> bool:
 
 def _go_on(opened: OpenPreemption, state: State) -> Iterator[Effect]:
     """Evict the next victim, take back what has no pod, or end the preemption."""
-    pod = state.cache.pod(opened.pod_uid)
-    result = _result(opened, pod, state)
-    if result is not None or pod is None:
-        _end(opened, result or "withdrawn", state)
+    result = _result(opened, state)
+    if result is not None:
+        _end(opened, result, state)
         return
     if opened.evicting:
         return
-    _take_back(opened, pod, state)
+    _take_back(opened, state)
     victim = opened.next
     if victim is not None:
-        yield from _evict(opened, pod, victim, state)
+        yield from _evict(opened, victim, state)
 
 
-def _result(opened: OpenPreemption, pod: GPUPod | None, state: State) -> Result | None:
+def _result(opened: OpenPreemption, state: State) -> Result | None:
     """Return how the preemption has ended, or None if it goes on."""
-    if _is_served(opened, pod, state):
+    if _is_served(opened, state):
         return "served"
-    if pod is None or not (pod.wants_node or pod.is_gated):
-        return "withdrawn"
-    return _result_of_victims(opened, state)
+    return _result_of_victims(opened, state) if _still_waits(opened, state) else "withdrawn"
 
 
 def _result_of_victims(opened: OpenPreemption, state: State) -> Result | None:
     """Return why the preemption cannot succeed any more, or None if it goes on."""
-    earmark, victim = state.earmarks.get(opened.key), opened.next
+    victim = opened.next
     if victim is not None and _is_spared(opened, victim, state):
         return "protected"  # choose other victims
-    if earmark is not None and earmark.node == opened.node:
+    if _is_kept_for(opened, state):
         if victim is not None or state.now < opened.until:
             return None
     elif victim is not None:
@@ -184,10 +272,29 @@ def _result_of_victims(opened: OpenPreemption, state: State) -> Result | None:
     return "overdue" if any(_is_there(state, each) for each in opened.pods) else "in_vain"
 
 
-def _is_served(opened: OpenPreemption, pod: GPUPod | None, state: State) -> bool:
+def _is_served(opened: OpenPreemption, state: State) -> bool:
+    if opened.group is not None:
+        return has_started(state, opened.group)
     held = state.reservations.of_claim(opened.key)
+    pod = state.cache.pod(opened.rooms[0].pod_uid)
     is_bound = pod is not None and pod.pod.is_bound
     return is_bound or (held is not None and not held.is_tentative)
+
+
+def _still_waits(opened: OpenPreemption, state: State) -> bool:
+    if opened.group is not None:
+        return can_start(state, opened.group)
+    pod = state.cache.pod(opened.rooms[0].pod_uid)
+    return pod is not None and (pod.wants_node or pod.is_gated)
+
+
+def _is_kept_for(opened: OpenPreemption, state: State) -> bool:
+    """Return True while earmarks keep the devices on the nodes where victims end."""
+    if opened.group is None:
+        earmark = state.earmarks.get(opened.key)
+        return earmark is not None and earmark.node == opened.rooms[0].node
+    there = {earmark.node for earmark in state.earmarks.of_group(opened.group)}
+    return bool(there) and there <= set(opened.nodes)
 
 
 def _is_spared(opened: OpenPreemption, victim: GPUPod, state: State) -> bool:
@@ -196,19 +303,16 @@ def _is_spared(opened: OpenPreemption, victim: GPUPod, state: State) -> bool:
     return is_refused and victim.uid not in opened.protected
 
 
-def _take_back(opened: OpenPreemption, pod: GPUPod, state: State) -> None:
+def _take_back(opened: OpenPreemption, state: State) -> None:
     """Have Immediate claims taken back that have no pod any more."""
     for key in opened.claims:
         claim = state.cache.claim(key)
         if claim is not None and is_idle(claim) and key not in state.preemptions.taken_back:
-            name = f"{opened.key.namespace}/{pod.pod.metadata.name}"
-            state.preemptions.taken_back[key] = f"made way for pod {name}"
+            state.preemptions.taken_back[key] = f"made way for {opened.name}"
             state.claims.look_at(key)
 
 
-def _evict(
-    opened: OpenPreemption, preemptor: GPUPod, victim: GPUPod, state: State
-) -> Iterator[Effect]:
+def _evict(opened: OpenPreemption, victim: GPUPod, state: State) -> Iterator[Effect]:
     work, known = state.preemptions, state.cache.pod(victim.uid)
     per_minute = state.config.scheduling.preemption.per_minute
     if known is None or not known.is_running:  # it has ended by itself
@@ -220,10 +324,9 @@ def _evict(
     opened.evicting = victim.uid
     grace_s = known.pod.spec.termination_grace_period_seconds
     opened.until = max(opened.until, state.now + grace_s + OVERDUE_S)
-    name = f"{preemptor.pod.metadata.namespace}/{preemptor.pod.metadata.name}"
     yield EvictPod(
         known.regarding,
-        f"it makes way for pod {name} of priority {preemptor.priority}",
+        f"it makes way for {opened.name} of priority {opened.priority}",
         "Preempted",
         preemptor=opened.key,
         force=victim.uid in opened.protected,
@@ -241,13 +344,17 @@ def _end(opened: OpenPreemption, result: Result, state: State) -> None:
     state.preemptions.results[result] += 1
     del state.preemptions.open[opened.key]
     if result == "in_vain":
-        state.preemptions.in_vain.add(opened.pod_uid)
-    if result == "served":
+        state.preemptions.in_vain.update(room.pod_uid for room in opened.rooms)
+    if result == "served" and opened.group is None:
         return
-    earmark = state.earmarks.remove(opened.key)
-    if earmark is not None:
-        state.ledger.touch(earmark.node)
-    state.preempting.set(opened.key, state.now)
+    keys = [room.key for room in opened.rooms]
+    for key in (*keys, *(each.key for each in state.earmarks.of_group(opened.group))):
+        earmark = state.earmarks.remove(key)
+        if earmark is not None:
+            state.ledger.touch(earmark.node)
+    if result != "served":
+        for key in keys:
+            state.preempting.set(key, state.now)
 
 
 def in_words(victims: Iterable[Victim]) -> str:

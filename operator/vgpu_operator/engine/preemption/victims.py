@@ -11,7 +11,7 @@ from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Victim
-from vgpu_operator.engine.scheduling.groups import least_of, members
+from vgpu_operator.engine.scheduling.groups import has_started, least_of, members
 from vgpu_operator.engine.scheduling.schedule_one import claim_priority
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
@@ -31,11 +31,17 @@ class NodeClaims:
         victims: Those of less important pods, the most important first.
     """
 
-    ending: tuple[ClaimKey, ...]
+    ending: frozenset[ClaimKey]
     victims: tuple[Victim, ...]
 
 
-def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] = ()) -> NodeClaims:
+def claims_on(
+    state: State,
+    preemptor: GPUPod,
+    node: str,
+    also: Collection[str] = (),
+    chosen: Collection[Victim] = (),
+) -> NodeClaims:
     """Sort the claims that hold devices of a node.
 
     Args:
@@ -43,40 +49,88 @@ def claims_on(state: State, preemptor: GPUPod, node: str, also: Collection[str] 
         preemptor: The pod that needs room.
         node: The node's name.
         also: UIDs of pods that end in any case, such as kube-scheduler's own victims.
+        chosen: Victims that make way for other pods of the preemptor's group, on any node.
     """
-    ending: list[ClaimKey] = []
+    holding = _holding(state, node)
+    ending = _ending(state, preemptor, holding, also, chosen)
     victims: list[Victim] = []
     gangs: dict[GroupKey, list[Share]] = {}
-    for key, shares in _holding(state, node).items():
-        if key == preemptor.claim or state.cache.is_unreadable(key):
+    for key, shares in holding.items():
+        if key in ending or key == preemptor.claim or state.cache.is_unreadable(key):
             continue
         claim = state.cache.claim(key)
         pod = state.cache.pod(pod_uid_of(state, key, claim))
         if claim is not None and claim.spec.binding_mode == "Immediate":
             victims += _of_immediate(state, preemptor, claim, pod, node, shares)
-        elif pod is None or is_ending(state, pod, also):
-            ending.append(key)
-        elif pod.group is not None and is_in_gang(state, pod):
+        elif pod is None:
+            continue
+        elif pod.group is not None and ends_as_a_whole(state, pod.group):
             gangs.setdefault(pod.group, []).extend(shares)
         elif may_be_victim(state, preemptor, pod, node):
             victims.append(Victim((key,), (pod,), pod.priority, shares=tuple(shares)))
     for group, shares in gangs.items():
         victims += _of_gang(state, preemptor, group, node, shares)
-    return NodeClaims(tuple(ending), tuple(_by_importance(state, victims)))
+    return NodeClaims(ending, tuple(_by_importance(state, victims, chosen)))
 
 
-def is_in_gang(state: State, pod: GPUPod) -> bool:
-    """Return True if the pod belongs to a group of which several pods must run together."""
-    return pod.group is not None and (least_of(state, pod.group) or 1) > 1
+def ending_on(
+    state: State,
+    preemptor: GPUPod,
+    node: str,
+    also: Collection[str] = (),
+    chosen: Collection[Victim] = (),
+) -> frozenset[ClaimKey]:
+    """Return the claims that hold devices of a node and end anyway; see `claims_on`."""
+    return _ending(state, preemptor, _holding(state, node), also, chosen)
+
+
+def _ending(
+    state: State,
+    preemptor: GPUPod,
+    holding: Iterable[ClaimKey],
+    also: Collection[str],
+    chosen: Collection[Victim],
+) -> frozenset[ClaimKey]:
+    ended = {key for victim in chosen for key in victim.keys}
+    found = set[ClaimKey]()
+    for key in holding:
+        if key == preemptor.claim or state.cache.is_unreadable(key):
+            continue
+        claim = state.cache.claim(key)
+        pod = state.cache.pod(pod_uid_of(state, key, claim))
+        is_kept = claim is not None and claim.spec.binding_mode == "Immediate"
+        if key in ended or (not is_kept and (pod is None or is_ending(state, pod, also))):
+            found.add(key)
+    return frozenset(found)
+
+
+def preempts_with(state: State, pod: GPUPod) -> GroupKey | None:
+    """Return the pod's group if the pod can only start together with others, else None.
+
+    Pods beyond a gang's minimum start, and preempt, alone.
+    """
+    if pod.group is None or (least_of(state, pod.group) or 1) == 1:
+        return None
+    return None if has_started(state, pod.group) else pod.group
+
+
+def ends_as_a_whole(state: State, group: GroupKey) -> bool:
+    """Return True if the pods of a group can only be evicted together.
+
+    The PodGroup says it. Where it does not, as without the feature gate of Kubernetes 1.36, a gang
+    ends as a whole, because the pods that are left of it would run for nothing.
+    """
+    said = state.cache.pod_groups.get(group)
+    if said is None:
+        return False
+    mode = said.disruption
+    return mode == "All" or (mode == "" and said.least > 1)
 
 
 def _of_gang(
     state: State, preemptor: GPUPod, group: GroupKey, node: str, shares: list[Share]
 ) -> Iterable[Victim]:
-    """Yield a gang as one victim, which ends on all its nodes, if all its pods are less important.
-
-    With some of its pods gone the others would run for nothing.
-    """
+    """Yield a group as one victim, on all its nodes, if all its pods are less important."""
     pods = [pod for pod in members(state, group) if pod.is_running]
     if group == preemptor.group or node not in {pod.pod.spec.node_name for pod in pods}:
         return
@@ -169,26 +223,44 @@ def _of_immediate(
         yield Victim((key,), (pod,), max(priority, pod.priority), shares=tuple(shares))
 
 
-def _by_importance(state: State, victims: list[Victim]) -> list[Victim]:
+def importance(victim: Victim) -> tuple[bool, int, str, tuple[ClaimKey, ...]]:
+    """Return a key by which the victims that should stay come first."""
+    return not victim.is_protected, -victim.priority, victim.since, victim.keys
+
+
+def may_still_go(state: State, preemptor: GPUPod, victim: Victim) -> bool:
+    """Return True if a victim chosen a moment ago still holds its claims and may be evicted."""
+    uids = {pod.uid for pod in victim.pods}
+    for key in victim.keys:
+        uid = pod_uid_of(state, key, state.cache.claim(key))
+        if uid and uid not in uids:
+            return False
+    for uid in uids:
+        pod = state.cache.pod(uid)
+        if pod is None or is_ending(state, pod):
+            return False
+        if not may_be_victim(state, preemptor, pod, pod.pod.spec.node_name):
+            return False
+    return True
+
+
+def _by_importance(state: State, victims: list[Victim], chosen: Collection[Victim]) -> list[Victim]:
     """Return the victims, first those who stay if only some have to go.
 
     Protected pods come first, then more important ones, then those that have run for longer. What a
-    budget still allows is counted in this order, too.
+    budget still allows is counted in this order, too, after what the chosen victims use up.
     """
-
-    def importance(victim: Victim) -> tuple[bool, int, str, tuple[ClaimKey, ...]]:
-        return not victim.is_protected, -victim.priority, victim.since, victim.keys
-
     victims.sort(key=importance)
-    work = state.preemptions
-    broken = work.budgets.broken_by(pod.pod for victim in victims for pod in victim.pods)
+    protected = protected_among(state, (*chosen, *victims))
     marked = [
-        replace(
-            victim,
-            is_protected=any(
-                pod.uid in broken or work.is_protected(pod.uid, state.now) for pod in victim.pods
-            ),
-        )
+        replace(victim, is_protected=any(pod.uid in protected for pod in victim.pods))
         for victim in victims
     ]
     return sorted(marked, key=importance)
+
+
+def protected_among(state: State, victims: Iterable[Victim]) -> set[str]:
+    """Return the UIDs of the pods that could not be evicted if all of these go in this order."""
+    work, pods = state.preemptions, [pod for victim in victims for pod in victim.pods]
+    refused = {pod.uid for pod in pods if work.is_protected(pod.uid, state.now)}
+    return refused | work.budgets.broken_by(pod.pod for pod in pods)

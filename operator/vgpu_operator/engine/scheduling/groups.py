@@ -169,7 +169,7 @@ def never_fits(state: State, key: GroupKey | None) -> str | None:
     demands = [
         pod.request(spec, state.config) for pod, spec in specs if not isinstance(spec, Refusal)
     ]
-    count = min(_enough(state, key), len(demands))
+    count = min(enough(state, key), len(demands))
     return impossible_together(state.ledger.columns, demands, count)
 
 
@@ -270,7 +270,7 @@ def requeue_group(state: State, key: GroupKey) -> Generator[list[Effect], None, 
     if state.groups.get(key) is not work or work.offered or work.asked:
         return True  # kube-scheduler has begun to try the group meanwhile
     kept = [each for each in found if state.reservations.is_current(each[1])]
-    if not kept or len(kept) < _enough(state, key):
+    if not kept or len(kept) < enough(state, key):
         end_try(state, key)
         return False
     work.last = state.now
@@ -282,7 +282,7 @@ def _plan_together(
     state: State, key: GroupKey
 ) -> Generator[list[Effect], None, list[tuple[GPUPod, Reservation]]]:
     """Give places to the pods of a group that wait; stop once too few of them can get one."""
-    work, waiting = state.groups[key], _without_devices(state, key)
+    work, waiting = state.groups[key], without_devices(state, key)
     found: list[tuple[GPUPod, Reservation]] = []
     for number, pod in enumerate(waiting, start=1):
         plan = _plan(state, pod)
@@ -290,7 +290,7 @@ def _plan_together(
             held = take_provisionally(state, pod, plan)
             held.give_up()
             found.append((pod, held))
-        elif len(found) + len(waiting) - number < _enough(state, key):
+        elif len(found) + len(waiting) - number < enough(state, key):
             break
         yield []
         if state.groups.get(key) is not work or work.offered or work.asked:
@@ -303,15 +303,27 @@ def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
     return [pod for pod in members(state, key) if pod.wants_node and not _stands(state, pod)]
 
 
-def _enough(state: State, key: GroupKey) -> int:
+def can_start(state: State, key: GroupKey) -> bool:
+    """Return True if as many pods wait for devices as are still missing."""
+    return len(without_devices(state, key)) >= enough(state, key)
+
+
+def has_started(state: State, key: GroupKey) -> bool:
+    """Return True if as many pods as must start together have devices."""
+    pods = list(_live(state, key))
+    have = sum(_stands(state, pod) or _has_devices(state, pod) for pod in pods)
+    return have + others_of(state, key) >= (least_of(state, key) or 1)
+
+
+def enough(state: State, key: GroupKey) -> int:
     """Return how many of the pods that have no devices yet must find a place."""
-    without = len(_without_devices(state, key))
+    without = len(without_devices(state, key))
     if least_of(state, key) is None:
         return without
     return max(_missing(state, key) - (len(waiting_members(state, key)) - without), 1)
 
 
-def _without_devices(state: State, key: GroupKey) -> list[GPUPod]:
+def without_devices(state: State, key: GroupKey) -> list[GPUPod]:
     """Return the pods that wait, but not those that still have devices from an earlier try.
 
     A place would replace their reservation, and nobody would take the devices off their claims.

@@ -154,6 +154,9 @@ class Yielding(Enum):
     AS_IMPORTANT = "as important"
     """Respect those of pods with the same or a higher priority. This is for an Immediate claim, and
     for a group that waits."""
+    ANEW = "anew"
+    """Respect those of pods with a higher priority, and not even those of the own group. This is
+    for a preemption, which plans all pods of a group anew while kube-scheduler tries them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,8 @@ class KeptFrom:
         columns: The state of all devices.
         reservations: All reservations, among them the tentative places.
         earmarks: All earmarks; those of other claims always count.
-        group: The group of its pod. Provisional places of the same group always count.
+        group: The group of its pod. Provisional places of the same group always
+            count, except for a plan made anew.
     """
 
     key: ClaimKey
@@ -191,10 +195,11 @@ class KeptFrom:
         shares = self.earmarks.shares_on(self.columns, node, self.key, self.group)
         there = self.reservations.tentative.get(node, {}).values()
         crowded = self.yielding is Yielding.OF_ITS_KIND and self._is_crowded(there)
+        group = None if self.yielding is Yielding.ANEW else self.group
         for place in there:
             if place.key == self.key:
                 continue
-            is_fellows = place.group is not None and place.group == self.group
+            is_fellows = place.group is not None and place.group == group
             if is_fellows or (not place.is_given_up and (crowded or self._counts(place))):
                 shares += place.shares
         return shares
@@ -203,7 +208,7 @@ class KeptFrom:
         match self.yielding:
             case Yielding.ALL:
                 return True
-            case Yielding.MORE_IMPORTANT:
+            case Yielding.MORE_IMPORTANT | Yielding.ANEW:
                 return place.is_awaited and place.priority > self.priority
             case Yielding.AS_IMPORTANT:
                 return place.is_awaited and place.priority >= self.priority

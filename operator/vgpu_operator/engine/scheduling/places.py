@@ -109,7 +109,7 @@ def keep_bound(state: State, pod: GPUPod, claim: VGPUClaim) -> None:
 
 def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> Reservation:
     """Keep a tentative place, in memory only, for a pod that is being requeued."""
-    shares = _shares(state.ledger.columns, plan)
+    shares = shares_of(state.ledger.columns, plan)
     assert plan.node is not None
     place = _tentative(state, waiter.key, pod.uid, plan.node, shares, TENTATIVE_S)
     place.priority, place.kind, place.is_awaited = pod.priority, waiter.kind, True
@@ -136,7 +136,7 @@ def _take_softly(state: State, pod: GPUPod, plan: Plan, for_s: float) -> Reserva
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
         unreserve(state, held)
-    shares = _shares(state.ledger.columns, plan)
+    shares = shares_of(state.ledger.columns, plan)
     assert plan.node is not None
     return _tentative(state, pod.claim, pod.uid, plan.node, shares, for_s)
 
@@ -294,7 +294,8 @@ def _number(columns: Columns, node: str) -> int:
     return -1 if number is None else number
 
 
-def _shares(columns: Columns, plan: Plan) -> tuple[Share, ...]:
+def shares_of(columns: Columns, plan: Plan) -> tuple[Share, ...]:
+    """Return the shares of devices that a plan takes."""
     return tuple(
         Share(
             columns.number_of(grant.device),
