@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda_memory.h"
+#include "cuda_work.h"
 
 static CUresult ready(void)
 {
@@ -35,6 +36,11 @@ static CUresult to_host(void *to, CUdeviceptr from, size_t bytes)
     }
     if (!to || !on_device(from, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct CUstream_st *before = cuda_stream(NULL, 0, &result);
+    result = before ? cuda_work_finish(before->context, before) : result;
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return CUDA_SUCCESS;

@@ -152,6 +152,18 @@ struct vgpu_region_slot {
                                           * the highest bit is set. Its process being dead, it is charged for as long as any process has anything open. */
 };
 
+/* A process's kernels that were charged by a guess and are not measured yet: should the process end first, another one charges the
+ * time. `owner` is as of a slot; its highest bit says here that the entry is being written. */
+#define VGPU_REGION_GUESSES 120u
+struct vgpu_region_guess {
+    uint64_t owner;
+    uint64_t layout;     /* as of a slot */
+    uint64_t since_ns;   /* CLOCK_MONOTONIC: the first of them was launched */
+    uint32_t charged_us; /* GPU time that they were charged */
+    uint16_t column;
+    uint16_t percent;    /* the container's share at that time */
+};
+
 enum vgpu_region_state {
     VGPU_REGION_EMPTY = 0, /* zero-filled by the agent */
     VGPU_REGION_READY = 1, /* header written; the last word to be set */
@@ -168,7 +180,7 @@ struct vgpu_region {
     uint64_t host_denied_count; /* page-locked memory refused because of the limit */
     uint8_t reserved_header[216];
     struct vgpu_region_column columns[VGPU_MAX_DEVICES];
-    uint8_t reserved_tail[3840];
+    struct vgpu_region_guess guesses[VGPU_REGION_GUESSES];
     struct vgpu_region_slot slots[VGPU_REGION_SLOTS];
 };
 
@@ -247,6 +259,14 @@ VGPU_AT(vgpu_region_slot, managed, 1664);
 VGPU_AT(vgpu_region_slot, exported, 1920);
 VGPU_SIZE(vgpu_region_slot, 2048);
 
+VGPU_AT(vgpu_region_guess, owner, 0);
+VGPU_AT(vgpu_region_guess, layout, 8);
+VGPU_AT(vgpu_region_guess, since_ns, 16);
+VGPU_AT(vgpu_region_guess, charged_us, 24);
+VGPU_AT(vgpu_region_guess, column, 28);
+VGPU_AT(vgpu_region_guess, percent, 30);
+VGPU_SIZE(vgpu_region_guess, 32);
+
 VGPU_AT(vgpu_region, magic, 0);
 VGPU_AT(vgpu_region, abi_version, 8);
 VGPU_AT(vgpu_region, size, 12);
@@ -257,7 +277,7 @@ VGPU_AT(vgpu_region, slot_high, 28);
 VGPU_AT(vgpu_region, host_denied_count, 32);
 VGPU_AT(vgpu_region, reserved_header, 40);
 VGPU_AT(vgpu_region, columns, 256);
-VGPU_AT(vgpu_region, reserved_tail, 12544);
+VGPU_AT(vgpu_region, guesses, 12544);
 VGPU_AT(vgpu_region, slots, 16384);
 VGPU_SIZE(vgpu_region, VGPU_REGION_BYTES);
 

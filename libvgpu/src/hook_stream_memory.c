@@ -5,6 +5,7 @@
  */
 #include "devices.h"
 #include "charge.h"
+#include "launch.h"
 #include "pools.h"
 
 typedef CUresult (*allocate_async)(CUdeviceptr *, size_t, CUstream);
@@ -261,15 +262,30 @@ CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
     return result;
 }
 
-#define WAIT(symbol, parameters, arguments)                                                                  \
-    CUresult symbol parameters                                                                               \
-    {                                                                                                        \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                   \
-        return cuda && cuda->symbol ? reconciled(cuda, cuda->symbol arguments) : CUDA_ERROR_NOT_INITIALIZED; \
+static CUresult waited(const struct vgpu_cuda *cuda, CUresult result)
+{
+    vgpu_launch_waited(vgpu_process(), cuda);
+    return result;
+}
+
+#define WAIT(symbol, after, parameters, arguments)                                                      \
+    CUresult symbol parameters                                                                          \
+    {                                                                                                   \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                              \
+        return cuda && cuda->symbol ? after(cuda, cuda->symbol arguments) : CUDA_ERROR_NOT_INITIALIZED; \
     }
 
-WAIT(cuCtxSynchronize, (void), ())
-WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
-WAIT(cuStreamSynchronize, (CUstream stream), (stream))
-WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-WAIT(cuEventSynchronize, (CUevent event), (event))
+#define WAIT_ALL(symbol, parameters, arguments) WAIT(symbol, waited_for_all, parameters, arguments)
+
+static CUresult waited_for_all(const struct vgpu_cuda *cuda, CUresult result)
+{
+    return waited(cuda, reconciled(cuda, result));
+}
+
+WAIT_ALL(cuCtxSynchronize, (void), ())
+WAIT_ALL(cuCtxSynchronize_v2, (CUcontext context), (context))
+WAIT_ALL(cuStreamSynchronize, (CUstream stream), (stream))
+WAIT_ALL(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAIT_ALL(cuEventSynchronize, (CUevent event), (event))
+WAIT(cuMemcpyDtoH_v2, waited, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))
+WAIT(cuMemcpyDtoH_v2_ptds, waited, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes))

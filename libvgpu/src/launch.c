@@ -4,6 +4,7 @@
 
 #include "authority.h"
 #include "devices.h"
+#include "guesses.h"
 #include "kernel.h"
 #include "usage.h"
 
@@ -68,7 +69,9 @@ unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *n
 /* The throttle asks for the share before it looks at the region: at first, and after each nap. */
 static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    vgpu_process_check(owner, vgpu_world->now());
+    struct vgpu_instant now = vgpu_world->now();
+    vgpu_process_check(owner, now);
+    vgpu_guesses_collect(owner, now);
     return vgpu_share_of(owner, ordinal);
 }
 
@@ -94,6 +97,19 @@ static struct vgpu_region_bucket *peer_of(void *owner, int ordinal, unsigned n)
         return NULL;
     }
     return listed ? &p->region->columns[at].bucket : &atomic_load_explicit(&p->throttle, memory_order_acquire)->own[at];
+}
+
+static void guessed(void *owner, int ordinal, struct vgpu_instant since, uint64_t charged_ns)
+{
+    struct vgpu_process *p = owner;
+    const struct vgpu_device *device = since.ns ? vgpu_device_of_ordinal(p, vgpu_world->cuda(), ordinal) : NULL;
+    struct vgpu_share share = device ? vgpu_share_of(p, ordinal) : (struct vgpu_share){0};
+    int listed = device && device->column >= 0;
+    int held = listed && vgpu_share_is_limited(&share) &&
+               (share.always || vgpu_bucket_has_company(&p->region->columns[device->column].bucket, since));
+    if (p->region) {
+        vgpu_guess_write(p, listed ? device->column : 0, held ? share.percent : 0, since, charged_ns);
+    }
 }
 
 static uint32_t sms_of(void *owner, int ordinal)
@@ -125,6 +141,7 @@ static struct vgpu_throttle *throttle_of(struct vgpu_process *p)
     throttle->sms = sms_of;
     throttle->peer = peer_of;
     throttle->measure = vgpu_usage_measure;
+    throttle->guessed = guessed;
     if (!atomic_compare_exchange_strong(&p->throttle, &seen, throttle)) {
         vgpu_call(SYS_munmap, (long)fresh, sizeof *throttle, 0, 0);
         return seen;
@@ -196,6 +213,14 @@ void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint6
         (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
          (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS))) {
         vgpu_pass_slowly(pass, p, cuda, function, blocks, threads, stream, ordinal);
+    }
+}
+
+void vgpu_launch_waited(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+{
+    struct vgpu_throttle *throttle = p ? atomic_load_explicit(&p->throttle, memory_order_acquire) : NULL;
+    if (throttle) {
+        vgpu_throttle_waited(throttle, cuda);
     }
 }
 

@@ -87,6 +87,9 @@ static inline CUresult vgpu_pass_end(struct vgpu_pass *pass, CUresult result)
     return result;
 }
 
+/* After a call that waited for the device (throttle.h). */
+void vgpu_launch_waited(struct vgpu_process *p, const struct vgpu_cuda *cuda);
+
 /* An instantiated graph before it is destroyed. */
 void vgpu_launch_forget(CUgraphExec graph);
 

@@ -162,6 +162,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
         vgpu_capture_restore(l->cuda, mode);
         if (result == CUDA_SUCCESS) {
             probe->alone = charge->alone;
+            probe->guessed = charge->alone && !charge->learned;
             probe->cost = cost;
             probe->what = *what;
             probe->launched = now;
@@ -203,12 +204,45 @@ static void caught_up(struct vgpu_throttle_device *device, struct vgpu_instant l
     }
 }
 
-static void drop(struct vgpu_probe *probe)
+static const struct vgpu_probe *first_guess(const struct vgpu_throttle *throttle)
+{
+    const struct vgpu_probe *first = NULL;
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        const struct vgpu_probe *probe = &throttle->probes[i];
+        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->guessed &&
+            (!first || vgpu_is_before(probe->launched, first->launched))) {
+            first = probe;
+        }
+    }
+    return first;
+}
+
+int vgpu_probe_guessed(const struct vgpu_throttle *throttle)
+{
+    const struct vgpu_probe *first = first_guess(throttle);
+    return first ? first->ordinal : -1;
+}
+
+/* Under the lock, after a launch that was charged by a guess has come to be under way, or has ended. */
+static void tell_guesses(struct vgpu_throttle *throttle, int more)
+{
+    const struct vgpu_probe *first = first_guess(throttle);
+    atomic_fetch_add(&throttle->guesses, more);
+    if (throttle->guessed) {
+        throttle->guessed(throttle->owner, first ? first->ordinal : 0, first ? first->launched : vgpu_at(0),
+                          first ? (uint64_t)first->charged_ns : 0);
+    }
+}
+
+static void drop(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
     probe->state = VGPU_PROBE_FREE;
     probe->runs = vgpu_at(0);
     atomic_store(&probe->cost->running, vgpu_at(0));
     atomic_fetch_sub(&probe->cost->pending, 1);
+    if (probe->guessed) {
+        tell_guesses(throttle, -1);
+    }
 }
 
 /* Under the lock: no measurement will arrive. */
@@ -217,7 +251,7 @@ static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
     if (probe->alone) {
         vgpu_bucket_count(throttle->devices[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
     }
-    drop(probe);
+    drop(throttle, probe);
 }
 
 static int is_watched(const struct vgpu_cost *cost)
@@ -475,7 +509,7 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
     for (unsigned i = 0; i < count; i++) {
         ended[i]->own_ns = own_time(throttle, cuda, ended[i], ended, count);
         resolve_probe(throttle, ended[i], now);
-        drop(ended[i]);
+        drop(throttle, ended[i]);
         learn_overlap(&throttle->devices[ended[i]->ordinal], cuda, ended[i], now);
     }
     throttle->passed = now;
@@ -487,10 +521,25 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
     vgpu_capture_restore(cuda, mode);
 }
 
+/* Under the lock: the driver is about to wait for what was launched in this context. Wait first, for what was charged by a guess. */
+static void measure_guesses(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    struct vgpu_launch l = {.cuda = cuda};
+    for (int i = 0; i < VGPU_PROBES && cuda->cuEventSynchronize; i++) {
+        const struct vgpu_probe *first = first_guess(throttle);
+        if (!first || first->context != context || cuda->cuEventSynchronize(first->end) != CUDA_SUCCESS) {
+            return;
+        }
+        l.ordinal = first->ordinal;
+        vgpu_probe_harvest(throttle, &l, vgpu_world->now());
+    }
+}
+
 /* A probe claimed by a launch on its way loses its context, and its events with it; vgpu_throttle_end handles that. */
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
 {
     vgpu_calm_take(&throttle->lock);
+    measure_guesses(throttle, cuda, context);
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &throttle->probes[i];
         if (probe->context != context) {
@@ -542,6 +591,9 @@ void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *l,
     vgpu_calm_take(&throttle->lock);
     atomic_fetch_add(&probe->cost->pending, 1);
     probe->state = VGPU_PROBE_ON_ITS_WAY;
+    if (probe->guessed) {
+        tell_guesses(throttle, 1);
+    }
     if (!probe->context) {
         lose(throttle, probe); /* the context is gone */
     }

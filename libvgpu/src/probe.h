@@ -39,6 +39,9 @@ struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int o
 /* Under the lock, by who is about to launch: take in what has come, and put a mark (timeslice.h) where that matters. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_instant now);
 
+/* Under the lock: the device of the first launch under way that was charged by a guess, or -1. */
+int vgpu_probe_guessed(const struct vgpu_throttle *throttle);
+
 /* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as
  * it was estimated. */
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);

@@ -61,6 +61,8 @@ struct vgpu_process {
     _Atomic uint32_t overhead_due; /* 1: it may have grown */
     _Atomic uint32_t nvml_started;
     uint64_t cookie;                /* of this process and no other; never 0 */
+    struct vgpu_region_guess *_Atomic guess; /* its entry in the region (guesses.h), under the throttle's lock */
+    _Atomic struct vgpu_instant collected; /* when entries of dead processes were last looked for */
     struct vgpu_throttle *_Atomic throttle; /* its launches (launch.h); NULL until one must be throttled */
     _Atomic int device_count;       /* 0: not asked yet */
     struct vgpu_objects objects;

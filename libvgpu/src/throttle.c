@@ -345,6 +345,18 @@ void vgpu_throttle_end(struct vgpu_throttle *throttle, const struct vgpu_launch 
     }
 }
 
+void vgpu_throttle_waited(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda)
+{
+    if (atomic_load_explicit(&throttle->guesses, memory_order_relaxed) && vgpu_probe_can(cuda)) {
+        vgpu_calm_take(&throttle->lock);
+        struct vgpu_launch l = {.cuda = cuda, .ordinal = vgpu_probe_guessed(throttle)};
+        if (l.ordinal >= 0) {
+            vgpu_probe_harvest(throttle, &l, vgpu_world->now());
+        }
+        vgpu_calm_drop(&throttle->lock);
+    }
+}
+
 void vgpu_throttle_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
 {
     vgpu_probe_end_context(throttle, cuda, context);

@@ -41,6 +41,9 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
 void vgpu_throttle_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_ticket *ticket,
                        CUresult result);
 
+/* After a call that waited for the device: what was charged by a guess is measured before the program can end. */
+void vgpu_throttle_waited(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda);
+
 /* Before the driver ends a context, by destruction, reset or the last release: the events and the stream that were made in
  * it are given back and forgotten. A context that comes back at the same address finds none. */
 void vgpu_throttle_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);

@@ -38,6 +38,7 @@ struct vgpu_probe {
     CUevent start, end;
     enum vgpu_probe_state state;
     int alone; /* the launch was charged by itself, not out of a chunk */
+    int guessed; /* and by a guess */
     int ordinal;
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
@@ -84,6 +85,8 @@ struct vgpu_throttle {
     vgpu_measure measure; /* NULL: there is nothing to compare with */
     struct vgpu_region_bucket *(*peer)(void *owner, int ordinal,
                                        unsigned n); /* of the container's other devices; NULL: no more */
+    /* Launches charged by a guess have been under way since then; never: none is. May be NULL. */
+    void (*guessed)(void *owner, int ordinal, struct vgpu_instant since, uint64_t charged_ns);
     struct vgpu_throttle_device devices[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
@@ -93,6 +96,7 @@ struct vgpu_throttle {
     _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
     _Atomic struct vgpu_instant waited; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;
+    _Atomic int guesses; /* launches under way that were charged by a guess */
     struct vgpu_probe probes[VGPU_PROBES];
     struct vgpu_costs costs;
 };
