@@ -426,6 +426,33 @@ async def test_a_group_is_woken_when_the_room_of_its_other_pods_comes_later(two:
     assert woken(two) == {"a-0", "a-1", "a-2"}
 
 
+async def test_a_pod_whose_binding_was_refused_keeps_its_devices_when_its_group_is_woken(
+    two: Replica,
+) -> None:
+    """A place instead of its reservation would leave the allocation in the claim for ever."""
+    two.device(uuid="GPU-3", node="node-3", memory_mib=16384)
+    holder = two.offered("x", limits=WHOLE)
+    await two.settle()
+    pods, scheduler = a_gang(two, "a", 3, least=2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    assert nodes[2] == ""
+    refused = Invalid("no", status=422)
+    two.api.before = lambda verb, name: refused if (verb, name) == ("bind", "a-1") else None
+    assert (await scheduler.bind(pods[:2], nodes[:2]))[0] == ""
+    two.api.before = lambda verb, name: None
+    two.time += PROVISIONAL_S
+    await two.settle()
+    await ends(two, holder)
+    assert woken(two) == {"a-2"}
+    held = two.reservation(pods[1])
+    assert held is not None
+    assert held.node == nodes[1]
+    for _ in range(8):
+        two.time += OFFERED_S / 4
+        await two.settle()
+    assert allocated(two) == 1  # the pod did not come back
+
+
 async def test_a_woken_group_that_does_not_come_holds_its_places_for_two_seconds(
     two: Replica,
 ) -> None:
