@@ -453,6 +453,51 @@ async def test_a_pod_whose_binding_was_refused_keeps_its_devices_when_its_group_
     assert allocated(two) == 1  # the pod did not come back
 
 
+async def test_devices_on_a_node_that_is_not_offered_any_more_are_given_back_at_once(
+    two: Replica,
+) -> None:
+    """A place elsewhere would hide the reservation, and the devices would stay taken with it."""
+    two.device(uuid="GPU-3", node="node-3", memory_mib=16384)
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = [scheduler.filter(pods[0], "node-1"), scheduler.filter(pods[1], "node-2")]
+    refused = Invalid("no", status=422)
+    two.api.before = lambda verb, name: refused if (verb, name) == ("bind", "a-1") else None
+    assert (await scheduler.bind(pods, nodes))[0] == ""
+    two.api.before = lambda verb, name: None
+    before = two.time
+    scheduler.filter(pods[1], "node-3")
+    await two.settle()
+    lone = two.pod("lone", limits=WHOLE)
+    assert scheduler.filter(lone, "node-2") == "node-2"
+    assert two.time == before
+    assert woken(two) == {"a-1"}
+    assert scheduler.filter(pods[1], "node-3") == "node-3"
+    assert await scheduler.bind(pods[1:], ["node-3"]) == [""]
+
+
+async def test_devices_that_a_former_leader_gave_are_given_back_if_their_node_is_not_offered(
+    two: Replica,
+) -> None:
+    """A Filter comes before the new leader has looked at the claim."""
+    pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
+    nodes = scheduler.simulate(pods)
+    two.api.before = lambda verb, name: Unreachable("it ends") if verb == "bind" else None
+    assert all(await scheduler.bind(pods, nodes))
+    two.api.before = lambda verb, name: None
+    successor = Replica(two.api)
+    for number in (1, 2, 3):
+        successor.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    successor.news.pod_group_changed(a_pod_group("a", least=2))
+    for pod in pods:
+        successor.news.claim_changed(two.claim_of(pod))
+        successor.news.pod_changed(pod)
+    successor.engine.lead()
+    scheduler = Scheduler(successor)
+    scheduler.filter(pods[0], "node-3")
+    await successor.settle()
+    assert allocated(successor) == 1
+
+
 async def test_a_woken_group_that_does_not_come_holds_its_places_for_two_seconds(
     two: Replica,
 ) -> None:

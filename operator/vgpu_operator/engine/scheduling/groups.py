@@ -21,7 +21,7 @@ from vgpu_api.reasons import Reason
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.scheduling.kept import Yielding
-from vgpu_operator.engine.scheduling.places import take_provisionally, unreserve
+from vgpu_operator.engine.scheduling.places import adopt, take_provisionally, unreserve
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.requeue import clear_nomination, requeue
 from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
@@ -90,7 +90,8 @@ def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Res
     """
     assert pod.group is not None
     work = _try_for(state, pod, pod.group)
-    outcome = offer(state, pod, candidates, softly=True)
+    standing = _given_back_first(state, pod, candidates)
+    outcome = standing or offer(state, pod, candidates, softly=True)
     work.last = state.now
     if isinstance(outcome, Reservation):
         work.offered[pod.uid] = outcome.node
@@ -105,6 +106,33 @@ def filter_member(state: State, pod: GPUPod, candidates: Collection[str]) -> Res
         state.shortfalls[pod.group] = work
         _note_refused(state, pod.group, work)
     return outcome
+
+
+def _given_back_first(state: State, pod: GPUPod, candidates: Collection[str]) -> Refusal | None:
+    """Return a refusal if the pod's claim still has devices on a node that is no candidate.
+
+    They are from an earlier try. A place would hide them, and nobody would take them back for as
+    long as the group is tried. The pod is read before, as its Binding there may have succeeded.
+    """
+    held = state.reservations.of_pod(pod.uid) or _inherited(state, pod)
+    if held is None or held.is_tentative or held.is_binding or held.is_immediate:
+        return None
+    if held.node in candidates:
+        return None
+    _take_back(state, held)
+    if not state.reservations.is_current(held):
+        return None
+    return Refusal(Reason.RESERVED_ELSEWHERE, f"its GPUs on {held.node} are given back first")
+
+
+def _inherited(state: State, pod: GPUPod) -> Reservation | None:
+    """Return a reservation of the devices that a former leader gave the pod, if there are any."""
+    claim = state.cache.claim(pod.claim)
+    if claim is None or claim.status.allocation is None or pod.claim in state.claims.expired:
+        return None
+    reserved = claim.status.reserved_for
+    is_its = reserved is not None and reserved.pod_uid == pod.uid
+    return adopt(state, pod, claim) if is_its else None
 
 
 def _try_for(state: State, pod: GPUPod, key: GroupKey) -> GroupTry:
