@@ -284,3 +284,99 @@ async def test_nobody_is_added_before_the_budgets_are_known(*, are_listed: bool)
     assert {node: list(victims.uids) for node, victims in answer.items()} == (
         {"node-1": ["uid-of-low"]} if are_listed else {}
     )
+
+
+def limited(per_minute: int) -> Replica:
+    """A replica that may evict so many pods in a minute."""
+    rules = {"enabled": True, "perMinute": per_minute}
+    config = ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
+    replica = Replica(config=config)
+    replica.engine.observe(events.BudgetsListed())
+    return replica
+
+
+async def added(replica: Replica, pod: Pod, *nodes: str) -> set[str]:
+    """The UIDs that the answer names where kube-scheduler has found no victims of its own."""
+    answer = await preempt(replica.engine, request_for(pod, {node: [] for node in nodes}))
+    return {uid for victims in answer.victims.values() for uid in victims.uids}
+
+
+def deleted(replica: Replica, pod: Pod) -> None:
+    """kube-scheduler deletes a victim."""
+    wire = replica.cache.pod(pod.metadata.uid).pod.to_wire()
+    wire["metadata"] |= {"deletionTimestamp": "2023-11-14T23:00:00Z", "resourceVersion": "99"}
+    replica.news.pod_changed(Pod.model_validate(wire))
+
+
+async def test_no_more_victims_are_added_in_a_minute_than_may_be_evicted() -> None:
+    replica = limited(2)
+    for number in range(3):
+        replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    low = [await running(replica, f"low-{n}", 16384, f"node-{n}") for n in range(3)]
+    pods = [replica.pod(f"high-{n}", limits=asking(16384), priority=1000) for n in range(3)]
+    for number in range(2):
+        assert await added(replica, pods[number], f"node-{number}") == {low[number].metadata.uid}
+        deleted(replica, low[number])
+    assert await added(replica, pods[2], "node-2") == set()
+    replica.time += 61
+    assert await added(replica, pods[2], "node-2") == {low[2].metadata.uid}
+
+
+async def test_a_node_where_too_many_would_have_to_be_added_is_left_out() -> None:
+    replica = limited(1)
+    for number in range(2):
+        replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+    for number in range(2):
+        await running(replica, f"half-{number}", 8192, "node-0")
+    whole = await running(replica, "whole", 16384, "node-1")
+    pod = waiting(replica, 16384)
+    assert await added(replica, pod, "node-0", "node-1") == {whole.metadata.uid}
+
+
+async def test_what_kube_scheduler_may_be_about_to_end_counts_once_for_all_its_nodes() -> None:
+    """It ends the victims of one node, or none: then they count for two seconds."""
+    replica = limited(2)
+    for number in range(12):
+        replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
+        await running(replica, f"low-{number}", 16384, f"node-{number}")
+    nodes = [f"node-{number}" for number in range(12)]
+    pods = [replica.pod(f"high-{n}", limits=asking(16384), priority=1000) for n in range(3)]
+    assert len(await added(replica, pods[0], *nodes)) == 12
+    assert len(await added(replica, pods[1], *nodes)) == 12
+    assert await added(replica, pods[2], *nodes) == set()
+    replica.time += 2.5
+    assert len(await added(replica, pods[2], *nodes)) == 12
+
+
+async def test_victims_of_kube_scheduler_alone_are_not_counted() -> None:
+    replica = limited(1)
+    replica.device(memory_mib=16384)
+    low = [await running(replica, f"low-{number}", 8192) for number in range(2)]
+    pod = waiting(replica, 16384)
+    assert await kept(replica, pod, {"node-1": low}) == {"node-1": ["low-0", "low-1"]}
+    for victim in low:
+        deleted(replica, victim)
+    replica.device(uuid="GPU-9", node="node-9", memory_mib=16384)
+    nine = await running(replica, "nine", 16384, "node-9")
+    other = replica.pod("other", limits=asking(16384), priority=1000)
+    assert await added(replica, other, "node-9") == {nine.metadata.uid}
+
+
+async def test_own_evictions_and_added_victims_share_the_limit() -> None:
+    replica = limited(1)
+    replica.device(memory_mib=16384)
+    low = await running(replica, "low", 16384)
+    assert await added(replica, waiting(replica, 16384), "node-1") == {low.metadata.uid}
+    deleted(replica, low)
+    replica.device(uuid="GPU-9", node="node-9", memory_mib=16384)
+    await running(replica, "nine", 16384, "node-9")
+    other = replica.pod("other", limits=asking(16384), priority=1000)
+    replica.offer(other, "node-9")
+    for _ in range(10):
+        replica.time += 3
+        await replica.settle()
+    assert ("evict", "nine") not in replica.api.log
+    for _ in range(12):
+        replica.time += 3
+        await replica.settle()
+    assert ("evict", "nine") in replica.api.log

@@ -64,6 +64,8 @@ def _note_version(state: State, found: GPUPod, known: GPUPod | None) -> None:
         _learn_typical(state, found)
     elif known.pod.status.phase != found.pod.status.phase:
         note_phase(state, known.pod, found)
+    if found.pod.metadata.deletion_timestamp is not None:
+        state.preemptions.note_end(found.uid, state.now)
     _note_pod(state, found)
     note_scopes(state, found.claim)
     state.claims.look_at(found.claim)
@@ -100,6 +102,7 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
     if held is not None and held.is_tentative:
         unreserve(state, held)
     if known is not None:
+        state.preemptions.note_end(event.uid, state.now)
         state.preemptions.forget(event.uid, known.claim)
         if known.group is not None:
             _leave_group(state, known.group)

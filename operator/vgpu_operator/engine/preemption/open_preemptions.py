@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -123,6 +123,24 @@ class OpenPreemption:
 
 
 @dataclass(slots=True)
+class Handed:
+    """The victims that were added to those of kube-scheduler for one pod.
+
+    kube-scheduler is given several nodes and ends the victims of one, so no more go than those of
+    the node with the most.
+
+    Attributes:
+        until: The time by which kube-scheduler has ended its victims, in monotonic seconds.
+        most: The number of added victims that may still end.
+        pods: The UIDs of those of all nodes.
+    """
+
+    until: float
+    most: int = 0
+    pods: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class Preemptions:
     """The work of preemption. Times are monotonic seconds.
 
@@ -133,9 +151,10 @@ class Preemptions:
         protected: Pods that the API server refused to evict, and until when this is believed.
         taken_back: Immediate claims to be taken back, with the reason.
         fruitless: Classes of waiters, and groups, for which nobody was found: when to look again.
-        quiet: Claims whose preemption kube-scheduler is about to carry out, and until when.
+        handed: Claims whose preemption kube-scheduler is about to carry out.
         in_vain: Pods that got no devices although their victims have ended; they preempt no more.
-        times: The times of the evictions of the last minute.
+        times: The times of the evictions of the last minute, and of those that kube-scheduler has
+            carried out for us.
         results: How the preemptions of this process have ended.
     """
 
@@ -145,7 +164,7 @@ class Preemptions:
     protected: dict[str, float] = field(default_factory=dict)
     taken_back: dict[ClaimKey, str] = field(default_factory=dict)
     fruitless: dict[Kind, tuple[float, Backoff]] = field(default_factory=dict)
-    quiet: dict[ClaimKey, float] = field(default_factory=dict)
+    handed: dict[ClaimKey, Handed] = field(default_factory=dict)
     in_vain: set[str] = field(default_factory=set)
     times: deque[float] = field(default_factory=deque)
     results: Counter[Result] = field(default_factory=Counter)
@@ -163,9 +182,37 @@ class Preemptions:
 
     def may_evict(self, now: float, per_minute: int) -> bool:
         """Return True if the cluster's limit allows one more eviction now."""
+        return self.left(now, per_minute) > 0
+
+    def left(self, now: float, per_minute: int, key: ClaimKey | None = None) -> int:
+        """Return how many evictions the cluster's limit allows now.
+
+        Args:
+            now: The time.
+            per_minute: The limit.
+            key: The claim whose preemption is being handed to kube-scheduler, if it is about that.
+        """
         while self.times and self.times[0] <= now - MINUTE_S:
             self.times.popleft()
-        return len(self.times) < per_minute
+        self.handed = {each: handed for each, handed in self.handed.items() if handed.until > now}
+        expected = sum(handed.most for each, handed in self.handed.items() if each != key)
+        return per_minute - len(self.times) - expected
+
+    def hand_over(self, key: ClaimKey, added: Sequence[Collection[str]], until: float) -> None:
+        """Note that kube-scheduler is given victims for a claim: those that were added, by node."""
+        handed = self.handed.setdefault(key, Handed(until))
+        handed.until = until
+        handed.most = max((handed.most, *map(len, added)))
+        handed.pods.update(*added)
+
+    def note_end(self, uid: str, now: float) -> None:
+        """Count a pod that ends, if it was added to the victims of kube-scheduler."""
+        for handed in self.handed.values():
+            if uid in handed.pods and handed.until > now:
+                handed.pods.discard(uid)
+                handed.most = max(handed.most - 1, 0)
+                self.times.append(now)
+                return
 
     def protect(self, uid: str, now: float) -> None:
         """Note that the API server refused to evict a pod."""
@@ -190,4 +237,4 @@ class Preemptions:
     def forget(self, uid: str, key: ClaimKey) -> None:
         """Forget a pod that is gone."""
         self.in_vain.discard(uid)
-        self.quiet.pop(key, None)
+        self.handed.pop(key, None)

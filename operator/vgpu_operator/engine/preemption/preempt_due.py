@@ -116,7 +116,8 @@ def _earliest(waiter: Waiter, pod: GPUPod, group: GroupKey | None, state: State)
     work, rules = state.preemptions, state.config.scheduling.preemption
     if pod.priority - rules.min_gap <= state.cache.lowest_priority():
         return state.now + NOBODY_S
-    at = max(work.quiet.get(waiter.key, 0.0), work.fruitless_until(_kind(waiter, group)))
+    handed, fruitless = work.handed.get(waiter.key), work.fruitless_until(_kind(waiter, group))
+    at = fruitless if handed is None else max(fruitless, handed.until)
     if at > state.now or not work.budgets.are_listed:
         return max(at, state.now + AGAIN_S)
     return state.now if work.may_evict(state.now, rules.per_minute) else state.now + AGAIN_S

@@ -33,7 +33,8 @@ def victims_by_node(
         state: The engine's state.
         pod: The pod that is to run.
         victims: UIDs of the pods that kube-scheduler would end, by node. A node with no victims at
-            all is never returned, because kube-scheduler treats an empty list as an error.
+            all is never returned, because kube-scheduler treats an empty list as an error. Nor is
+            one for which more would have to be added than the cluster's limit allows.
     """
     preemptor = _preemptor(state, pod)
     if preemptor is None:
@@ -42,15 +43,23 @@ def victims_by_node(
     rules, work = state.config.scheduling.preemption, state.preemptions
     is_enabled = rules.enabled and work.budgets.are_listed
     found = {}
+    left = work.left(state.now, rules.per_minute, pod.claim)
     for node, uids in victims.items():
         if not uids and not is_enabled:
             continue
         choice = on_node(state, preemptor, node, also=uids, may_evict=is_enabled)
-        if choice is not None and (uids or choice.victims) and _may_be_added(choice, state):
+        if choice is None or not (uids or choice.victims) or not _may_be_added(choice, state):
+            continue
+        if len(_uids(choice.victims)) <= left:
             found[node] = choice.victims
     if found and is_enabled:
-        work.quiet[pod.claim] = state.now + QUIET_S
+        added = [_uids(each) for each in found.values()]
+        work.hand_over(pod.claim, added, state.now + QUIET_S)
     return found
+
+
+def _uids(victims: Collection[Victim]) -> list[str]:
+    return [pod.uid for victim in victims for pod in victim.pods]
 
 
 def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
