@@ -48,9 +48,7 @@ def victims_by_node(
         if not uids and not is_enabled:
             continue
         choice = on_node(state, preemptor, node, also=uids, may_evict=is_enabled)
-        if choice is None or not (uids or choice.victims) or not _may_be_added(choice, state):
-            continue
-        if len(_uids(choice.victims)) <= left:
+        if choice is not None and (uids or choice.victims) and _may_be_added(choice, left, state):
             found[node] = choice.victims
     if found and is_enabled:
         added = [_uids(each) for each in found.values()]
@@ -75,11 +73,13 @@ def _preemptor(state: State, pod: GPUPod) -> Preemptor | None:
     return Preemptor(pod, pod.request(spec, state.config), nodes_of(state, pod))
 
 
-def _may_be_added(choice: Choice, state: State) -> bool:
-    """Return True if kube-scheduler can end all added victims.
+def _may_be_added(choice: Choice, left: int, state: State) -> bool:
+    """Return True if kube-scheduler can end all added victims, and so many may be evicted.
 
     It ends pods of that node alone, and cannot take back an Immediate claim.
     """
+    if len(_uids(choice.victims)) > left:
+        return False
     pods = [pod for victim in choice.victims for pod in victim.pods]
     if any(pod.pod.spec.node_name != choice.node for pod in pods):
         return False  # a gang that also runs elsewhere
