@@ -45,14 +45,11 @@ def victims_by_node(
     found = {}
     left = work.left(state.now, rules.per_minute, pod.claim)
     for node, uids in victims.items():
-        if not uids and not is_enabled:
-            continue
         choice = on_node(state, preemptor, node, also=uids, may_evict=is_enabled)
         if choice is not None and (uids or choice.victims) and _may_be_added(choice, left, state):
             found[node] = choice.victims
     if found and is_enabled:
-        added = [_uids(each) for each in found.values()]
-        work.hand_over(pod.claim, added, state.now + QUIET_S)
+        work.hand_over(pod.claim, list(map(_uids, found.values())), state.now + QUIET_S)
     return found
 
 
