@@ -4,13 +4,14 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "state.h"
 
 #define SLICE_NS UINT64_C(1000000)
 #define CLEAR_DEAD_NS UINT64_C(20000000)
@@ -112,7 +113,7 @@ static int open_card(const struct machine *m, int card, int create)
     return 0;
 }
 
-static void leave_dead(struct compute *c, uint64_t now)
+static void leave_dead(const struct machine *m, struct compute *c, uint64_t now)
 {
     if (now - c->cleared_ns < CLEAR_DEAD_NS) {
         return;
@@ -120,7 +121,7 @@ static void leave_dead(struct compute *c, uint64_t now)
     c->cleared_ns = now;
     for (uint32_t i = 0; i < c->engine.high; i++) {
         int owner = c->engine.contexts[i].owner;
-        if (owner && kill(owner, 0) && errno == ESRCH) {
+        if (owner && !state_living(m, owner)) {
             engine_leave(&c->engine, (int)i);
         }
     }
@@ -141,7 +142,7 @@ struct engine *compute_enter(const struct machine *m, int card, int join, int *c
         c->wall_ns = by_clock(CLOCK_REALTIME) - by_clock(CLOCK_MONOTONIC);
         c->started = 1;
     }
-    leave_dead(c, now);
+    leave_dead(m, c, now);
     while (engine_advance(&c->engine, now) < now) {
     }
     if (here[card].context && here[card].pid != getpid()) {
@@ -149,7 +150,7 @@ struct engine *compute_enter(const struct machine *m, int card, int join, int *c
     }
     if (!here[card].context && join) {
         here[card].pid = getpid();
-        here[card].context = engine_join(&c->engine, (int32_t)getpid()) + 1;
+        here[card].context = engine_join(&c->engine, state_serial(m)) + 1;
     }
     *context = here[card].context - 1;
     return &c->engine;

@@ -20,7 +20,7 @@ void compute_leave(int card);
 /* A moment of the engine by the clock on the wall, ns since 1970: always the same for the same moment. */
 uint64_t compute_wall_ns(const struct engine *e, uint64_t ns);
 
-/* The process whose context this is; 0: none. For NVML, under the lock. */
+/* The process whose context this is, by its number (state_serial); 0: none. For NVML, under the lock. */
 int compute_owner(const struct engine *e, int context);
 
 /* Let time pass until something may have changed in a context: an engine's rest, in slices of 1 ms. */

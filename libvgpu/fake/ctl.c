@@ -13,6 +13,8 @@
  *   vgpu-fake-ctl MACHINE recovery CARD ACTION      what NVML asks for: 0 nothing, 1 a reset, 2 a reboot, ...
  *   vgpu-fake-ctl MACHINE util CARD PERCENT         utilisation NVML reports
  *   vgpu-fake-ctl MACHINE reset-peak CARD           forget the highest use
+ *   vgpu-fake-ctl MACHINE pids host|own|mixed       from now on, as after an upgrade of the driver
+ *   vgpu-fake-ctl MACHINE bytes shown|zero|unavailable|huge
  *
  * CARD is an index or a UUID.
  */
@@ -80,6 +82,26 @@ static void carry_out(struct state *s, void *argument)
     }
 }
 
+static void set_words(struct state *s, void *argument)
+{
+    const struct order *order = argument;
+    uint32_t *word = !strcmp(order->verb, "pids") ? &s->pids : &s->bytes;
+    __atomic_store_n(word, order->value, __ATOMIC_RELAXED);
+}
+
+/* Put the driver's way of naming processes in place of the machine's. */
+static int speak(const struct machine *m, const char *verb, const char *value)
+{
+    int at = !strcmp(verb, "pids") ? machine_pids_named(value) : machine_bytes_named(value);
+    struct order order = {.verb = verb, .value = (uint32_t)at + 1};
+    if (at < 0) {
+        fprintf(stderr, "%s: no such value: %s\n", verb, value);
+        return 2;
+    }
+    state_change(m, set_words, &order);
+    return 0;
+}
+
 static int status(const struct machine *m)
 {
     struct state *s = state_open(m);
@@ -119,6 +141,9 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[2], "status")) {
         return status(&m);
+    }
+    if (argc > 3 && (!strcmp(argv[2], "pids") || !strcmp(argv[2], "bytes"))) {
+        return speak(&m, argv[2], argv[3]);
     }
     struct order order = {.verb = argv[2], .card = argc > 3 ? machine_card_named(&m, argv[3]) : -1};
     int is_error = !strcmp(order.verb, "error");

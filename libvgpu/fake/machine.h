@@ -37,6 +37,12 @@ struct machine_link {
     int level; /* NVML_TOPOLOGY_*, or -1: follow the NUMA nodes */
 };
 
+/* The PIDs by which NVML names processes to a caller in a PID namespace (README.md). */
+enum machine_pids { MACHINE_PIDS_HOST = 0, MACHINE_PIDS_OWN, MACHINE_PIDS_MIXED };
+
+/* The memory that NVML's lists show of a process. */
+enum machine_bytes { MACHINE_BYTES_SHOWN = 0, MACHINE_BYTES_ZERO, MACHINE_BYTES_UNAVAILABLE, MACHINE_BYTES_HUGE };
+
 struct machine {
     char path[4000];
     char driver_version[64];
@@ -54,6 +60,8 @@ struct machine {
     int draws;              /* 1: the lists of graphics do */
     int memory_limits;      /* 1: limits the memory of cgroups, as from r615 on */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
+    enum machine_pids pids;
+    enum machine_bytes bytes;
     char device_nodes[256]; /* folder of device nodes that decide which cards are visible; "": the environment does */
     int card_count;
     struct machine_card cards[MACHINE_MAX_CARDS];
@@ -63,6 +71,10 @@ struct machine {
 /* Parse `path` into `out`. Returns 0, or the 1-based line that is wrong (with `why` filled), or -1 when the
  * file cannot be read. */
 int machine_read(struct machine *out, const char *path, char *why, size_t why_bytes);
+
+/* The value called `name`, -1 when there is none. */
+int machine_pids_named(const char *name);
+int machine_bytes_named(const char *name);
 
 /* Where the machine's description is when VGPU_FAKE_MACHINE is not set: in containers, whose environment may be
  * cleared as it cannot be for a driver. */

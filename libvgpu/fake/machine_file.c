@@ -116,6 +116,28 @@ static const struct {
     {"fork_works", offsetof(struct machine, fork_works)},
 };
 
+static int position(const char *const *names, const char *name)
+{
+    for (int i = 0; names[i]; i++) {
+        if (!strcmp(name, names[i])) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int machine_pids_named(const char *name)
+{
+    static const char *const names[] = {"host", "own", "mixed", NULL};
+    return position(names, name);
+}
+
+int machine_bytes_named(const char *name)
+{
+    static const char *const names[] = {"shown", "zero", "unavailable", "huge", NULL};
+    return position(names, name);
+}
+
 static int setting(struct machine *m, const char *key, const char *value)
 {
     int major, minor;
@@ -130,6 +152,14 @@ static int setting(struct machine *m, const char *key, const char *value)
     }
     if (!strcmp(key, "device_nodes") && *value && strlen(value) < sizeof m->device_nodes) {
         snprintf(m->device_nodes, sizeof m->device_nodes, "%s", value);
+        return 0;
+    }
+    if (!strcmp(key, "pids") && machine_pids_named(value) >= 0) {
+        m->pids = (enum machine_pids)machine_pids_named(value);
+        return 0;
+    }
+    if (!strcmp(key, "bytes") && machine_bytes_named(value) >= 0) {
+        m->bytes = (enum machine_bytes)machine_bytes_named(value);
         return 0;
     }
     for (size_t i = 0; i < sizeof amounts / sizeof amounts[0]; i++) {

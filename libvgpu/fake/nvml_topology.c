@@ -148,12 +148,15 @@ static unsigned list_processes(const struct nvml_session *s, int card, unsigned 
 {
     for (uint32_t i = 0; i < s->state->process_high; i++) {
         const struct state_process *p = &s->state->processes[i];
-        if (!p->pid || (!p->used[card] && !p->contexts[card])) {
+        unsigned pid = p->pid && (p->used[card] || p->contexts[card]) ? state_pid_shown(s->machine, p, STATE_LIST) : 0;
+        if (!pid) {
             continue;
         }
         if (found < room) {
-            out[found] = (nvmlProcessInfo_t){
-                .pid = (unsigned)p->pid, .usedGpuMemory = p->used[card], .gpuInstanceId = gi, .computeInstanceId = ci};
+            out[found] = (nvmlProcessInfo_t){.pid = pid,
+                                             .usedGpuMemory = state_bytes_shown(s->machine, p, card),
+                                             .gpuInstanceId = gi,
+                                             .computeInstanceId = ci};
         }
         found++;
     }

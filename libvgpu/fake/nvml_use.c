@@ -95,9 +95,15 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
 
 /* A sample of who ran anything in the newest one, when that is newer than `since`. Microseconds since 1970. */
 struct sample {
+    int serial;
     unsigned pid, percent;
     uint64_t stamp_us;
 };
+
+static const struct state_process *owner_of(const struct machine *m, int serial)
+{
+    return serial ? state_living(m, serial) : NULL;
+}
 
 static unsigned take_samples(const struct nvml_session *s, int card, uint64_t since, unsigned room, struct sample *out)
 {
@@ -108,11 +114,15 @@ static unsigned take_samples(const struct nvml_session *s, int card, uint64_t si
         uint64_t end;
         unsigned percent = engine_utilisation(e, (int)i, s->machine->lag_ns, &end);
         uint64_t stamp_us = compute_wall_ns(e, end) / 1000;
-        if (!compute_owner(e, (int)i) || !percent || stamp_us <= since) {
+        const struct state_process *p = percent && stamp_us > since ? owner_of(s->machine, compute_owner(e, (int)i)) : NULL;
+        if (!p) {
             continue;
         }
         if (found < room) {
-            out[found] = (struct sample){.pid = (unsigned)compute_owner(e, (int)i), .percent = percent, .stamp_us = stamp_us};
+            out[found] = (struct sample){.serial = p->serial,
+                                         .pid = state_pid_shown(s->machine, p, STATE_SAMPLES),
+                                         .percent = percent,
+                                         .stamp_us = stamp_us};
         }
         found++;
     }
@@ -170,13 +180,19 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned 
         const struct state_process *p = &s->state->processes[i];
         if (p->pid && (p->used[card] || p->contexts[card])) {
             if (found < room) {
-                pids[found] = (unsigned)p->pid;
+                pids[found] = state_pid_shown(s->machine, p, STATE_ACCOUNTING);
             }
             found++;
         }
     }
     *count = found;
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* The open modules take a PID of the caller's own namespace, too. */
+static int is_meant(const struct machine *m, const struct state_process *p, unsigned pid)
+{
+    return pid && (state_pid_shown(m, p, STATE_ACCOUNTING) == pid || state_pid_shown(m, p, STATE_SAMPLES) == pid);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *out)
@@ -186,10 +202,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned
     unsigned ran = take_samples(s, card, 0, ENGINE_CONTEXTS, samples);
     for (uint32_t i = 0; i < s->state->process_high; i++) {
         const struct state_process *p = &s->state->processes[i];
-        if ((unsigned)p->pid == pid && pid && (p->used[card] || p->contexts[card])) {
+        if (p->pid && is_meant(s->machine, p, pid) && (p->used[card] || p->contexts[card])) {
             *out = (nvmlAccountingStats_t){.maxMemoryUsage = p->used[card], .isRunning = 1};
             for (unsigned n = 0; n < ran; n++) {
-                out->gpuUtilization = samples[n].pid == pid ? samples[n].percent : out->gpuUtilization;
+                out->gpuUtilization = samples[n].serial == p->serial ? samples[n].percent : out->gpuUtilization;
             }
             return NVML_SUCCESS;
         }

@@ -68,7 +68,9 @@ struct state_instance {
 
 struct state_process {
     int32_t pid; /* 0: free record */
+    int32_t serial; /* of no other process of this machine, ever */
     uint32_t space; /* of its pid namespace */
+    uint32_t host_pid; /* of a process of another namespace than the host's, once somebody on the host has looked */
     uint64_t start_time;
     uint64_t image; /* changes with exec */
     uint64_t host_bytes; /* page-locked */
@@ -84,6 +86,9 @@ struct state_event {
 
 struct state {
     uint64_t magic;
+    uint32_t host_space; /* PID namespace of the process that made this file: it stands for the host's */
+    int32_t serials; /* given out */
+    uint32_t pids, bytes; /* + 1: in place of the machine's settings, as after an upgrade of the driver; 0: none */
     uint32_t process_high;
     uint64_t dead_uses; /* calls, ever, with a handle that had ended (cuda_handle.h) */
     uint64_t host_peak; /* most page-locked memory ever held at once by living processes */
@@ -136,6 +141,23 @@ void state_change(const struct machine *m, void (*change)(struct state *, void *
 
 /* Record an XID and wake those who wait for events. */
 void state_event(const struct machine *m, int card, uint32_t xid);
+
+/* Number of this process that it shares with no other, 0 when there is no room; and the record with such a number, NULL once its
+ * process is dead. */
+int32_t state_serial(const struct machine *m);
+const struct state_process *state_living(const struct machine *m, int32_t serial);
+
+/* A kind of NVML's calls that name processes. */
+enum state_call { STATE_LIST, STATE_SAMPLES, STATE_ACCOUNTING };
+
+/* The PID by which calls of this kind name a process to the calling one, 0 when they leave it out. */
+unsigned state_pid_shown(const struct machine *m, const struct state_process *p, enum state_call call);
+
+/* The bytes of a card that lists show of a process. */
+uint64_t state_bytes_shown(const struct machine *m, const struct state_process *p, int card);
+
+/* The PID of a process on the host, as far as the caller can know it: else a number above all PIDs that is its own. */
+unsigned state_host_pid(const struct machine *m, const struct state_process *p);
 
 /* Empty the records of dead processes. */
 void state_clear_dead(const struct machine *m);

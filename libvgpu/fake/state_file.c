@@ -62,6 +62,7 @@ static int open_file(const struct machine *m)
     }
     if (!bad && here.shared && here.shared->magic != STATE_MAGIC) {
         fchmod(here.fd, 0666);
+        here.shared->host_space = state_own_space();
         for (int i = 0; i < MACHINE_MAX_CARDS; i++) {
             here.shared->cards[i].temperature_c = 35;
             here.shared->cards[i].power_mw = 60000;

@@ -15,6 +15,12 @@ int state_descriptor(void);
  * before an exec is emptied. */
 struct state_process *state_mine(struct state *s);
 
+/* Low bits of the inode of the caller's PID namespace: in another one, its PIDs mean nothing. */
+uint32_t state_own_space(void);
+
+/* 1 while the process of a record runs. */
+int state_is_alive(const struct state *s, const struct state_process *p);
+
 /* In a forked child: what is known of our record is the parent's. */
 void state_forget_mine(void);
 

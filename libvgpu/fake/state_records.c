@@ -60,8 +60,7 @@ static uint64_t living_since(pid_t pid)
     return start;
 }
 
-/* Low bits of the inode of our pid namespace: in another one, our pids mean nothing. */
-static uint32_t own_space(void)
+uint32_t state_own_space(void)
 {
     struct stat is;
     return stat("/proc/self/ns/pid", &is) ? 0 : (uint32_t)is.st_ino;
@@ -75,9 +74,9 @@ static struct flock record_byte(const struct state *s, const struct state_proces
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
 }
 
-static int is_alive(const struct state *s, const struct state_process *p, uint32_t space)
+int state_is_alive(const struct state *s, const struct state_process *p)
 {
-    if (p->space == space) {
+    if (p->space == state_own_space()) {
         return living_since(p->pid) == p->start_time;
     }
     struct flock probe = record_byte(s, p, F_WRLCK);
@@ -96,10 +95,9 @@ void state_drop_unused(struct state *s, int number)
 
 void state_clear(struct state *s)
 {
-    uint32_t space = own_space();
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
-        if (p->pid && p != own.record && !is_alive(s, p, space)) {
+        if (p->pid && p != own.record && !state_is_alive(s, p)) {
             p->pid = 0; /* a record without a pid is free, whatever else it has */
         }
     }
@@ -126,7 +124,7 @@ struct state_process *state_mine(struct state *s)
         return own.record;
     }
     uint64_t start = living_since(pid), image = image_of_program();
-    uint32_t space = own_space();
+    uint32_t space = state_own_space();
     struct state_process *mine = NULL;
     own.record = NULL;
     for (uint32_t i = 0; i < s->process_high; i++) {
@@ -149,7 +147,7 @@ struct state_process *state_mine(struct state *s)
         if (!mine) {
             return NULL;
         }
-        *mine = (struct state_process){.space = space, .start_time = start, .image = image};
+        *mine = (struct state_process){.serial = ++s->serials, .space = space, .start_time = start, .image = image};
         __atomic_store_n(&mine->pid, pid, __ATOMIC_RELEASE);
     }
     struct flock alive = record_byte(s, mine, F_RDLCK);

@@ -59,19 +59,22 @@ struct vgpu_page_device {
     uint64_t physical_bytes;     /* less than the limit: what is beyond becomes managed memory; 0: no oversubscription */
     uint64_t context_bytes;      /* what a context is known to cost on this kind of device; 0: not known */
     uint32_t cores_ceiling;      /* for now no more than this percent, while more urgent neighbours work; 0: none */
-    uint8_t reserved[84];
+    uint32_t reserved_word;
+    uint64_t alone_until_ns; /* CLOCK_MONOTONIC: until then the agent knows of no other process on the device; 0: of some, or
+                                  * that is not known. Renewed about once a second, without a change of `seq` */
+    uint8_t reserved[72];
 };
 
 struct vgpu_page {
-    uint64_t magic;        /* VGPU_PAGE_MAGIC */
-    uint32_t abi_version;  /* VGPU_ABI_VERSION */
-    uint32_t size;         /* VGPU_PAGE_BYTES */
-    uint32_t seq;          /* seqlock: even is stable */
-    uint32_t state;        /* enum vgpu_page_state */
-    uint64_t epoch;        /* grows with every change of the grant */
+    uint64_t magic; /* VGPU_PAGE_MAGIC */
+    uint32_t abi_version; /* VGPU_ABI_VERSION */
+    uint32_t size; /* VGPU_PAGE_BYTES */
+    uint32_t seq; /* seqlock: even is stable */
+    uint32_t state; /* enum vgpu_page_state */
+    uint64_t epoch; /* grows with every change of the grant */
     uint32_t device_count; /* <= VGPU_MAX_DEVICES */
-    uint32_t flags;        /* none defined yet: 0 */
-    char nonce[64];        /* name of the allocation, NUL-terminated */
+    uint32_t flags; /* none defined yet: 0 */
+    char nonce[64]; /* name of the allocation, NUL-terminated */
     uint64_t host_limit_bytes; /* page-locked memory of the host; 0: no limit */
     uint8_t reserved_header[144];
     struct vgpu_page_device devices[VGPU_MAX_DEVICES];
@@ -87,23 +90,24 @@ struct vgpu_page {
 #define VGPU_EXPORTED_LARGE 0x8000u /* in a word of `exported`: the rest counts larger units */
 #define VGPU_EXPORTED_LARGE_UNIT UINT64_C(1073741824)
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
+#define VGPU_SEEN_COLUMNS 12u
 
 /* GPU time of the container on one device (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
 struct vgpu_region_bucket {
     uint64_t paid_until_ns; /* what was taken is paid for until then, at the container's share */
-    uint64_t raw_ns;        /* GPU time charged by estimates, ever */
-    uint64_t charged_ns;    /* the same, multiplied with the factor of its time */
-    uint64_t measured_ns;   /* GPU time that NVML saw, as far as it was compared */
-    uint64_t calibrated_us;    /* time stamp of the last sample of NVML that was compared */
-    uint64_t factor;        /* what estimates are multiplied with, in parts of 65536; 0: not known */
-    uint64_t debt_ns;       /* measured and not yet charged; signed */
-    uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
-    uint64_t others_ns;     /* when others were last seen active on the device */
-    uint64_t waited_ns;     /* launches were held up for so long, all together */
+    uint64_t raw_ns; /* GPU time charged by estimates, ever */
+    uint64_t charged_ns; /* the same, multiplied with the factor of its time */
+    uint64_t measured_ns; /* GPU time that NVML saw, as far as it was compared */
+    uint64_t calibrated_us; /* time stamp of the last sample of NVML that was compared */
+    uint64_t factor; /* what estimates are multiplied with, in parts of 65536; 0: not known */
+    uint64_t debt_ns; /* measured and not yet charged; signed */
+    uint64_t tick_ns; /* when the next comparison is due; who moves it makes it */
+    uint64_t others_ns; /* when others were last seen active on the device */
+    uint64_t waited_ns; /* launches were held up for so long, all together */
     /* Former libraries write a percentage over the next two, up to 100: a wait of 3 ms, and nothing known. */
-    uint16_t queued;        /* how long launches wait in queues, parts of 32768 ns */
-    uint16_t neighbours;    /* 1: others have a context on the device; 2: none has; else that is not known */
-    uint32_t blind;         /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
+    uint16_t queued; /* how long launches wait in queues, parts of 32768 ns */
+    uint16_t neighbours; /* 1: others have a context on the device; 2: none has; else that is not known */
+    uint32_t blind; /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
 };
 
 /* One device of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
@@ -112,11 +116,11 @@ struct vgpu_region_bucket {
 struct vgpu_region_column {
     uint64_t key;
     char uuid[VGPU_UUID_BYTES];
-    uint64_t denied_count;    /* allocations refused because of the limit */
-    uint64_t denied_last_ns;  /* CLOCK_MONOTONIC of the last refusal */
-    uint64_t peak_bytes;      /* highest sum ever seen by an admitted reservation */
+    uint64_t denied_count; /* allocations refused because of the limit */
+    uint64_t denied_last_ns; /* CLOCK_MONOTONIC of the last refusal */
+    uint64_t peak_bytes; /* highest sum ever seen by an admitted reservation */
     struct vgpu_region_bucket bucket;
-    uint64_t context_bytes;   /* the most a context was seen to cost */
+    uint64_t context_bytes; /* the most a context was seen to cost */
 };
 
 /* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap has
@@ -132,18 +136,20 @@ struct vgpu_region_column {
 
 struct vgpu_region_slot {
     uint64_t owner;
-    uint64_t start_time;      /* in full, for the agent */
-    uint64_t pid_namespace;   /* in full, for the agent */
-    uint64_t image;           /* random bytes of the loaded program: distinguishes an exec from its past self */
-    uint32_t pid;             /* as the process sees itself */
-    uint32_t host_pid;        /* written by the agent; 0: not known */
-    uint64_t registered_ns;   /* CLOCK_MONOTONIC */
-    uint64_t host_used;       /* bytes of page-locked memory of the host */
-    uint32_t imports;         /* memory of other processes that this one has open */
+    uint64_t start_time; /* in full, for the agent */
+    uint64_t pid_namespace; /* in full, for the agent */
+    uint64_t image; /* random bytes of the loaded program: distinguishes an exec from its past self */
+    uint32_t pid; /* as the process sees itself */
+    uint32_t host_pid; /* written by the agent; 0: not known */
+    uint64_t registered_ns; /* CLOCK_MONOTONIC */
+    uint64_t host_used; /* bytes of page-locked memory of the host */
+    uint32_t imports; /* memory of other processes that this one has open */
     uint32_t reserved_word;
     uint64_t layout; /* where the kernel put the program, as a hash; 0: not known. Others can look: an exec changes it */
     uint64_t layout_owner; /* `owner` at the time it was written */
-    uint8_t reserved_header[48];
+    uint32_t
+        seen[VGPU_SEEN_COLUMNS]; /* like `overhead`, by the driver's figure on the host, in units of 64 KiB; 0: not known. Written
+                                       * by the agent, while `used` and `overhead` stand still */
     uint64_t used[VGPU_MAX_DEVICES]; /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES]; /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
@@ -198,7 +204,8 @@ VGPU_AT(vgpu_page_device, flags, 84);
 VGPU_AT(vgpu_page_device, physical_bytes, 88);
 VGPU_AT(vgpu_page_device, context_bytes, 96);
 VGPU_AT(vgpu_page_device, cores_ceiling, 104);
-VGPU_AT(vgpu_page_device, reserved, 108);
+VGPU_AT(vgpu_page_device, alone_until_ns, 112);
+VGPU_AT(vgpu_page_device, reserved, 120);
 VGPU_SIZE(vgpu_page_device, 192);
 
 VGPU_AT(vgpu_page, magic, 0);
@@ -251,7 +258,7 @@ VGPU_AT(vgpu_region_slot, host_used, 48);
 VGPU_AT(vgpu_region_slot, imports, 56);
 VGPU_AT(vgpu_region_slot, layout, 64);
 VGPU_AT(vgpu_region_slot, layout_owner, 72);
-VGPU_AT(vgpu_region_slot, reserved_header, 80);
+VGPU_AT(vgpu_region_slot, seen, 80);
 VGPU_AT(vgpu_region_slot, used, 128);
 VGPU_AT(vgpu_region_slot, peak, 640);
 VGPU_AT(vgpu_region_slot, overhead, 1152);

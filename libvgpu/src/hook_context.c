@@ -43,6 +43,7 @@ static void remember(struct vgpu_process *p, CUcontext context, CUdevice device,
 static CUresult created(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result, CUcontext *out,
                         CUdevice device)
 {
+    it->made = result == CUDA_SUCCESS ? *out : NULL;
     CUresult made = vgpu_context_made(it, cuda, result);
     if (made != CUDA_SUCCESS && result == CUDA_SUCCESS && cuda->cuCtxDestroy_v2) {
         cuda->cuCtxDestroy_v2(*out);
@@ -157,6 +158,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     }
     int was_active = is_active(cuda, device); /* another thread was first, and has finished */
     result = cuda->cuDevicePrimaryCtxRetain(out, device);
+    it.made = result == CUDA_SUCCESS ? *out : NULL;
     CUresult made = was_active ? result : vgpu_context_made(&it, cuda, result);
     if (made != CUDA_SUCCESS && result == CUDA_SUCCESS) {
         cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2(device) : cuda->cuDevicePrimaryCtxRelease(device);

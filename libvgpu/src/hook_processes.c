@@ -7,21 +7,37 @@
 #include <stdlib.h>
 
 #include "launch.h"
+#include "region.h"
 #include "usage.h"
 #include "view.h"
 
 #define RETRIES 4 /* attempts, for a list that grows meanwhile */
 #define MORE 16     /* entries beyond the list's former length */
 
+/* Return what a slot holds of a device by the ledger. */
+static uint64_t recorded(const struct vgpu_process *p, nvmlDevice_t device, int slot)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    char uuid[VGPU_UUID_BYTES];
+    int known = nvml->nvmlDeviceGetUUID && nvml->nvmlDeviceGetUUID(device, uuid, sizeof uuid) == NVML_SUCCESS;
+    int column = known ? vgpu_region_column(p->region, uuid) : -1;
+    return column >= 0 ? atomic_load((const _Atomic uint64_t *)&p->region->slots[slot].used[column]) : 0;
+}
+
 /* Keep the container's own entries of the driver's list, with the container's PID in place of the driver's. */
-static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *list, unsigned count)
+static unsigned own_entries(const struct vgpu_process *p, nvmlDevice_t device, nvmlProcessInfo_t *list, unsigned count)
 {
     unsigned kept = 0;
+    enum vgpu_pids pids = vgpu_usage_pids(p, &list->pid, count, sizeof *list);
     for (unsigned i = 0; i < count; i++) {
-        int slot = vgpu_usage_slot(p, list[i].pid);
+        int slot = vgpu_usage_slot(p, list[i].pid, pids);
         if (slot >= 0) {
             list[kept] = list[i];
-            list[kept++].pid = p->region->slots[slot].pid;
+            list[kept].pid = p->region->slots[slot].pid;
+            if (!list[kept].usedGpuMemory || list[kept].usedGpuMemory == UINT64_MAX) { /* some drivers do not tell */
+                list[kept].usedGpuMemory = recorded(p, device, slot);
+            }
+            kept++;
         }
     }
     return kept;
@@ -47,7 +63,7 @@ static nvmlReturn_t filtered(const struct vgpu_process *p, processes list_proces
         result = list_processes(device, count, *out);
         room = *count > room ? *count : room;
     }
-    *count = result == NVML_SUCCESS ? own_entries(p, *out, *count) : 0;
+    *count = result == NVML_SUCCESS ? own_entries(p, device, *out, *count) : 0;
     return result;
 }
 
@@ -184,8 +200,10 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
         result = nvml->nvmlDeviceGetProcessesUtilizationInfo(device, &all);
         had = all.processSamplesCount > had ? all.processSamplesCount : had;
     }
+    enum vgpu_pids pids = vgpu_usage_pids(p, &all.procUtilArray->pid, result == NVML_SUCCESS ? all.processSamplesCount : 0,
+                                          sizeof *all.procUtilArray);
     for (unsigned i = 0; result == NVML_SUCCESS && i < all.processSamplesCount; i++) {
-        int slot = vgpu_usage_slot(p, all.procUtilArray[i].pid);
+        int slot = vgpu_usage_slot(p, all.procUtilArray[i].pid, pids);
         if (slot < 0) {
             continue;
         }
@@ -226,8 +244,9 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, u
         all = had;
         result = nvml->nvmlDeviceGetAccountingPids(device, &all, known);
     }
+    enum vgpu_pids speaks = vgpu_usage_pids(p, known, result == NVML_SUCCESS ? all : 0, sizeof *known);
     for (unsigned i = 0; result == NVML_SUCCESS && i < all; i++) {
-        int slot = vgpu_usage_slot(p, known[i]);
+        int slot = vgpu_usage_slot(p, known[i], speaks);
         if (slot >= 0 && kept < room) {
             pids[kept] = p->region->slots[slot].pid;
         }

@@ -18,8 +18,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
     nvmlReturn_t result = nvml->nvmlDeviceGetUtilizationRates(device, out);
-    if (result != NVML_SUCCESS || !p || !nvml->nvmlDeviceGetProcessUtilization || !vgpu_usage_is_known(p)) {
-        return result; /* our own use cannot be told from others', so the device's is shown */
+    if (result != NVML_SUCCESS || !p || !nvml->nvmlDeviceGetProcessUtilization) {
+        return result;
     }
     nvmlProcessUtilizationSample_t samples[256];
     unsigned count = sizeof samples / sizeof samples[0], sum = 0, memory = 0;
@@ -27,11 +27,16 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     if (nvml->nvmlDeviceGetProcessUtilization(device, samples, &count, 0) != NVML_SUCCESS) {
         count = 0;
     }
-    for (unsigned i = 0; i < count && i < sizeof samples / sizeof samples[0]; i++) {
+    count = count < sizeof samples / sizeof samples[0] ? count : sizeof samples / sizeof samples[0];
+    enum vgpu_pids pids = vgpu_usage_pids(p, &samples[0].pid, count, sizeof samples[0]);
+    if (count && !vgpu_usage_is_known(p, pids)) {
+        return result; /* our own use cannot be told from others', so the device's is shown */
+    }
+    for (unsigned i = 0; i < count; i++) {
         newest = samples[i].timeStamp > newest ? samples[i].timeStamp : newest;
     }
-    for (unsigned i = 0; i < count && i < sizeof samples / sizeof samples[0]; i++) {
-        if (newest - samples[i].timeStamp < SAME_US && vgpu_usage_slot(p, samples[i].pid) >= 0) {
+    for (unsigned i = 0; i < count; i++) {
+        if (newest - samples[i].timeStamp < SAME_US && vgpu_usage_slot(p, samples[i].pid, pids) >= 0) {
             sum += samples[i].smUtil;
             memory += samples[i].memUtil;
         }
@@ -65,8 +70,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         had = most;
         result = nvml->nvmlDeviceGetProcessUtilization(device, all, &had, since);
     }
+    enum vgpu_pids pids = vgpu_usage_pids(p, &all->pid, result == NVML_SUCCESS ? had : 0, sizeof *all);
     for (unsigned i = 0; result == NVML_SUCCESS && i < had; i++) {
-        int slot = vgpu_usage_slot(p, all[i].pid);
+        int slot = vgpu_usage_slot(p, all[i].pid, pids);
         if (slot >= 0 && kept < room) {
             out[kept] = all[i];
             out[kept].pid = p->region->slots[slot].pid;

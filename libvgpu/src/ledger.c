@@ -47,6 +47,9 @@ static void empty(struct vgpu_region_slot *slot)
         atomic_store((halfword *)&slot->managed[i], 0);
         atomic_store((quarterword *)&slot->exported[i], 0);
     }
+    for (unsigned i = 0; i < VGPU_SEEN_COLUMNS; i++) {
+        atomic_store((halfword *)&slot->seen[i], 0);
+    }
     atomic_store((word *)&slot->host_used, 0);
     atomic_store((halfword *)&slot->imports, 0);
     atomic_store((halfword *)&slot->host_pid, 0);

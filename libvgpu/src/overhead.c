@@ -7,64 +7,31 @@
 #include "devices.h"
 #include "ledger.h"
 #include "pools.h"
+#include "usage.h"
 
 #define LOOK_EVERY_NS UINT64_C(100000000)
-#define LOOK_SELDOM_NS UINT64_C(5000000000)
+#define LOOK_SELDOM_NS UINT64_C(1000000000)
 #define LOOK_ANYWAY 256 /* allocations after which it looks in any case */
 /* Looking may take one part in this many of the time. */
 #define LOOK_SHARE 100
-/* The inode of a kernel's first pid namespace, which is constant. */
-#define FIRST_NAMESPACE UINT64_C(0xeffffffc)
+/* What a context takes is not known before the driver, or the agent, has shown one. Where neither does it stays this much: on
+ * all devices of which figures are published it takes less. */
+#define GUESS_BYTES (UINT64_C(64) << 20)
+#define GUESS_BYTES_A_PROCESSOR (UINT64_C(4) << 20)
+/* In place of a cost: contexts were seen to take nothing. */
+#define COSTS_NOTHING UINT64_C(1)
+/* So long, in naps, another process of the container may take to find out. */
+#define PATIENCE_NS UINT64_C(250000000)
+#define NAP_NS UINT64_C(1000000)
 
 typedef _Atomic uint64_t word;
 
-static uint32_t host_pid(const struct vgpu_process *p, const struct vgpu_region_slot *slot)
+/* Read what the agent found. */
+static int seen_by_agent(const struct vgpu_device *device, const struct vgpu_region_slot *slot, uint64_t *out)
 {
-    uint32_t said = atomic_load((const _Atomic uint32_t *)&slot->host_pid);
-    return said ? said : p->self.pid_namespace == FIRST_NAMESPACE ? p->self.pid : 0;
-}
-
-static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
-{
-    const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    if (!nvml || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetComputeRunningProcesses_v3) {
-        return NULL;
-    }
-    return vgpu_devices_start_nvml(p, nvml) ? nvml : NULL;
-}
-
-/* Read from NVML how many bytes of a device this process holds. Return 0 if NVML does not report it. */
-static int figure_of(struct vgpu_process *p, const struct vgpu_device *device, uint32_t pid, uint64_t *out)
-{
-    const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
-    char uuid[VGPU_UUID_BYTES];
-    nvmlDevice_t handle;
-    unsigned count = 0;
-    int known = 0;
-    *out = 0;
-    memcpy(uuid, device->uuid, sizeof uuid);
-    if (!nvml) {
-        return 0;
-    }
-    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
-        memcpy(uuid, "MIG", 3); /* an instance; CUDA's bytes name either kind */
-        if (nvml->nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS) {
-            return 0;
-        }
-    }
-    nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, NULL);
-    count += 16; /* room for processes that start meanwhile */
-    nvmlProcessInfo_t *list = calloc(count, sizeof *list);
-    if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, list) == NVML_SUCCESS) {
-        for (unsigned i = 0; i < count; i++) {
-            if (list[i].pid == pid && list[i].usedGpuMemory != UINT64_MAX) {
-                *out += list[i].usedGpuMemory;
-                known = 1;
-            }
-        }
-    }
-    free(list);
-    return known;
+    int is_told = device->column < (int)VGPU_SEEN_COLUMNS;
+    *out = is_told ? atomic_load((const _Atomic uint32_t *)&slot->seen[device->column]) * (uint64_t)VGPU_MANAGED_UNIT : 0;
+    return *out != 0;
 }
 
 /* Under the device's lock: measure the real overhead. Return 0 if that is not possible. */
@@ -74,7 +41,7 @@ static int measure(struct vgpu_process *p, const struct vgpu_device *device, str
     const word *used = (const word *)&slot->used[device->column];
     for (int tries = 0; tries < 3; tries++) {
         uint64_t before = atomic_load(used), figure;
-        if (!figure_of(p, device, host_pid(p, slot), &figure)) {
+        if (!vgpu_usage_memory(p, device, &figure)) {
             return 0;
         }
         /* Other threads may change both amounts meanwhile; a figure that mixes two moments is useless. */
@@ -93,27 +60,44 @@ static void book(const struct vgpu_device *device, struct vgpu_region_slot *slot
     atomic_store((word *)&slot->overhead[device->column], bytes);
 }
 
+/* What the agent wrote is of before. */
+static void forget_seen(const struct vgpu_device *device, struct vgpu_region_slot *slot)
+{
+    if (device->column < (int)VGPU_SEEN_COLUMNS) {
+        atomic_store((_Atomic uint32_t *)&slot->seen[device->column], 0);
+    }
+}
+
 static void lower_to(const struct vgpu_device *device, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
 {
     if (bytes < over->charged) {
+        forget_seen(device, slot);
         vgpu_ledger_release(slot, (unsigned)device->column, over->charged - bytes);
         book(device, slot, over, bytes);
     }
 }
 
-static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_device *device,
-                    struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+static int reserve(struct vgpu_process *p, const struct vgpu_device *device, int ordinal, struct vgpu_region_slot *slot,
+                   struct vgpu_overhead *over, uint64_t more)
 {
-    struct vgpu_budget budget = vgpu_budget(p, device->uuid, ordinal);
-    uint64_t more = bytes > over->charged ? bytes - over->charged : 0;
-    if (more && !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, more, budget) &&
-        !(vgpu_pools_squeeze(p, cuda) &&
-          vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, more, budget))) {
-        vgpu_ledger_denied(p->region, (unsigned)device->column);
+    if (more &&
+        !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)device->column, more, vgpu_budget(p, device->uuid, ordinal))) {
         return 0;
     }
     book(device, slot, over, over->charged + more);
     return 1;
+}
+
+static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_device *device,
+                    struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+{
+    uint64_t more = bytes > over->charged ? bytes - over->charged : 0;
+    if (reserve(p, device, ordinal, slot, over, more) ||
+        (vgpu_pools_squeeze(p, cuda) && reserve(p, device, ordinal, slot, over, more))) {
+        return 1;
+    }
+    vgpu_ledger_denied(p->region, (unsigned)device->column);
+    return 0;
 }
 
 /* Return the cost of a context as this container has learned it, or as its page says. */
@@ -128,14 +112,59 @@ static void learn(struct vgpu_process *p, const struct vgpu_device *device, uint
 {
     word *at = (word *)&p->region->columns[device->column].context_bytes;
     uint64_t seen = atomic_load(at);
+    bytes = bytes ? bytes : COSTS_NOTHING;
     while (seen < bytes && !atomic_compare_exchange_weak(at, &seen, bytes)) {
     }
+}
+
+/* Return what a context of this device may cost. */
+static uint64_t guess(const struct vgpu_cuda *cuda, CUdevice ordinal)
+{
+    int processors = 0;
+    if (!cuda->cuDeviceGetAttribute ||
+        cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal) != CUDA_SUCCESS) {
+        processors = 0;
+    }
+    return GUESS_BYTES + GUESS_BYTES_A_PROCESSOR * (uint64_t)(processors > 0 ? processors : 0);
+}
+
+/* Reserve a context's cost. Where it is not known reserve what it may cost; if that does not fit, other processes will know the cost in
+ * a moment, or nothing else is held and this context shows if it fits. Return 0 if it must not be made. */
+static int reserve_cost(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device,
+                        struct vgpu_region_slot *slot, struct vgpu_overhead *over)
+{
+    struct vgpu_process *p = it->process;
+    uint64_t limit = vgpu_budget(p, device->uuid, it->ordinal).device, cost;
+    struct vgpu_instant began = vgpu_world->now();
+    while (!(cost = known_cost(p, device, it->ordinal)) && limit && limit != VGPU_UNLIMITED) {
+        it->guess = guess(cuda, it->ordinal);
+        if (reserve(p, device, it->ordinal, slot, over, it->guess)) {
+            break;
+        }
+        vgpu_ledger_reap(p->region, &p->self);
+        if (!vgpu_ledger_used(p->region, (unsigned)device->column) && reserve(p, device, it->ordinal, slot, over, limit)) {
+            break;
+        }
+        if (vgpu_between(began, vgpu_world->now()) > PATIENCE_NS) {
+            vgpu_ledger_denied(p->region, (unsigned)device->column);
+            return 0;
+        }
+        it->guess = 0;
+        vgpu_world->sleep_for(NAP_NS);
+    }
+    if (it->guess) {
+        it->ledger_used = vgpu_ledger_used(p->region, (unsigned)device->column);
+        it->is_told = vgpu_usage_device(p, device, &it->device_used);
+        return 1;
+    }
+    it->cost = limit && cost > COSTS_NOTHING ? cost : 0;
+    return raise_to(p, cuda, it->ordinal, device, slot, over, over->charged + it->cost);
 }
 
 CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUdevice ordinal)
 {
     struct vgpu_process *p = vgpu_process();
-    it->process = NULL;
+    *it = (struct vgpu_new_context){.ordinal = ordinal};
     if (!p || vgpu_limits_nothing(p)) {
         return CUDA_SUCCESS;
     }
@@ -149,14 +178,13 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     }
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
+    it->process = p;
     it->before = over->charged;
-    it->cost = vgpu_limit(p, device->uuid, ordinal) ? known_cost(p, device, ordinal) : 0;
-    if (!raise_to(p, cuda, ordinal, device, slot, over, over->charged + it->cost)) {
+    if (!reserve_cost(it, cuda, device, slot, over)) {
         vgpu_calm_drop(&over->lock);
+        it->process = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    it->process = p;
-    it->ordinal = ordinal;
     return CUDA_SUCCESS;
 }
 
@@ -166,6 +194,44 @@ static void look_later(struct vgpu_process *p)
     struct vgpu_instant never = {0};
     atomic_compare_exchange_strong(&p->overhead_next, &never, vgpu_later(vgpu_world->now(), LOOK_EVERY_NS));
     vgpu_overhead_grew(p);
+}
+
+/* How much of its device is in use, by NVML or else by the new context. */
+static int used_now(const struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device,
+                    uint64_t *out)
+{
+    size_t free_bytes = 0, total = 0;
+    CUcontext context = it->made;
+    if (vgpu_usage_device(it->process, device, out)) {
+        return 1;
+    }
+    if (!cuda->cuMemGetInfo_v2 || !cuda->cuCtxPushCurrent_v2 || cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+        return 0;
+    }
+    CUresult result = cuda->cuMemGetInfo_v2(&free_bytes, &total);
+    cuda->cuCtxPopCurrent_v2(&context);
+    *out = total - free_bytes;
+    return result == CUDA_SUCCESS && free_bytes <= total;
+}
+
+/* Return what to charge for a context whose process the driver does not show: by how much the device's use grew. Where others may have
+ * taken or freed memory meanwhile, that counts only as far as it is likely. */
+static uint64_t believed(const struct vgpu_new_context *it, const struct vgpu_cuda *cuda, const struct vgpu_device *device)
+{
+    uint64_t used;
+    if (!used_now(it, cuda, device, &used)) {
+        return it->guess;
+    }
+    if (!it->is_told) {
+        return used < it->guess ? used : it->guess;
+    }
+    uint64_t grew = used > it->device_used ? used - it->device_used : 0;
+    int is_quiet = vgpu_usage_is_alone(it->process, device) && used >= it->device_used &&
+                   vgpu_ledger_used(it->process->region, (unsigned)device->column) == it->ledger_used;
+    return used == it->device_used || (is_quiet && grew < it->guess) ? grew
+           : grew < it->guess                                        ? it->guess
+           : grew > 2 * it->guess                                    ? 2 * it->guess
+                                                                     : grew;
 }
 
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result)
@@ -182,18 +248,29 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
     const struct vgpu_device *device = &p->devices[it->ordinal];
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
     struct vgpu_overhead *over = &p->overheads[it->ordinal];
-    if (!measure(p, device, slot, over, &real)) {
-        vgpu_overhead_grew(p); /* later, once the agent has written our host PID */
-        return CUDA_SUCCESS;
-    }
-    if (!over->contexts) {
+    uint64_t grew = it->guess ? believed(it, cuda, device) : 0;
+    int is_known = measure(p, device, slot, over, &real);
+    if (it->guess && !grew) {
+        real = it->before;
+        learn(p, device, 0);
+    } else if (!is_known) {
+        real = it->before + grew;
+        over->is_guess |= grew != 0;
+        vgpu_overhead_grew(p); /* later, once the driver or the agent tells */
+    } else if (!over->contexts) {
         learn(p, device, real > it->before ? real - it->before : 0);
+    } else if (it->guess) {
+        /* Reservations of other threads that are not used yet look like less overhead, so it stays until that is certain. */
+        real = real > over->charged ? real : over->charged;
+        over->is_guess = 1;
+        vgpu_overhead_grew(p);
     }
-    /* A figure never lowers the charge: reservations of other threads that are not used yet would look like shrinking
-     * overhead. */
     if (real > over->charged && vgpu_limit(p, device->uuid, it->ordinal) &&
         !raise_to(p, cuda, it->ordinal, device, slot, over, real)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (it->guess) {
+        lower_to(device, slot, over, real);
     }
     return CUDA_SUCCESS;
 }
@@ -207,6 +284,7 @@ void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
     if (result == CUDA_SUCCESS) {
         it->charged = over->charged - it->before;
         over->contexts++;
+        forget_seen(&it->process->devices[it->ordinal], vgpu_process_slot(it->process));
     } else {
         lower_to(&it->process->devices[it->ordinal], vgpu_process_slot(it->process), over, it->before);
     }
@@ -225,6 +303,7 @@ void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int
         over->contexts--;
         uint64_t left = over->charged > charged ? over->charged - charged : 0;
         lower_to(device, vgpu_process_slot(p), over, over->contexts ? left : 0);
+        over->is_guess &= over->contexts != 0;
     }
     vgpu_calm_drop(&over->lock);
 }
@@ -232,6 +311,25 @@ void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int
 void vgpu_overhead_grew(struct vgpu_process *p)
 {
     atomic_store_explicit(&p->overhead_due, 1, memory_order_relaxed);
+}
+
+/* Give back what was guessed too high, once two looks have shown the same: no reservation lasts as long. */
+static void replace_guess(struct vgpu_process *p, const struct vgpu_device *device, struct vgpu_region_slot *slot,
+                          struct vgpu_overhead *over, uint64_t real)
+{
+    uint64_t used = atomic_load((const word *)&slot->used[device->column]);
+    if (used == over->last_used && real == over->last_real) {
+        lower_to(device, slot, over, real);
+        over->is_guess = 0;
+        if (over->contexts == 1) {
+            learn(p, device, real);
+        }
+    }
+    over->last_used = used;
+    over->last_real = real;
+    if (over->is_guess) {
+        vgpu_overhead_grew(p);
+    }
 }
 
 /* Look at one device. Whatever it holds is charged, even beyond the limit. */
@@ -247,12 +345,15 @@ static int look(struct vgpu_process *p, int ordinal)
     if (over->contexts && atomic_load_explicit(&device->known, memory_order_acquire)) {
         struct vgpu_region_slot *slot = vgpu_process_slot(p);
         known = measure(p, device, slot, over, &real);
-        if (known && real > over->charged) {
+        int is_told = known || seen_by_agent(device, slot, &real);
+        if (is_told && real > over->charged) {
             vgpu_ledger_add(slot, (unsigned)device->column, real - over->charged);
             book(device, slot, over, real);
             if (over->contexts == 1) {
                 learn(p, device, real); /* the next process here will probably load the same modules */
             }
+        } else if (is_told && over->is_guess) {
+            replace_guess(p, device, slot, over, real);
         }
     }
     vgpu_calm_drop(&over->lock);
@@ -280,7 +381,8 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
     for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
         known &= look(p, i);
     }
-    /* Ask less and less often for a figure that never comes, and seldom if the driver answers slowly. */
+    /* Ask less and less often for a figure that never comes from the driver itself (the agent looks once a second), and seldom if the
+     * driver answers slowly. */
     vgpu_duration took = vgpu_between(now, vgpu_world->now()), wait = atomic_load(&p->overhead_wait);
     wait = known ? LOOK_EVERY_NS : wait < LOOK_EVERY_NS ? LOOK_EVERY_NS : wait > LOOK_SELDOM_NS / 2 ? LOOK_SELDOM_NS : wait * 2;
     atomic_store(&p->overhead_wait, wait);

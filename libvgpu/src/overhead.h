@@ -6,8 +6,8 @@
  * stacks) is found by the same comparison, and charged though it may not fit: it is there, and keeps new memory away. Only a
  * context that goes gives any of it back.
  *
- * NVML counts processes by their PIDs on the host. The agent writes ours into our slot; until it has, and where
- * there is no agent, the PID is ours if we are not in a namespace. Unknown, the learned figure stands.
+ * Some drivers do not show a container how much its processes hold (usage.h). Then a context is charged by how much the device's
+ * use grew, within bounds, until the agent writes down what it sees from the host.
  */
 #ifndef VGPU_OVERHEAD_H
 #define VGPU_OVERHEAD_H
@@ -19,6 +19,11 @@ struct vgpu_new_context {
     struct vgpu_process *process; /* NULL: nothing is counted */
     int ordinal;
     uint64_t cost;    /* known beforehand, and reserved; 0: not known */
+    uint64_t guess;   /* then: what it may cost, of which as much is reserved as fits */
+    int is_told;      /* by NVML: how much of the device was in use before */
+    uint64_t device_used;
+    uint64_t ledger_used; /* of it by this container, once that is reserved */
+    CUcontext made;
     uint64_t before;  /* overhead charged by then */
     uint64_t charged; /* for this one, once it is made */
 };

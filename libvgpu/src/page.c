@@ -69,6 +69,7 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
             reading.limits.cores = read32(&page->devices[i].cores_percent);
             reading.limits.policy = read32(&page->devices[i].core_policy);
             reading.limits.ceiling = read32(&page->devices[i].cores_ceiling);
+            reading.limits.alone_until_ns = read64(&page->devices[i].alone_until_ns);
         }
     }
     return reading;

@@ -22,6 +22,7 @@ struct vgpu_limits {
     uint64_t physical; /* of it in the device's own memory; 0: all */
     uint64_t context;  /* what a context is known to cost; 0: not known */
     uint32_t cores, policy, ceiling; /* as on the page */
+    uint64_t alone_until_ns; /* as on the page; never kept */
 };
 struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uuid);
 

@@ -26,6 +26,8 @@ struct vgpu_overhead {
     struct vgpu_calm_lock lock;
     uint32_t contexts;
     uint64_t charged;
+    int is_guess; /* of `charged`, something was never measured */
+    uint64_t last_used, last_real; /* what the ledger and the driver said at the last look */
     _Atomic uint32_t retained; /* of the primary context, by this process's calls */
     _Atomic uint64_t of_primary; /* of it, when the primary context was made */
 };

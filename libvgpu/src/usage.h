@@ -1,7 +1,8 @@
 /* usage.h - NVML's figures of the use of a device: by this container, and by others.
  *
- * NVML counts processes by their PIDs on the host. The agent writes them into the slots of the region; where there is
- * none, a PID of the first namespace is one already.
+ * Drivers differ in the PIDs by which their calls name processes: those of the host, which the agent writes into the slots of the
+ * region, or those of the caller's namespace; lists then leave out all other processes, and may show no memory. Which it is can
+ * differ from call to call, so each answer is judged by itself: a process finds itself and its siblings in it.
  */
 #ifndef VGPU_USAGE_H
 #define VGPU_USAGE_H
@@ -12,13 +13,26 @@
 /* For throttle.h; `owner` is the process. */
 int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
 
-/* Slot of the container's process with this PID on the host, -1 when it is not of this container. */
-int vgpu_usage_slot(const struct vgpu_process *p, uint32_t host_pid);
+/* The PIDs of an answer of NVML. */
+enum vgpu_pids { VGPU_PIDS_UNKNOWN, VGPU_PIDS_HOST, VGPU_PIDS_OWN };
 
-/* Does every process of this container have a PID that NVML knows? */
-int vgpu_usage_is_known(const struct vgpu_process *p);
+/* Judge an answer by its PIDs: the first of `count`, which are `stride` bytes apart. */
+enum vgpu_pids vgpu_usage_pids(const struct vgpu_process *p, const unsigned *first, unsigned count, size_t stride);
+
+/* Slot of the container's process that an answer names so, -1 when it is not of this container. */
+int vgpu_usage_slot(const struct vgpu_process *p, uint32_t pid, enum vgpu_pids pids);
+
+/* Does every process of this container have a PID in such answers? */
+int vgpu_usage_is_known(const struct vgpu_process *p, enum vgpu_pids pids);
 
 /* PID on the host of the container's process with this PID of its own; 0: there is none, or the agent has not written it. */
 uint32_t vgpu_usage_host_pid(const struct vgpu_process *p, uint32_t pid);
+
+/* Does the agent know of no other process on the device? */
+int vgpu_usage_is_alone(const struct vgpu_process *p, const struct vgpu_device *device);
+
+/* Bytes of a device that the driver shows of this process, and that all processes hold. 0 when it does not tell. */
+int vgpu_usage_memory(struct vgpu_process *p, const struct vgpu_device *device, uint64_t *out);
+int vgpu_usage_device(struct vgpu_process *p, const struct vgpu_device *device, uint64_t *used);
 
 #endif

@@ -8,6 +8,14 @@ for test in "$@"; do
     "$test" || failed=1
 done
 
+# Drivers that name processes of a container by other PIDs, or show no memory of them (fake/README.md).
+for world in "pids=host" "pids=own" "pids=mixed bytes=zero"; do
+    for test in pids overhead neighbours; do
+        echo "test_$test in a container, $world"
+        STAGE_WORLD=$world "$build/tests/test_$test" || failed=1
+    done
+done
+
 # It must load beside any glibc since 2.17, need nothing but libc, and export nothing but the driver's names.
 echo "libvgpu.so"
 newest=$(objdump -T "$build/libvgpu.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)

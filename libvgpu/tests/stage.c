@@ -2,19 +2,21 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "machine.h"
-#include "state.h"
 
 const char *const stage_uuid[2] = {"GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"};
 
 const char *stage_libraries = "fake", *stage_library = "libvgpu.so", *stage_first;
+const char *stage_neighbour;
 
 static void must(int ok, const char *what)
 {
@@ -32,11 +34,56 @@ static void file_of(const char *folder, const char *name, size_t bytes, char pat
     close(fd);
 }
 
+/* Start the program in a PID namespace of its own, and not as the first process of it, which signals do not end. */
+static void enter_container(char *self, char **argv)
+{
+    char *words[32] = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--user", "--map-root-user"};
+    int count = geteuid() ? 7 : 5;
+    words[count++] = "sh";
+    words[count++] = "-c";
+    words[count++] = "\"$0\" \"$@\"; exit $?";
+    words[count++] = self;
+    for (int i = 1; argv[i] && count < 31; i++) {
+        words[count++] = argv[i];
+    }
+    execvp("unshare", words);
+}
+
+/* Start the neighbour, which waits for a byte. The test has the other end. */
+static pid_t start_waiting(char *self)
+{
+    int gate[2];
+    char word[16], byte;
+    must(pipe(gate) == 0, "pipe");
+    pid_t pid = fork();
+    must(pid >= 0, "fork");
+    if (pid == 0) {
+        close(gate[1]);
+        if (read(gate[0], &byte, 1) == 1) {
+            execl(self, self, stage_neighbour, (char *)NULL);
+        }
+        _exit(3);
+    }
+    close(gate[0]);
+    snprintf(word, sizeof word, "%d", gate[1]);
+    setenv("STAGE_GATE", word, 1);
+    return pid;
+}
+
+void stage_start_neighbour(void)
+{
+    must(write(atoi(getenv("STAGE_GATE")), "", 1) == 1, "neighbour");
+}
+
 void stage_enter(char **argv, const char *machine)
 {
     char folder[] = "/tmp/vgpu-stage-XXXXXX", path[PATH_MAX + 16], build[PATH_MAX], self[PATH_MAX];
+    char *world = getenv("STAGE_WORLD");
     if (getenv("VGPU_STAGE")) {
         return;
+    }
+    for (char *at = world; at && *at; at++) {
+        *at = *at == ' ' ? '\n' : *at;
     }
     must(mkdtemp(folder) != NULL, "mkdtemp");
     ssize_t got = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -49,8 +96,8 @@ void stage_enter(char **argv, const char *machine)
     snprintf(path, sizeof path, "%s/machine", folder);
     FILE *file = fopen(path, "w");
     must(file != NULL, path);
-    fprintf(file, "card uuid=%s memory_mib=16384\ncard uuid=%s memory_mib=16384\n%s\n", stage_uuid[0], stage_uuid[1],
-            machine ? machine : "");
+    fprintf(file, "card uuid=%s memory_mib=16384\ncard uuid=%s memory_mib=16384\n%s\n%s\n", stage_uuid[0], stage_uuid[1],
+            machine ? machine : "", world ? world : "");
     fclose(file);
     setenv("VGPU_STAGE", folder, 1);
     setenv("VGPU_FAKE_MACHINE", path, 1);
@@ -61,7 +108,8 @@ void stage_enter(char **argv, const char *machine)
     snprintf(path, sizeof path, "%s/%s", build, stage_libraries);
     setenv("LD_LIBRARY_PATH", path, 1);
 
-    pid_t child = fork();
+    must(state_open(machine_current()) != NULL, "state"); /* here is the host */
+    pid_t neighbour = stage_neighbour ? start_waiting(self) : 0, child = fork();
     must(child >= 0, "fork");
     if (child == 0) {
         /* Only here: the parent, which cleans up, is not our subject. */
@@ -71,11 +119,19 @@ void stage_enter(char **argv, const char *machine)
         }
         snprintf(preload, sizeof preload, "%s%s/%s", first, build, stage_library);
         setenv("LD_PRELOAD", preload, 1);
-        execv(self, argv);
+        if (world) {
+            enter_container(self, argv);
+        } else {
+            execv(self, argv);
+        }
         _exit(3);
     }
     int status = 0;
     waitpid(child, &status, 0);
+    if (neighbour) {
+        kill(neighbour, SIGKILL);
+        waitpid(neighbour, NULL, 0);
+    }
     static const char *const names[] = {"machine", "machine.state", "machine.engine", "page", "region", "time"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
@@ -170,4 +226,52 @@ static void forget_peak(struct state *s, void *argument)
 void stage_card_reset_peak(void)
 {
     state_change(machine_current(), forget_peak, NULL);
+}
+
+static const struct state_process *process_of(const struct vgpu_region_slot *slot)
+{
+    const struct state *s = state_open(machine_current());
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        const struct state_process *p = &s->processes[i];
+        if ((uint32_t)p->pid == slot->pid && p->space == (uint32_t)slot->pid_namespace) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+void stage_name_processes(void)
+{
+    struct vgpu_region *region = stage_region();
+    for (uint32_t i = 0; i < region->slot_high; i++) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        const struct state_process *p = process_of(slot);
+        uint32_t host_pid = p ? state_host_pid(machine_current(), p) : getenv("STAGE_WORLD") ? 0 : slot->pid;
+        __atomic_store_n(&slot->host_pid, slot->owner ? host_pid : 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+void stage_see_memory(void)
+{
+    struct vgpu_region *region = stage_region();
+    for (uint32_t i = 0; i < region->slot_high; i++) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        const struct state_process *p = slot->owner ? process_of(slot) : NULL;
+        uint64_t memory = slot->used[0] - slot->overhead[0], held = p ? p->used[0] : 0;
+        __atomic_store_n(&slot->seen[0], held > memory ? (uint32_t)((held - memory) / VGPU_MANAGED_UNIT) : 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+unsigned stage_pid_shown(pid_t pid, enum state_call call)
+{
+    const struct machine *m = machine_current();
+    const struct state *s = state_open(m);
+    struct stat space;
+    for (uint32_t i = 0; i < s->process_high && !stat("/proc/self/ns/pid", &space); i++) {
+        const struct state_process *p = &s->processes[i];
+        if (p->pid == pid && p->space == (uint32_t)space.st_ino) {
+            return state_pid_shown(m, p, call);
+        }
+    }
+    return 0;
 }

@@ -1,11 +1,13 @@
 /* stage.h - a simulated machine, a limit page and a usage region in a folder of their own, and this program on it.
  *
  * stage_enter() starts the program again with LD_PRELOAD, LD_LIBRARY_PATH and the variables that name those files;
- * in that second life it returns, and the folder is gone when it ends.
+ * in that second life it returns, and the folder is gone when it ends. With STAGE_WORLD, which is more text for the machine file
+ * (blanks separate its lines), that life is in a PID namespace of its own, as in a container.
  */
 #ifndef VGPU_STAGE_H
 #define VGPU_STAGE_H
 
+#include "state.h"
 #include "vgpu_abi.h"
 
 #define STAGE_CARD_BYTES (UINT64_C(16384) << 20)
@@ -20,6 +22,11 @@ extern const char *stage_libraries;
 extern const char *stage_library, *stage_first;
 #define STAGE_VIRTUAL "tests/virtual/libvgpu.so"
 
+/* Where set before, a second process runs this program on the host, outside of every namespace and without the library, with this
+ * word as its argument. It starts when stage_start_neighbour is called, and ends with the test. */
+extern const char *stage_neighbour;
+void stage_start_neighbour(void);
+
 /* Returns only in the second life. `machine` is more text for the machine file; NULL for none. */
 void stage_enter(char **argv, const char *machine);
 
@@ -30,6 +37,14 @@ struct vgpu_region *stage_region(void);
 /* Grant exactly this for the first device (and nothing else), as the agent would. */
 void stage_grant(uint64_t limit_bytes);
 void stage_state(enum vgpu_page_state state);
+
+/* Hand the container's processes their PIDs on the host, or what they hold of the first device beside the ledger, as the agent
+ * does. */
+void stage_name_processes(void);
+void stage_see_memory(void);
+
+/* The PID by which such calls of NVML name a process of our namespace to us. */
+unsigned stage_pid_shown(pid_t pid, enum state_call call);
 
 /* What all processes hold by the usage region of the first device. */
 uint64_t stage_ledger_sum(void);

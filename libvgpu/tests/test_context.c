@@ -45,7 +45,7 @@ static CUresult busy(unsigned ms)
     uint64_t start = work_now_ns();
     for (unsigned i = 0; result == CUDA_SUCCESS && work_now_ns() - start < ms * MS; i++) {
         result = work_launch(kernels[i % 3], WHOLE, NULL);
-        work_name_processes();
+        stage_name_processes();
     }
     return result;
 }

@@ -65,7 +65,7 @@ static void in_turn(uint64_t ns, double share[CARDS])
             CHECK_EQ(cuCtxSetCurrent(contexts[i]), CUDA_SUCCESS);
             CHECK_EQ(work_launch(kernels[i], WHOLE, NULL), CUDA_SUCCESS);
         }
-        work_name_processes();
+        stage_name_processes();
     }
     for (int i = 0; i < CARDS; i++) {
         share[i] = 100.0 * (double)(busy_ns(i) - before[i]) / (double)(work_now_ns() - start);

@@ -243,14 +243,6 @@ static CUresult heap(void)
     return cuCtxSetLimit(MALLOC_HEAP_SIZE, 64 * MIB);
 }
 
-static void as_the_agent(void)
-{
-    struct vgpu_region *region = stage_region();
-    for (uint32_t i = 0; i < region->slot_high; i++) {
-        region->slots[i].host_pid = region->slots[i].owner ? region->slots[i].pid : 0;
-    }
-}
-
 TEST(what_code_green_contexts_and_limits_take_is_found_whichever_call_made_it)
 {
     static CUresult (*const forms[])(void) = {a_module,     module_data,  module_data_ex, fat_binary,
@@ -259,11 +251,12 @@ TEST(what_code_green_contexts_and_limits_take_is_found_whichever_call_made_it)
     uint64_t before;
     start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, MIB), CUDA_SUCCESS);
-    as_the_agent();
+    stage_name_processes();
     before = stage_ledger_sum();
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         CHECK_EQ(state_take(machine_current(), 0, 4 * MIB, 0), STATE_OK);
         CHECK_EQ(forms[i](), CUDA_SUCCESS);
+        stage_see_memory();
         until_ledger_is(before + (i + 1) * 4 * MIB);
     }
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT - stage_ledger_sum() + 1), CUDA_ERROR_OUT_OF_MEMORY);

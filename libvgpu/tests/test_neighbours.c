@@ -72,7 +72,7 @@ static int sees_both(unsigned other)
 {
     nvmlProcessDetail_t details[MOST] = {0};
     nvmlProcessUtilizationInfo_t uses[MOST] = {0};
-    unsigned pids[MOST] = {0}, count, both = 1;
+    unsigned pids[MOST] = {0}, count, both = 1, accounted = stage_pid_shown((pid_t)other, STATE_ACCOUNTING);
     for (int i = 0; i < FIRST_LISTS; i++) {
         nvmlProcessInfo_v1_t list[MOST] = {0};
         count = MOST;
@@ -81,7 +81,8 @@ static int sees_both(unsigned other)
     for (int i = 0; i < LATER_LISTS; i++) {
         nvmlProcessInfo_t list[MOST] = {0};
         count = MOST;
-        both = both && later_lists[i](device, &count, list) == NVML_SUCCESS && count == 2 && holds(list, sizeof list, other);
+        both = both && later_lists[i](device, &count, list) == NVML_SUCCESS && count == 2 &&
+               holds(list, sizeof list, stage_pid_shown((pid_t)other, STATE_LIST));
     }
     for (unsigned mode = NVML_PROCESS_MODE_COMPUTE; mode <= NVML_PROCESS_MODE_ALL; mode++) {
         nvmlProcessDetailList_t list = {NVML_PROCESS_DETAIL_LIST_V1, mode, MOST, details};
@@ -91,10 +92,10 @@ static int sees_both(unsigned other)
     both = both && nvmlDeviceGetProcessesUtilizationInfo(device, &list) == NVML_SUCCESS && list.processSamplesCount == 2;
     count = MOST;
     both = both && nvmlDeviceGetAccountingPids(device, &count, pids) == NVML_SUCCESS && count == 2 &&
-           holds(pids, sizeof pids, other);
+           holds(pids, sizeof pids, accounted);
     nvmlAccountingStats_t stats;
     nvmlBAR1Memory_t window;
-    return both && nvmlDeviceGetAccountingStats(device, other, &stats) == NVML_SUCCESS &&
+    return both && nvmlDeviceGetAccountingStats(device, accounted, &stats) == NVML_SUCCESS &&
            nvmlDeviceGetBAR1MemoryInfo(device, &window) == NVML_SUCCESS && window.bar1Used == OURS + THEIRS;
 }
 
@@ -242,7 +243,7 @@ int main(int argc, char **argv)
     if (nvmlInit_v2() || nvmlDeviceGetHandleByIndex_v2(0, &device) || cuMemAlloc_v2(&memory, OURS)) {
         return 3;
     }
-    work_name_processes();
+    stage_name_processes();
     start_neighbour();
     int failed = t_run();
     kill(neighbour, SIGKILL);

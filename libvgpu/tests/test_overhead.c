@@ -16,19 +16,34 @@ static void fresh(uint64_t limit)
 {
     stage_grant(limit);
     stage_region()->columns[0].context_bytes = 0;
+    stage_page()->devices[0].alone_until_ns = UINT64_MAX; /* nobody else is here */
     CHECK_EQ(cuInit(0), CUDA_SUCCESS);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(stage_ledger_sum(), 0);
     stage_card_reset_peak();
 }
 
-/* What the agent does within seconds: hand processes their PIDs on the host. Here that is who they are anyway. */
-static void as_the_agent(void)
+/* 1 where the driver does not show what a process holds. */
+static int is_blind(void)
 {
-    struct vgpu_region *region = stage_region();
-    for (uint32_t i = 0; i < region->slot_high; i++) {
-        region->slots[i].host_pid = region->slots[i].owner ? region->slots[i].pid : 0;
+    return machine_current()->bytes != MACHINE_BYTES_SHOWN;
+}
+
+/* What a context costs is known to the container. */
+static void until_learned(void)
+{
+    size_t free_bytes, total;
+    for (int i = 0; i < 500 && stage_region()->columns[0].context_bytes != CONTEXT; i++) {
+        cuMemGetInfo_v2(&free_bytes, &total);
+        usleep(10000);
     }
+    CHECK_EQ(stage_region()->columns[0].context_bytes, CONTEXT);
+}
+
+static void act_as_agent(void)
+{
+    stage_name_processes();
+    stage_see_memory();
 }
 
 static struct vgpu_region_slot *own_slot(void)
@@ -47,11 +62,12 @@ TEST(what_a_context_costs_is_learned_and_charged)
     CUcontext context;
     fresh(1024 * MIB);
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
-    as_the_agent();
+    CHECK(stage_ledger_sum() >= CONTEXT); /* at once, whatever the driver tells */
+    act_as_agent();
     until_ledger_is(CONTEXT);
     CHECK_EQ(stage_card_used(), CONTEXT);
     CHECK_EQ(own_slot()->overhead[0], CONTEXT);
-    CHECK_EQ(stage_region()->columns[0].context_bytes, CONTEXT);
+    until_learned();
     CHECK_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 0);
     CHECK_EQ(own_slot()->overhead[0], 0);
@@ -81,13 +97,13 @@ TEST(a_context_that_turns_out_too_big_is_unmade)
 {
     CUcontext context;
     fresh(CONTEXT - 1);
-    as_the_agent(); /* the slot is from the tests before */
+    stage_name_processes(); /* the slot is from the tests before */
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(stage_ledger_sum(), 0);
-    CHECK_EQ(stage_region()->columns[0].context_bytes, CONTEXT); /* known from now on */
+    CHECK(is_blind() || stage_region()->columns[0].context_bytes == CONTEXT); /* known from now on */
 }
 
 TEST(contexts_and_memory_share_one_limit_to_the_byte)
@@ -117,7 +133,7 @@ TEST(every_context_of_a_process_counts)
     CHECK_EQ(cuCtxCreate_v2(&first, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 2 * CONTEXT);
-    CHECK_EQ(stage_region()->columns[0].context_bytes, CONTEXT);
+    CHECK(is_blind() || stage_region()->columns[0].context_bytes == CONTEXT);
     CHECK_EQ(cuCtxDestroy_v2(first), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), CONTEXT);
     CHECK_EQ(cuCtxDestroy_v2(second), CUDA_SUCCESS);
@@ -140,8 +156,10 @@ TEST(what_modules_take_is_found_and_keeps_new_memory_away)
     CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&out, 50 * MIB), CUDA_SUCCESS);
     driver_takes(40 * MIB);
+    stage_see_memory();
     until_ledger_is(390 * MIB);
     driver_takes(30 * MIB); /* more than fits: it is there all the same */
+    stage_see_memory();
     until_ledger_is(420 * MIB);
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 370 * MIB);

@@ -35,7 +35,7 @@ static double share_of(CUresult (*launch)(void *), void *argument, unsigned ms)
         if (launch(argument) != CUDA_SUCCESS) {
             return -1;
         }
-        work_name_processes();
+        stage_name_processes();
     }
     cuCtxSynchronize();
     return 100.0 * (double)(work_busy_ns() - busy) / (double)(work_now_ns() - start);

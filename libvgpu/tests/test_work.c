@@ -144,7 +144,7 @@ TEST(two_processes_share_the_timeslices_and_nvml_sees_both)
             work_launch(work_kernel("busy_20ms"), 108 * 8, NULL);
         }
         cuCtxSynchronize();
-        work_name_processes();
+        stage_name_processes();
         count = 8;
         if (nvmlDeviceGetProcessUtilization(device, samples, &count, 0) != NVML_SUCCESS) {
             count = 0;

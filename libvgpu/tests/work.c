@@ -9,6 +9,7 @@
 
 #include "compute.h"
 #include "stage.h"
+#include "state.h"
 
 static CUmodule module;
 
@@ -53,14 +54,6 @@ uint64_t work_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void work_name_processes(void)
-{
-    struct vgpu_region *region = stage_region();
-    for (uint32_t i = 0; i < region->slot_high; i++) {
-        __atomic_store_n(&region->slots[i].host_pid, region->slots[i].owner ? region->slots[i].pid : 0, __ATOMIC_SEQ_CST);
-    }
-}
-
 struct engine *work_engine(int *mine)
 {
     return compute_enter(machine_current(), 0, 0, mine);
@@ -73,11 +66,11 @@ void work_engine_leave(void)
 
 uint64_t work_busy_ns(void)
 {
-    int mine;
+    int context, mine = state_serial(machine_current());
     uint64_t busy = 0;
-    struct engine *e = compute_enter(machine_current(), 0, 0, &mine);
+    struct engine *e = compute_enter(machine_current(), 0, 0, &context);
     for (int i = 0; e && i < ENGINE_CONTEXTS; i++) {
-        busy += compute_owner(e, i) == (int)getpid() ? e->contexts[i].busy_ns : 0;
+        busy += compute_owner(e, i) == mine ? e->contexts[i].busy_ns : 0;
     }
     if (e) {
         compute_leave(0);

@@ -75,9 +75,6 @@ pid_t work_start_worker(char *word);
 /* ns of CLOCK_MONOTONIC. */
 uint64_t work_now_ns(void);
 
-/* Hand the container's processes their PIDs in NVML, as the agent does. */
-void work_name_processes(void);
-
 /* The first device's engine, locked at the present. */
 struct engine *work_engine(int *mine);
 void work_engine_leave(void);
