@@ -17,10 +17,11 @@ from builders import (
 )
 from vgpu_api.conditions import ALLOCATED
 from vgpu_api.config import ClusterConfig
-from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from vgpu_api.resources import PRIORITY_CLASSES, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_client.clock import Clock
 from vgpu_client.errors import Unreachable
+from vgpu_client.reads import Listing
 from vgpu_operator.engine import events
 from vgpu_operator.engine.informers import STORAGE
 from vgpu_operator.web.mirror import Mirror
@@ -142,6 +143,11 @@ class Reviews:
         self.asked.append(right)
         rights = self.rights[spec["user"]]
         return {"status": {"allowed": right in rights or wanted["resource"] in rights}}
+
+    async def list(self, resource: Resource, **_: Any) -> Listing:
+        """List the PriorityClasses, of which there are none."""
+        assert resource is PRIORITY_CLASSES
+        return Listing([], "1")
 
 
 EVERYTHING = {"gpudevices", "nodes", "vgpuclaims"}

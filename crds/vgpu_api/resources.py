@@ -53,6 +53,7 @@ POD_GROUPS = tuple(
     for version in ("v1beta1", "v1alpha2")
 )
 """The versions of PodGroup, newest first. A cluster serves one of them or none."""
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 POD_DISRUPTION_BUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True
 )

@@ -42,6 +42,7 @@ CLAIM: dict[str, Any] = {
             "nodeName": "a",
             "devices": [{"request": "main", "uuid": "GPU-0", "memory": "4Gi", "cores": 10}],
         },
+        "reservedFor": {"podName": "low", "podUID": "u"},
         "conditions": [{"type": "Ready", "status": "True"}],
     },
 }
@@ -92,6 +93,38 @@ STATE: dict[str, Any] = {
         }
     ],
     "claims": [CLAIM],
+    "pods": [
+        {
+            "metadata": {
+                "name": "low",
+                "namespace": "default",
+                "uid": "u",
+                "labels": {"app": "x"},
+                "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "controller": True}],
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {
+                "nodeName": "a",
+                "priority": 5,
+                "schedulingGroup": {"podGroupName": "g"},
+                "containers": [
+                    {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "1"}}}
+                ],
+            },
+            "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+        }
+    ],
+    "disruptionBudgets": [
+        {
+            "metadata": {"name": "b", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "x"}}},
+            "status": {"disruptionsAllowed": 1},
+        }
+    ],
+    "podGroups": [
+        {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}
+    ],
+    "priorityClasses": [{"metadata": {"name": "c"}, "value": 7, "globalDefault": True}],
 }
 POD: dict[str, Any] = {
     "kind": "Pod",
@@ -121,6 +154,16 @@ POD: dict[str, Any] = {
     },
     "status": {"phase": "Pending"},
 }  # fmt: skip
+WAITS: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {"name": "w"},
+    "spec": {
+        "priorityClassName": "c",
+        "schedulingGroup": {"podGroupName": "h"},
+        "containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
+    },
+}
+"""A pod that does not fit beside what runs."""
 NAMES_A_CLAIM = {
     "kind": "Pod",
     "metadata": {"name": "n", "annotations": {"vgpu.dev/claim": "c", "vgpu.dev/slots-added": "m"}},
@@ -215,7 +258,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 admit = st.sampled_from([(), ("--admit",)])
 
 
-@given(state=spoilt(STATE), asker=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM]))
+@given(state=spoilt(STATE), asker=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM, WAITS]))
 def test_any_state_is_answered_for_or_named_with_what_is_wrong(
     files: tuple[Path, Path, Path], state, asker
 ):
@@ -226,7 +269,7 @@ def test_any_state_is_answered_for_or_named_with_what_is_wrong(
 
 
 @given(
-    asker=st.sampled_from([POD, POD, CLAIM, NAMES_A_CLAIM]).flatmap(spoilt),
+    asker=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM, WAITS]).flatmap(spoilt),
     admit=admit,
 )
 def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(
@@ -239,10 +282,10 @@ def test_any_pod_and_claim_is_answered_or_named_with_what_is_wrong(
 
 
 @given(
-    case=st.sampled_from([{"pod": POD}, {"claim": CLAIM}, {"pod": NAMES_A_CLAIM}]).flatmap(
-        lambda asker: spoilt({"id": 1, "state": STATE, **asker})
-    ),
-    line=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM]).flatmap(spoilt),
+    case=st.sampled_from(
+        [{"pod": POD}, {"claim": CLAIM}, {"pod": NAMES_A_CLAIM}, {"pod": WAITS}]
+    ).flatmap(lambda asker: spoilt({"id": 1, "state": STATE, **asker})),
+    line=st.sampled_from([POD, CLAIM, NAMES_A_CLAIM, WAITS]).flatmap(spoilt),
     admit=admit,
 )
 def test_any_line_of_many_is_answered_or_named_with_what_is_wrong(

@@ -6,10 +6,15 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from builders import a_container, a_pod
+from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine import events
+from vgpu_operator.insight.priorities import Priorities
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
@@ -20,14 +25,29 @@ from web_world import a_holder, a_mirror, a_waiter
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SPACES = ("qaspace", "qbspace", "qcspace", "qdspace")
 POD = (
-    "{kind: Pod, metadata: {name: asks, namespace: %s}, spec: {containers: [{name: a, image: x, "
-    "resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 14000}}}]}}"
+    "{kind: Pod, metadata: {name: asks, namespace: %s}, spec: {priority: 9, containers: [{name: a, "
+    "image: x, resources: {limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 16000}}}]}}"
 )
 
 
 def names_of(space: str, number: int) -> list[str]:
     """Return names that show whose they are; none of them is a part of another."""
     return [f"{space}-claim-{number}x", f"{space}-pod-{number}x"]
+
+
+def _pod_of(claim: VGPUClaim) -> Pod:
+    """Return the running pod of a claim, which may be preempted."""
+    reserved, allocation = claim.status.reserved_for, claim.status.allocation
+    assert reserved is not None
+    assert allocation is not None
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
+    return a_pod(
+        reserved.pod_name,
+        namespace=claim.metadata.namespace or "",
+        uid=reserved.pod_uid,
+        node=allocation.node_name,
+        containers=[a_container(limits=limits)],
+    )
 
 
 def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str, ...]) -> list[Any]:
@@ -39,7 +59,7 @@ def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str,
         lambda: views.claims(mirror, sight, query),
         *(lambda name=name: views.node(mirror, sight, name) for name in ("node-0", "node-1")),
         *(lambda key=key: views.claim(mirror, sight, key, now=NOW) for key in keys),
-        *(lambda s=s: what_if(mirror, sight, documents(POD % s)) for s in spaces),
+        *(lambda s=s: what_if(mirror, sight, documents(POD % s), Priorities()) for s in spaces),
     ]
     answers = []
     for question in questions:
@@ -57,6 +77,12 @@ def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str,
     readable=st.frozensets(st.sampled_from(SPACES)),
     devices=st.booleans(),
     nodes=st.booleans(),
+)
+@example(  # hidden pods would make way
+    claims=[("qbspace", False, 0), ("qbspace", False, 2)],
+    readable=frozenset({"qaspace"}),
+    devices=True,
+    nodes=True,
 )
 def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
     claims: list[tuple[str, bool, int]], readable: frozenset[str], devices: bool, nodes: bool
@@ -76,6 +102,10 @@ def test_no_name_of_a_namespace_that_may_not_be_read_is_in_any_answer(
             else a_holder(name, namespace=space, pod=pod, uuid=uuid, node=node, memory_mib=1024)
         )
     mirror = a_mirror(claims=made)
+    mirror.observe(events.BudgetsListed())
+    for claim in made:
+        if claim.status.allocation is not None:
+            mirror.observe(events.PodObserved(_pod_of(claim)))
     sight = Sight("visitor", devices=devices, nodes=nodes, namespaces=readable)
     keys = [key for key in mirror.claims if key.namespace in readable]
     text = json.dumps(asked(mirror, sight, keys, tuple(sorted(readable))))

@@ -14,6 +14,7 @@ from vgpu_api.core.pod import (
     Toleration,
 )
 from vgpu_api.core.pod_group import PodGroup
+from vgpu_api.core.priority_class import PriorityClass
 from vgpu_api.core.quota import PodScopes, ResourceQuota
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PodScopes",
     "PodSpec",
     "PodStatus",
+    "PriorityClass",
     "ResourceQuota",
     "Taint",
     "Toleration",

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import itertools
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
-from vgpu_api.errors import BadInput, Fault, VgpuError
+from vgpu_api.errors import VgpuError
 from vgpu_client.printing import printable
 from vgpu_operator.cli import arguments
 from vgpu_operator.cli.importing import checked, imported
-from vgpu_operator.insight.documents import (
-    BadDocument,
-    json_file,
-    json_lines,
-    json_text,
-    manifests,
-    read_case,
-    read_state,
-)
-from vgpu_operator.insight.offline_cluster import Cluster
-from vgpu_operator.insight.question import Judge, question_of
-from vgpu_operator.insight.simulate import Result, answer, refusal
-from vgpu_operator.insight.workloads import MOST_PODS, holds_pods, pods_of
 
 BAD_INPUT = 2
 
@@ -59,7 +42,10 @@ def main(given: Sequence[str] | None = None) -> int:
         elif options.command == "check":
             print(checked(options.file), end="")
         else:
-            _simulate(options)
+            # Imported only here: the engine takes a quarter of a second to load.
+            from vgpu_operator.cli import simulate
+
+            simulate.run(options)
     except VgpuError as error:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
@@ -150,19 +136,22 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
     simulate = commands.add_parser(
         "simulate",
         help="Show where a pod or claim would be placed",
-        description="Show where a pod or claim would be placed, in the live cluster or in one "
-        "described by a file. Nothing is created.",
+        description="Show where pods and claims would be placed, in the live cluster or in one "
+        "described by a file, and who would make way for a pod that does not fit. Nothing is "
+        "created and nobody is evicted.",
     )
     simulate.add_argument(
         "--state",
         type=Path,
-        help="JSON file with nodes, devices, quotas and claims (default: read the live cluster)",
+        help="JSON file with nodes, devices, quotas, claims and pods (default: read the live "
+        "cluster)",
     )
     simulate.add_argument(
         "-f",
         "--file",
         type=Path,
-        help="YAML file with pods, VGPUClaims, workloads or lists; - reads standard input",
+        help="YAML file with pods, VGPUClaims, workloads or lists, and with the PodGroups and "
+        "PriorityClasses of their pods; - reads standard input",
     )
     simulate.add_argument(
         "--cases",
@@ -181,200 +170,6 @@ def _simulate_arguments(commands: arguments.Commands) -> None:
     )
     arguments.add_output(simulate)
     arguments.add_cluster(simulate)
-
-
-def _simulate(options: argparse.Namespace) -> None:
-    given = [source for source in (options.file, options.many, options.cases) if source is not None]
-    if len(given) != 1 or (options.cases is not None and options.state is not None):
-        text = "simulate: use one of -f, --many and --cases; --cases takes no --state"
-        raise BadDocument(text)
-    if options.cases is not None:
-        _cases(options)
-    elif options.file is not None:
-        _file(options)
-    else:
-        _many(options)
-
-
-def _file(options: argparse.Namespace) -> None:
-    """Place the pods of a file: one pod with the reasons of all nodes, several pods in turn."""
-    cluster = _cluster(options)
-    try:
-        pods = _pods(manifests(options.file), cluster)
-    except BadInput as error:
-        raise BadDocument(f"{options.file}: {error}") from error
-    if len(pods) == 1:
-        _one(pods[0], cluster, options)
-    else:
-        _in_turn(((_name(pod, str(options.file)), pod) for pod in pods), cluster, options)
-
-
-def _one(document: Mapping[str, Any], cluster: Judge, options: argparse.Namespace) -> None:
-    try:
-        question = question_of(document, cluster, admit=options.admit)
-    except VgpuError as error:
-        raise BadDocument(f"{options.file}: {error}") from error
-    result, _ = answer(question, cluster)
-    identity = _name(document, "")
-    if options.output == "json":
-        print(json.dumps({"id": identity, **result}, indent=2))
-    else:
-        print(_in_words(identity, result))
-
-
-def _cases(options: argparse.Namespace) -> None:
-    """Answer each line on its own; a line that cannot be read gets a refusal as its answer."""
-    for source, line in json_lines(options.cases):
-        try:
-            case = read_case(json_text(line, source=source), source=source)
-            cluster = Cluster(read_state(case.state, source=source), source=source)
-        except VgpuError as error:
-            print(json.dumps({"id": _case_id(line, source), **refusal(printable(str(error)))}))
-            continue
-        document = _claim(case.claim) if case.claim is not None else case.pod or {}
-        print(json.dumps({"id": case.id, **_answered(document, cluster, options)[0]}))
-
-
-def _case_id(line: str, source: str) -> str | int:
-    """Return the id of a line that is not a valid case, or else its position in the file."""
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return source
-    identity = document.get("id") if isinstance(document, dict) else None
-    return identity if isinstance(identity, str | int) else source
-
-
-def _many(options: argparse.Namespace) -> None:
-    """Place the pods and claims of a file in turn. The file has one of them per line."""
-    cluster = _cluster(options)
-    _in_turn(_lines(options.many, cluster), cluster, options)
-
-
-def _lines(path: Path, cluster: Judge) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and document of each pod and claim, reading each line only when needed."""
-    for source, line in json_lines(path):
-        document = json_text(line, source=source)
-        if not isinstance(document, dict):
-            raise BadDocument(f"{source}: Invalid value: must be a pod or a claim")
-        if not holds_pods(document):
-            yield _name(document, source), document
-            continue
-        try:
-            pods = _pods([document], cluster)
-        except BadInput as error:
-            raise BadDocument(f"{source}: {error}") from error
-        yield from ((_name(pod, source), pod) for pod in pods)
-
-
-def _pods(documents: Sequence[Mapping[str, Any]], cluster: Judge) -> list[Mapping[str, Any]]:
-    """Return the pods and claims in documents.
-
-    Raises:
-        BadInput: A workload is invalid, or there are too many pods.
-    """
-    nodes = list(cluster.nodes)
-    found = itertools.chain.from_iterable(pods_of(document, nodes) for document in documents)
-    pods = list(itertools.islice(found, MOST_PODS + 1))
-    if len(pods) > MOST_PODS:
-        raise BadInput(
-            field="pods", fault=Fault.TOO_LONG, detail=f"may not be more than {MOST_PODS} pods"
-        )
-    return pods
-
-
-def _in_turn(
-    documents: Iterable[tuple[str, Mapping[str, Any]]],
-    cluster: Judge,
-    options: argparse.Namespace,
-) -> None:
-    """Place the documents in turn. A document that is placed keeps its devices."""
-    placed = refused = 0
-    not_judged: dict[str, None] = {}
-    for name, document in documents:
-        result, held = _answered(document, cluster, options, explain=False)
-        if "notJudged" in result:
-            not_judged[result["notJudged"]] = None
-        placed += held
-        refused += not held
-        print(
-            json.dumps({"id": name, **result}) if options.output == "json" else _line(name, result)
-        )
-    if options.output != "json":
-        for line in not_judged:
-            print(printable(line))
-    summary = {"placed": placed, "refused": refused, "utilisation": cluster.utilisation()}
-    print(json.dumps(summary) if options.output == "json" else _summed(summary))
-
-
-def _answered(
-    document: Mapping[str, Any],
-    cluster: Judge,
-    options: argparse.Namespace,
-    *,
-    explain: bool = True,
-) -> tuple[Result, bool]:
-    """Answer one document of several. Return the result, and True if it was placed."""
-    try:
-        question = question_of(document, cluster, admit=options.admit)
-    except VgpuError as error:
-        return refusal(str(error)), False
-    result, outcome = answer(question, cluster, explain=explain)
-    if question is None or outcome is None or outcome.refused:
-        return result, False
-    if not explain:
-        cluster.charge(question, outcome)
-    return result, True
-
-
-def _cluster(options: argparse.Namespace) -> Judge:
-    if options.state is None:
-        from vgpu_operator.cli.read_cluster import read_cluster
-
-        return asyncio.run(read_cluster(options.kubeconfig, options.context))
-    source = str(options.state)
-    return Cluster(read_state(json_file(options.state), source=source), source=source)
-
-
-def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"name": "claim"}, **raw, "kind": "VGPUClaim"}
-
-
-def _name(document: Mapping[str, Any], otherwise: str) -> str:
-    """Return the name of a document, or `otherwise` if the document has no valid name."""
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) and name else otherwise
-
-
-def _line(name: str, result: Result) -> str:
-    if result["refused"] is not None:
-        return printable(f"{name}: refused: {result['refused']}")
-    devices = ", ".join(map(_device, result["devices"]))
-    return printable(f"{name}: {result['node']}: {devices}")
-
-
-def _device(device: Mapping[str, Any]) -> str:
-    instance, part = device.get("mig"), device.get("part")
-    of = f"{instance['profile']} at {instance['start']}, " if instance else ""
-    of = f"{part}, " if part else of
-    amounts = f"{of}{device['memoryMiB']} MiB, {device['cores']} %"
-    return f"{device['uuid']} ({amounts} for {device['container']})"
-
-
-def _in_words(name: str, result: Result) -> str:
-    lines = [_line(name, result)]
-    if "notJudged" in result:
-        lines.append(printable(result["notJudged"]))
-    for node, facts in result["nodes"].items():
-        why = facts["reasons"] or ("chosen" if node == result["node"] else "would serve")
-        lines.append(f"  {printable(node)}: score {facts['score']:.2f}: {why}")
-    return "\n".join(lines)
-
-
-def _summed(summary: Mapping[str, Any]) -> str:
-    used = ", ".join(f"{name} {percent} %" for name, percent in summary["utilisation"].items())
-    return f"{summary['placed']} placed, {summary['refused']} refused; in use: {used}"
 
 
 if __name__ == "__main__":

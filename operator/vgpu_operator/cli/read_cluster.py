@@ -21,10 +21,11 @@ from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import listed
 from vgpu_operator.engine.apply import apply
-from vgpu_operator.engine.events import BudgetsListed, NodeObserved
-from vgpu_operator.engine.informers import STORAGE, current_events
+from vgpu_operator.engine.events import BudgetsListed, Event, NodeObserved
+from vgpu_operator.engine.informers import STORAGE, current_events, priority_classes
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
+from vgpu_operator.insight.priorities import Priorities
 from vgpu_operator.ledger import Ledger
 
 _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
@@ -33,8 +34,9 @@ _ALWAYS = (NODES, GPU_DEVICES, RESOURCE_QUOTAS, VGPU_CLAIMS)
 async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveCluster:
     """Read the objects that decide where a pod is placed. Nothing is written to the cluster.
 
-    These are nodes, devices, quotas and claims. In mode Gate the operator also checks a pod's other
-    demands on a node, so pods and volumes are read as well, if that is allowed.
+    These are nodes, devices, quotas and claims; and, if that is allowed, pods, disruption budgets,
+    PodGroups and PriorityClasses, which say who makes way for whom. In mode Gate the operator also
+    checks a pod's other demands on a node, so volumes are read as well.
 
     Raises:
         ClientError: The API server is unreachable, or refuses nodes, devices, quotas or claims.
@@ -44,19 +46,35 @@ async def read_cluster(kubeconfig: str | None, context: str | None) -> LiveClust
         installed = await installation(api)
         config = installed.config
         state = State(config, Ledger(config=config), lambda: str(uuid4()))
+        pods, running = "", list[Event]()
         try:
-            await _read(api, state, _ALWAYS)
+            running = await current_events(api, (PODS,))
+        except Forbidden as error:
+            pods = error.message
+        try:
+            await _read(api, state, _ALWAYS, pods_are_known=not pods)
         except NotFound:
             for kind in _ALWAYS:
                 # raises an error that names the kind if the cluster does not serve it
                 await listed(api, kind)
             raise
-        pods = volumes = ""
+        for event in running:
+            apply(event, state)
+        volumes = ""
         if config.scheduling.mode == "Gate":
-            pods = await _read_if_allowed(api, state, (PODS,))
             volumes = await read_volumes(api, state)
+        await read_evictable(api, state)
+        priorities = await read_priorities(api)
     unread = Unread(installed.unknown, pods, volumes)
-    return LiveCluster(state, lambda _: unread)
+    return LiveCluster(state, lambda _: unread, priorities)
+
+
+async def read_priorities(api: Api) -> Priorities:
+    """Read the PriorityClasses, if allowed."""
+    try:
+        return Priorities(await priority_classes(api))
+    except (Forbidden, NotFound) as error:
+        return Priorities(unread=error.message)
 
 
 async def read_volumes(api: Api, state: State) -> str:
@@ -92,15 +110,18 @@ async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) 
     return ""
 
 
-async def _read(api: Api, state: State, kinds: Collection[Resource]) -> None:
+async def _read(
+    api: Api, state: State, kinds: Collection[Resource], *, pods_are_known: bool = True
+) -> None:
     """Apply the objects of all these kinds to the state, or of none if one cannot be listed."""
     for event in await current_events(api, kinds):
-        if isinstance(event, NodeObserved) and state.ledger.filters.room is None:
+        hides_room = not pods_are_known and state.ledger.filters.room is None
+        if isinstance(event, NodeObserved) and hides_room:
             event = NodeObserved(_of_unknown_room(event.node))
         apply(event, state)
 
 
 def _of_unknown_room(node: Node) -> Node:
-    """Return a node without its capacity, which would all seem free because pods are not read."""
+    """Return a node without its capacity, which would all seem free if pods are not known."""
     status = node.status.model_copy(update={"allocatable": {}})
     return node.model_copy(update={"status": status})

@@ -144,6 +144,12 @@ class Cache:
         self._remember_deleted(uid, may_have_run=may_have_run)
         return known
 
+    def forget_pod(self, uid: str) -> None:
+        """Remove a pod as if it had never been stored: one of a question, which does not exist."""
+        known = self._pods.get(uid)
+        if known is not None:
+            self._remove_pod(known)
+
     def nodes_with_deleted_pods(self) -> set[str]:
         """Return the nodes where a pod is being deleted."""
         return set(self._deleting.values())

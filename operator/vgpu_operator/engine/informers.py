@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -16,7 +16,14 @@ from pydantic import ValidationError
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod, PodDisruptionBudget, PodGroup, ResourceQuota
+from vgpu_api.core import (
+    Node,
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+    PriorityClass,
+    ResourceQuota,
+)
 from vgpu_api.core.storage import (
     CSINode,
     PersistentVolume,
@@ -35,6 +42,7 @@ from vgpu_api.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
     VGPU_CLAIMS,
@@ -286,6 +294,19 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
                     metadata.get("namespace", ""), metadata["name"], metadata["uid"]
                 )
                 handler.unreadable(identity, raw, error)
+    return found
+
+
+async def priority_classes(api: Source) -> list[PriorityClass]:
+    """Return the PriorityClasses, without those that cannot be read, for questions about new pods.
+
+    Raises:
+        ClientError: The API server is not reachable, or refuses the list.
+    """
+    found = []
+    for raw in (await api.list(PRIORITY_CLASSES)).items:
+        with suppress(ValidationError):
+            found.append(PriorityClass.model_validate(raw))
     return found
 
 

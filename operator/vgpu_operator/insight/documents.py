@@ -160,12 +160,20 @@ class QuotaEntry(_Document):
 
 
 class ClusterState(_Document):
-    """A cluster, as far as it affects where a pod is placed."""
+    """A cluster, as far as it affects where a pod is placed and who would make way for it.
+
+    Pods, disruption budgets, PodGroups and PriorityClasses are objects as in the API server.
+    Without `pods`, as in the files of older versions, nobody knows who would make way.
+    """
 
     config: dict[str, Any] = Field(default_factory=dict)
     quotas: list[QuotaEntry] = Field(default_factory=list)
     nodes: list[NodeEntry] = Field(default_factory=list)
     claims: list[dict[str, Any]] = Field(default_factory=list)
+    pods: list[dict[str, Any]] | None = None
+    disruption_budgets: list[dict[str, Any]] = Field(default_factory=list)
+    pod_groups: list[dict[str, Any]] = Field(default_factory=list)
+    priority_classes: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class Case(_Document):
@@ -310,12 +318,10 @@ def yaml_text(text: str, *, source: str) -> list[Any]:
 
 
 def manifests(path: Path) -> list[dict[str, Any]]:
-    """Read the pods, claims, workloads and lists of a YAML file; `-` is standard input.
-
-    Documents of other kinds are skipped.
+    """Read the objects of a YAML file that has pods or claims; `-` is standard input.
 
     Raises:
-        BadDocument: The file cannot be read, or has none of them.
+        BadDocument: The file cannot be read, or has no pods, claims, workloads and lists of them.
     """
     return _with_pods(yaml_documents(path), source=str(path))
 
@@ -326,12 +332,12 @@ def manifests_in(text: str, *, source: str) -> list[dict[str, Any]]:
 
 
 def _with_pods(documents: list[Any], *, source: str) -> list[dict[str, Any]]:
-    desired = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
-    if not desired:
+    found = [document for document in documents if isinstance(document, dict)]
+    if not any(map(holds_pods, found)):
         raise BadDocument(
             f"{source}: no pods or claims found: must have a Pod, a VGPUClaim, a workload or a list"
         )
-    return desired
+    return found
 
 
 def _text(path: Path) -> str:

@@ -6,25 +6,36 @@ If parts of the cluster could not be read, the rules that depend on them are ski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Pod, PodGroup
+from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.demand import Demand
 from vgpu_operator.engine.claims.describe import refusal_of_kind
-from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of
+from vgpu_operator.engine.preemption.preempt_due import begin
 from vgpu_operator.engine.scheduling.gate import is_on, refusal_before_nodes
+from vgpu_operator.engine.scheduling.groups import least_of, members, others_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.offline_cluster import utilisation
-from vgpu_operator.insight.question import Outcome, Question, plan_of
+from vgpu_operator.insight.preemption import (
+    MakesWay,
+    WouldPreempt,
+    unknown,
+    who_makes_way,
+    would_preempt,
+)
+from vgpu_operator.insight.priorities import Priorities
+from vgpu_operator.insight.question import Outcome, Question, Undo, plan_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import NodeRules
 from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
@@ -94,15 +105,24 @@ class LiveCluster:
     Args:
         state: The engine's state; nothing else may change it meanwhile.
         unread: Returns the parts of the cluster that could not be read, given a namespace.
+        priorities: The cluster's PriorityClasses.
+        readable: The namespaces whose pods may be named; None: all.
 
     Attributes:
         state: The engine's state.
+        priorities: The cluster's PriorityClasses.
     """
 
     def __init__(
-        self, state: State, unread: Callable[[str], Unread] = lambda _: EVERYTHING_READ
+        self,
+        state: State,
+        unread: Callable[[str], Unread] = lambda _: EVERYTHING_READ,
+        priorities: Priorities | None = None,
+        readable: Collection[str] | None = None,
     ) -> None:
         self.state = state
+        self._readable = readable
+        self.priorities = priorities or Priorities()
         self._unread = unread
         self._held = ExitStack()
         self._count = 0
@@ -205,25 +225,124 @@ class LiveCluster:
         pod = self._pod(question)
         return self.state.ledger.budget(question.namespace, None if pod is None else pod.scopes)
 
-    def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the chosen devices from now on. Already allocated devices are held anyway."""
+    def charge(self, question: Question, outcome: Outcome) -> Undo:
+        """Hold the chosen devices until the returned function is called.
+
+        Already allocated devices are held anyway.
+        """
+        held = ExitStack()
+        self._held.callback(held.close)
         if question.standing is not None:
-            return
+            return held.close
         ledger, node, key = self.state.ledger, outcome.plan.node, self._key(question)
         pod = self._pod(question)
         self._count += 1  # give the pod of the next question another key
         assert node is not None
         assumed = ledger.assume(key, question.spec, outcome.plan.allocation())
-        self._held.callback(ledger.forget, assumed)
+        held.callback(ledger.forget, assumed)
         if pod is None:
-            return
+            return held.close
         ledger.count_as(key, pod.scopes)
         uid = pod.uid
         ledger.filters.hosts.expect(uid, node=node, cpu_milli=pod.cpu_milli)
-        self._held.callback(ledger.filters.hosts.remove_pod, uid)
+        held.callback(ledger.filters.hosts.remove_pod, uid)
         if self._is_gated(pod):
             ledger.expect_pod(pod.pod, node)
-            self._held.callback(ledger.forget_pod, uid)
+            held.callback(ledger.forget_pod, uid)
+        return held.close
+
+    # Preemption and groups.
+
+    def preemption(self, question: Question, outcome: Outcome) -> WouldPreempt:
+        """Return who would make way for a refused pod by itself, whatever group it has.
+
+        Later questions see this preemption as begun: its victims are ending, and their devices are
+        kept for the pod.
+
+        Args:
+            question: The pod, with its priority.
+            outcome: The refusal.
+        """
+        pod = None if question.pod is None else self._waiting(question, question.pod)
+        if pod is not None:
+            pod = pod.seen_again(_with(pod.pod, scheduling_group=None))
+        return self._who_makes_way(question.namespace, pod, outcome.plan.reason, None)
+
+    def preemption_of_group(
+        self, group: GroupKey, questions: Sequence[Question], others: int
+    ) -> WouldPreempt:
+        """Return who would make way for a group of which too few pods fit; see `preemption`.
+
+        Args:
+            group: The group.
+            questions: Its new pods, with their priorities.
+            others: How many more new pods it has, which need no devices.
+        """
+        cache = self.state.cache
+        pods = []
+        with ExitStack() as there:
+            for question in questions:
+                assert question.pod is not None
+                pod = self._waiting(question, question.pod)
+                self._count += 1
+                cache.put_pod(pod)
+                there.callback(cache.forget_pod, pod.uid)
+                pods.append(pod)
+            for number in range(others):
+                uid = f"question/{self._count}/{number}"
+                cache.put_other(uid, group)
+                there.callback(cache.put_other, uid, None)
+            return self._who_makes_way(group.namespace, pods[0], None, group)
+
+    def _who_makes_way(
+        self, namespace: str, pod: GPUPod | None, refused: Reason | None, group: GroupKey | None
+    ) -> WouldPreempt:
+        unread = self._unread(namespace).pods
+        if pod is not None and unread:
+            return unknown(self.config, unread)
+        found = who_makes_way(self.state, pod, refused)
+        if found.victims:
+            self._begin(found, group)
+        readable = found.namespaces if self._readable is None else self._readable
+        return would_preempt(self.state, found, readable)
+
+    def _waiting(self, question: Question, given: Pod) -> GPUPod:
+        """Return the question's pod as the engine sees it while it waits for devices.
+
+        Its claim may not exist yet, so the pod itself asks for what the claim says.
+        """
+        pod = known_part(self._new(question, given), self._unread(question.namespace))
+        if self._is_gated(pod):
+            pod = pod.seen_again(_with(pod.pod, scheduling_gates=[{"name": names.SCHEDULING_GATE}]))
+        assert not isinstance(pod.demand, BadInput)
+        demand = replace(pod.demand, native=None, spec=question.spec)
+        return replace(pod, demand=demand, claim=self._key(question), owned=True)
+
+    def _begin(self, found: MakesWay, group: GroupKey | None) -> None:
+        """Count a preemption as under way until the context exits."""
+        state = self.state
+        self._count += 1
+        opened = begin(found.placed, group, state)
+        self._held.callback(state.preemptions.open.pop, opened.key)
+        for room in opened.rooms:
+            self._held.callback(state.earmarks.remove, room.key)
+
+    def know_groups(self, groups: Mapping[GroupKey, PodGroup]) -> None:
+        """Count PodGroups as created until the context exits; existing ones stay as they are."""
+        known = self.state.cache.pod_groups
+        for key, group in groups.items():
+            if key not in known:
+                known[key] = group
+                self._held.callback(known.pop, key)
+
+    def least_of(self, group: GroupKey) -> int | None:
+        """Return the least number of the group's pods that may run; None if nothing says it."""
+        return least_of(self.state, group)
+
+    def running_of(self, group: GroupKey) -> int:
+        """Return how many pods of the group run, or need no devices to."""
+        running = sum(pod.is_running for pod in members(self.state, group))
+        return running + others_of(self.state, group)
 
     def utilisation(self) -> dict[str, float]:
         """Return the percentages of all slots, cores and memory that are in use."""

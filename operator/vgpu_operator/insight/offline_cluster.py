@@ -31,7 +31,7 @@ from vgpu_operator.insight.documents import (
     NodeEntry,
     QuotaEntry,
 )
-from vgpu_operator.insight.question import Outcome, Question, plan_of
+from vgpu_operator.insight.question import Outcome, Question, Undo, plan_of
 from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.shares import NOTHING, ClaimShares, shares_of
@@ -75,6 +75,7 @@ class Cluster:
         self.columns = Fleet()
         self.nodes: dict[str, Node] = {}
         self.claims: dict[tuple[str, str], VGPUClaim] = {}
+        self.all_claims: list[VGPUClaim] = []  # also those without a name
         self._filters = NodeFilters()
         self._numbers: dict[str, int] = {}  # by UUID
         self._quotas = Quotas(config=self.config)
@@ -139,11 +140,28 @@ class Cluster:
         """Return the amounts that the quotas of the question's namespace still allow."""
         return self._quotas.left(question.namespace, _scopes(question))
 
-    def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the chosen devices from now on. Already allocated devices are held anyway."""
-        if question.standing is None:
-            shares = shares_of(question.spec, outcome.plan.allocation())
-            self._charge(question.namespace, shares, _scopes(question))
+    def charge(self, question: Question, outcome: Outcome) -> Undo:
+        """Hold the chosen devices until the returned function is called.
+
+        Already allocated devices are held anyway.
+        """
+        if question.standing is not None:
+            return lambda: None
+        shares = shares_of(question.spec, outcome.plan.allocation())
+        numbers = [self._numbers[uuid] for uuid in shares.devices]
+        before = [(number, self.columns.in_use(number)) for number in numbers]
+        self._charge(question.namespace, shares, _scopes(question))
+
+        def undo() -> None:
+            for number, (slots, cores, memory, slices) in before:
+                self.columns.set_used(
+                    number, slots=slots, cores=cores, memory=memory, slices=slices
+                )
+            self._quotas.move(
+                question.namespace, before=shares, after=NOTHING, scopes=_scopes(question)
+            )
+
+        return undo
 
     def utilisation(self) -> dict[str, float]:
         """Return the percentages of all slots, cores and memory that are in use."""
@@ -181,22 +199,13 @@ class Cluster:
                     raise _bad(f"{source}.annotations[{key}]", word, f"one of {', '.join(known)}")
         self.nodes[entry.name] = node
         cordoned = cordoned_uuids(node)
-        links = _links(entry)
+        links = links_of(entry)
         for at, device in enumerate(entry.devices):
             facts = self._facts(entry.name, at, device, links[device.uuid], cordoned)
             number = self.columns.put_device(facts)
             self._numbers[device.uuid] = number
-            instances = _instances(device)
-            # It is unknown if the used amounts include the instances, so take the larger number.
-            self.columns.set_used(
-                number,
-                slots=max(device.slots_used, len(instances)),
-                cores=max(device.cores_used, sum(instance.cores for instance in instances)),
-                memory=max(
-                    device.memory_used_mib, sum(instance.memory_mib for instance in instances)
-                ),
-                slices=reduce(or_, (instance.slices for instance in instances), 0),
-            )
+            slots, cores, memory, slices = used_of(device)
+            self.columns.set_used(number, slots=slots, cores=cores, memory=memory, slices=slices)
         number = self.columns.put_node(entry.name, state_of(node, config=self.config))
         self._filters.put(number, node)
 
@@ -247,6 +256,7 @@ class Cluster:
             text = f"claim {namespace}/{name} occurs more than once"
             raise BadDocument(f"{source}: claims[{at}]: {text}")
         self.claims[namespace, name] = claim
+        self.all_claims.append(claim)
         self._charge(namespace, shares)
 
     def _charge(self, namespace: str, shares: ClaimShares, scopes: PodScopes | None = None) -> None:
@@ -337,6 +347,18 @@ def _offers(device: DeviceState) -> list[Offer]:
     ]
 
 
+def used_of(device: DeviceState) -> tuple[int, int, int, int]:
+    """Return the slots, cores, MiB and slices that are in use beside the state's claims."""
+    instances = _instances(device)
+    # It is unknown if the used amounts include the instances, so take the larger number.
+    return (
+        max(device.slots_used, len(instances)),
+        max(device.cores_used, sum(instance.cores for instance in instances)),
+        max(device.memory_used_mib, sum(instance.memory_mib for instance in instances)),
+        reduce(or_, (instance.slices for instance in instances), 0),
+    )
+
+
 def _instances(device: DeviceState) -> list[Instance]:
     """Return the instances in use. Their places were validated when the document was read."""
     if device.mig is None:
@@ -350,7 +372,7 @@ def _instances(device: DeviceState) -> list[Instance]:
     ]
 
 
-def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
+def links_of(entry: NodeEntry) -> dict[str, dict[str, int]]:
     """Return each device's link scores to the others."""
     links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
     for pair in entry.pair_scores:

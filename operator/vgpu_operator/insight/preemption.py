@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from vgpu_api.config import ClusterConfig
 from vgpu_api.reasons import Reason
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Victim
@@ -30,6 +31,7 @@ _INCOMPLETE = "too few pods of its group are there to start"
 _IN_VAIN = "its victims have ended before, and it got nothing"
 _QUOTA = "the quota of its namespace is used up, and evictions do not change that"
 _BUDGETS_UNKNOWN = "disruption budgets and PodGroups are not known here"
+_OFF = " if preemption were enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,14 @@ class MakesWay:
         victims: Who would make way.
         why_not: The reason why nobody would; empty if somebody would.
         group: The name of the group for which they make way; empty for a pod alone.
+        placed: The pods for which they make way, and their places.
     """
 
     nodes: tuple[str, ...] = ()
     victims: tuple[Victim, ...] = ()
     why_not: str = ""
     group: str = ""
+    placed: tuple[Placed, ...] = ()
 
     @property
     def namespaces(self) -> set[str]:
@@ -115,7 +119,7 @@ def who_makes_way(state: State, pod: GPUPod | None, refused: Reason | None) -> M
     victims = tuple(sorted(victims_of(placed), key=importance))
     if not victims:
         return MakesWay(why_not=f"what ends anyway on {', '.join(nodes)} suffices")
-    return MakesWay(nodes, victims, group="" if group is None else group.name)
+    return MakesWay(nodes, victims, "", "" if group is None else group.name, placed)
 
 
 def _outcome(search: Generator[object, None, tuple[Placed, ...]]) -> tuple[Placed, ...]:
@@ -137,9 +141,9 @@ def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> Wo
         readable: The namespaces whose pods may be named; others are only counted.
     """
     enabled = state.config.scheduling.preemption.enabled
-    off = "" if enabled else "preemption is off"
+    off = "" if enabled else _OFF
     if found.why_not:
-        message = _joined("; ", f"Would preempt nobody: {found.why_not}", off)
+        message = f"Would preempt nobody{off}: {found.why_not}"
         return WouldPreempt(enabled, message, why_not=found.why_not)
     shown = [each for each in found.victims if _namespace(each) in readable]
     hidden = sum(max(len(each.pods), 1) for each in found.victims if each not in shown)
@@ -149,12 +153,18 @@ def would_preempt(state: State, found: MakesWay, readable: Container[str]) -> Wo
     text += f" for group {found.group}" if found.group else ""
     return WouldPreempt(
         enabled=enabled,
-        message=_joined("; ", text, off, not_judged),
+        message=_joined("; ", text + off, not_judged),
         nodes=found.nodes,
         victims=tuple(pod for victim in shown for pod in _preempted(victim)),
         victims_hidden=hidden,
         not_judged=not_judged,
     )
+
+
+def unknown(config: ClusterConfig, why: str) -> WouldPreempt:
+    """Return the answer for a pod of which it is not known who would make way for it."""
+    message = f"Not known who would make way: {why}"
+    return WouldPreempt(config.scheduling.preemption.enabled, message, not_judged=why)
 
 
 def _of_others(count: int) -> str:

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput, Fault
+from vgpu_api.errors import BadInput, Fault, VgpuError
 from vgpu_api.field_errors import describe
 from vgpu_api.names import OPERATOR_USER
 from vgpu_api.reasons import Tally
@@ -22,9 +22,16 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission.rules import (
     Denied,
     claim_named_by,
+    claim_without_effect,
+    misspelt,
     mutate_pod,
+    switched_off,
+    unanswered,
+    unasked,
     validate_claim,
     validate_pod,
+    waits_for_claim,
+    without_effect,
 )
 from vgpu_operator.admission.rules.json_patch import applied
 from vgpu_operator.admission.rules.raw_pod import read_pod, without_nulls
@@ -68,6 +75,10 @@ class Outcome:
     of_nodes: bool = True
 
 
+Undo: TypeAlias = Callable[[], None]
+"""Gives back what was held."""
+
+
 class Known(Protocol):
     """The parts of a cluster that are needed to read a question: its configuration and claims."""
 
@@ -105,8 +116,8 @@ class Judge(Known, Protocol):
     def budget(self, question: Question) -> Budget:
         """Return the amounts that the quotas of the question's namespace still allow."""
 
-    def charge(self, question: Question, outcome: Outcome) -> None:
-        """Hold the chosen devices from now on."""
+    def charge(self, question: Question, outcome: Outcome) -> Undo:
+        """Hold the chosen devices until the returned function is called."""
 
     def utilisation(self) -> dict[str, float]:
         """Return the percentages of all slots, cores and memory that are in use."""
@@ -187,7 +198,38 @@ def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
     return claim.status.allocation
 
 
-def _of_claim(raw: dict[str, Any]) -> Question:
+def warnings_about(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> list[str]:
+    """Return the warnings that admission prints about a pod or claim; none if it is refused.
+
+    Args:
+        document: The object, as for `question_of`.
+        cluster: The cluster with the claims that pods name.
+        admit: Apply admission to a pod first, as if it were being created.
+    """
+    raw, config = dict(document), cluster.config
+    try:
+        if raw.get("kind") == "VGPUClaim":
+            return claim_without_effect(copy.deepcopy(raw))
+        namespace = read_pod(raw).metadata.namespace or "default"
+        named = claim_named_by(raw)
+        claim = None if named is None else cluster.claim(namespace, named.name)
+        found = switched_off(raw, config)
+        if admit:
+            raw = applied(raw, mutate_pod(raw, config, claim))
+        if named is not None and claim is None:
+            found += waits_for_claim(raw)
+        found += [*unasked(raw, config), *without_effect(raw, config)]
+        return [*found, *misspelt(raw, config), *unanswered(raw, config)]
+    except VgpuError:
+        return []
+
+
+def claim_of(raw: dict[str, Any]) -> VGPUClaim:
+    """Return a claim as the API server would store it.
+
+    Raises:
+        Denied: The claim is invalid.
+    """
     try:
         claim = VGPUClaim.read(raw)
     except ValidationError as error:
@@ -195,6 +237,11 @@ def _of_claim(raw: dict[str, Any]) -> Question:
         raise Denied(describe(error)) from error
     by_operator = any(owner.kind == "Pod" for owner in claim.metadata.owner_references)
     validate_claim(copy.deepcopy(raw), user=OPERATOR_USER if by_operator else "")
+    return claim
+
+
+def _of_claim(raw: dict[str, Any]) -> Question:
+    claim = claim_of(raw)
     return Question(claim.spec, claim.metadata.namespace or "default", None)
 
 

@@ -18,12 +18,8 @@ Result = dict[str, Any]
 NO_GPU = "the pod asks for no GPU"
 
 
-def answer(
-    question: Question | None, cluster: Judge, *, explain: bool = True
-) -> tuple[Result, Outcome | None]:
+def answer(question: Question, cluster: Judge, *, explain: bool = True) -> tuple[Result, Outcome]:
     """Return the result to print, and the outcome. The cluster is not modified."""
-    if question is None:
-        return refusal(NO_GPU), None
     outcome = cluster.decide(question)
     plan, demand = outcome.plan, cluster.demand(question)
     result: Result = {

@@ -7,7 +7,7 @@ function that yields its pod templates, each with the number of pods that run at
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,20 @@ def holds_pods(document: Document) -> bool:
     return kind in ("Pod", "VGPUClaim") or (isinstance(kind, str) and kind in _TEMPLATES)
 
 
+def objects_of(documents: Iterable[Document]) -> Iterator[Document]:
+    """Yield the objects in documents, with those in lists one by one.
+
+    Raises:
+        BadInput: An item of a list is no object.
+    """
+    for document in documents:
+        items = _items(document)
+        if items is None:
+            yield document
+        else:
+            yield from objects_of(_object(item, f"items[{at}]") for at, item in enumerate(items))
+
+
 def pods_of(document: Document, nodes: Sequence[str]) -> Iterator[Document]:
     """Yield the pods and claims in a document; other objects, such as Services, are skipped.
 
@@ -60,8 +74,8 @@ def pods_of(document: Document, nodes: Sequence[str]) -> Iterator[Document]:
     """
     items = _items(document)
     if items is not None:
-        for at, item in enumerate(items):
-            yield from pods_of(_object(item, f"items[{at}]"), nodes)
+        for each in objects_of([document]):
+            yield from pods_of(each, nodes)
         return
     kind = document.get("kind")
     if kind in ("Pod", "VGPUClaim"):

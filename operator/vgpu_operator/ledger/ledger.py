@@ -180,12 +180,20 @@ class Ledger:
             scopes: The scopes for `count_as`.
         """
         place = ClaimKey(*key)
-        self._numbers += 1
-        assumption = Assumption(self._numbers, place)
         record = self._records.at(place)
         if scopes != "as before":
             self._count_as(key[0], record, scopes)
-        record.assumed[assumption.number] = shares_of(spec, allocation)
+        return self._assume(place, record, shares_of(spec, allocation))
+
+    def assume_shares(self, key: tuple[str, str], shares: ClaimShares) -> Assumption:
+        """Hold shares of devices like `assume`, also those that no allocation describes."""
+        place = ClaimKey(*key)
+        return self._assume(place, self._records.at(place), shares)
+
+    def _assume(self, place: ClaimKey, record: ClaimRecord, shares: ClaimShares) -> Assumption:
+        self._numbers += 1
+        assumption = Assumption(self._numbers, place)
+        record.assumed[assumption.number] = shares
         self._hold(place, record)
         return assumption
 

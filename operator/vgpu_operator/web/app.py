@@ -7,6 +7,7 @@ import logging
 import signal
 from typing import Any
 
+from vgpu_api.resources import POD_DISRUPTION_BUDGETS
 from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.listen import listen
@@ -15,7 +16,12 @@ from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.config import WebConfig
-from vgpu_operator.engine.informers import STORAGE, informers, more_informers
+from vgpu_operator.engine.informers import (
+    STORAGE,
+    follow_pod_groups,
+    informers,
+    more_informers,
+)
 from vgpu_operator.engine.scheduling.gate import is_on
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.server import WebServer
@@ -41,6 +47,7 @@ async def run(config: WebConfig) -> None:
         mirror = Mirror(config.cluster.config, Clock(api))
         sources = informers(api, mirror.observe, config.cluster.config)
         of_volumes = more_informers(api, mirror.observe, STORAGE) if is_on(mirror.state) else []
+        of_budgets = more_informers(api, mirror.observe, (POD_DISRUPTION_BUDGETS,))
         synced = asyncio.Event()
 
         async def note_synced() -> None:
@@ -56,7 +63,8 @@ async def run(config: WebConfig) -> None:
             mirror.note_listed(source.resource)
 
         work = [
-            *(asyncio.create_task(source.run()) for source in (*sources, *of_volumes)),
+            *(asyncio.create_task(each.run()) for each in (*sources, *of_volumes, *of_budgets)),
+            asyncio.create_task(follow_pod_groups(api, mirror, Clock(api))),
             asyncio.create_task(changed(config.cluster, config.log_level)),
         ]
         side = [asyncio.create_task(note_synced())]

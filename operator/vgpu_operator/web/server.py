@@ -375,7 +375,8 @@ class WebServer:
             sight = await self._visitors.sight(user, namespaces)
             if is_on(self._mirror.state):
                 sight = await self._visitors.sight_of_volumes(user, sight, namespaces)
-            answer = what_if.what_if(self._mirror, sight, found)
+            priorities = await self._visitors.priorities()
+            answer = what_if.what_if(self._mirror, sight, found, priorities)
         return web.Response(body=orjson.dumps(answer), content_type=_JSON)
 
 

@@ -24,6 +24,8 @@ from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError
 from vgpu_client.reviews import Answers, Busy, Limits, User, bearer, fingerprint, may, user_of
+from vgpu_operator.engine.informers import priority_classes
+from vgpu_operator.insight.priorities import Priorities
 
 KNOWN_S = 15.0
 """Seconds for which an accepted token or permission is cached."""
@@ -141,6 +143,16 @@ class Visitors:
         """
         listed = await self._listed_in(namespaces, user, PERSISTENT_VOLUME_CLAIMS)
         return replace(sight, volumes=listed)
+
+    async def priorities(self) -> Priorities:
+        """Return the cluster's PriorityClasses, which are shown to every visitor.
+
+        They are read anew for each question, because few questions need them.
+        """
+        try:
+            return Priorities(await priority_classes(self._api))
+        except ClientError as error:
+            return Priorities(unread=str(error))
 
     async def _listed_in(
         self, namespaces: Collection[str], user: User, resource: Resource

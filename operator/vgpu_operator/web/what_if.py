@@ -6,19 +6,20 @@ the devices of earlier ones as taken. All of this is undone before the answer is
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from vgpu_api.errors import BadInput, VgpuError
+from pydantic.alias_generators import to_camel
+
 from vgpu_operator.engine.claims.status import summary
-from vgpu_operator.insight.documents import BadDocument, manifests_in
+from vgpu_operator.insight.documents import manifests_in
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
+from vgpu_operator.insight.manifest import Answered, Manifest, Simulation
 from vgpu_operator.insight.node_verdicts import NodeVerdict, verdicts
-from vgpu_operator.insight.question import Outcome, Question, question_of
+from vgpu_operator.insight.priorities import Priorities
+from vgpu_operator.insight.question import Outcome, Question
 from vgpu_operator.insight.simulate import NO_GPU
-from vgpu_operator.insight.workloads import pods_of
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
@@ -41,61 +42,80 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def namespaces(found: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the namespaces of the documents' pods.
+    """Return the namespaces of the documents' pods and claims.
 
     Raises:
-        BadInput: A workload is invalid, or there are too many pods.
+        BadDocument: An object is invalid, or there are too many pods.
     """
-    return {_namespace(pod) for pod in _pods(found, _ANY_NODE)}
+    return _manifest(found, _ANY_NODE).namespaces
 
 
-def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def what_if(
+    mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]], priorities: Priorities
+) -> dict[str, Any]:
     """Return where each pod would go, and the verdicts on all nodes for the first refused pod.
 
     If no pod is refused, the verdicts are for the first pod.
 
+    Args:
+        mirror: The cluster.
+        sight: What the visitor may see.
+        found: The documents.
+        priorities: The cluster's PriorityClasses.
+
     Raises:
-        BadInput: A workload is invalid, or there are too many pods.
+        BadDocument: An object is invalid, or there are too many pods.
         VisitorRefused: The visitor may not list devices, or claims in the namespace of a pod.
     """
     state = mirror.state
     if not sight.devices:
         raise VisitorRefused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
-    pods = _pods(found, state.ledger.nodes())
-    for pod in pods:
-        if not sight.reads(_namespace(pod)):
-            text = f'cannot list vgpuclaims.vgpu.dev in namespace "{_namespace(pod)}"'
+    manifest = _manifest(found, state.ledger.nodes())
+    for namespace in sorted(manifest.namespaces):
+        if not sight.reads(namespace):
+            text = f'cannot list vgpuclaims.vgpu.dev in namespace "{namespace}"'
             raise VisitorRefused(403, f'user "{sight.user}" {text}')
-    answers: list[_Answer] = []
-    first: _Answer | None = None
-    nodes: list[NodeVerdict] = []
-    with LiveCluster(state, lambda namespace: _unread(mirror, sight, namespace)) as cluster:
-        for pod in pods:
-            answer = _answered(cluster, pod)
-            answers.append(answer)
-            if answer.question is None or answer.outcome is None:
-                continue
-            # Compute the verdicts before the devices are held, so that they match the decision.
-            if first is None or (answer.outcome.refused and not first.document["refused"]):
-                first, kind = answer, cluster.kind(answer.question)
-                nodes = verdicts(state, _NEW, kind, reads=sight.reads)
-            if not answer.outcome.refused:
-                cluster.charge(answer.question, answer.outcome)
+
+    def unread(namespace: str) -> Unread:
+        return _unread(mirror, sight, namespace)
+
+    readable = None if sight.everywhere else sight.namespaces
+    with LiveCluster(state, unread, priorities, readable) as cluster:
+        shown = _WithVerdicts(cluster, manifest, sight)
+        answers = list(shown.answers())
+        pods = [_document(cluster, answer) for answer in answers]
+    of = next((each.item.name for each in answers if each.question is shown.question), None)
     return {
-        "pods": [answer.document for answer in answers],
-        "of": None if first is None else first.document["name"],
-        "nodes": [asdict(each) for each in nodes],
-        "nodesHidden": len(state.ledger.nodes()) - len(nodes) if nodes else 0,
+        "pods": pods,
+        "of": None if shown.question is None else of,
+        "nodes": [asdict(each) for each in shown.nodes],
+        "nodesHidden": len(state.ledger.nodes()) - len(shown.nodes) if shown.nodes else 0,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The answer for one pod, with the decision if nodes were checked."""
+class _WithVerdicts(Simulation[None]):
+    """A simulation with verdicts on nodes: for the first refused pod, else for the first pod.
 
-    document: dict[str, Any]
-    question: Question | None = None
-    outcome: Outcome | None = None
+    They are computed before the devices are held, so that they match the decision.
+    """
+
+    def __init__(self, cluster: LiveCluster, manifest: Manifest, sight: Sight) -> None:
+        super().__init__(cluster, manifest, admit=True)
+        self._live = cluster
+        self._sight = sight
+        self._is_refused = False
+        self.question: Question | None = None
+        self.nodes: list[NodeVerdict] = []
+
+    def decide(self, question: Question) -> tuple[None, Outcome]:
+        outcome = self._live.decide(question)
+        is_refused = bool(outcome.refused)
+        has_verdicts = question.standing is None and outcome.of_nodes
+        if has_verdicts and (self.question is None or (is_refused and not self._is_refused)):
+            self.question, self._is_refused = question, is_refused
+            kind = self._live.kind(question)
+            self.nodes = verdicts(self._live.state, _NEW, kind, reads=self._sight.reads)
+        return None, outcome
 
 
 def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
@@ -107,32 +127,35 @@ def _unread(mirror: Mirror, sight: Sight, namespace: str) -> Unread:
     return replace(unread, volumes=text)
 
 
-def _answered(cluster: LiveCluster, pod: Mapping[str, Any]) -> _Answer:
-    """Answer for one pod without holding its devices."""
+def _document(cluster: LiveCluster, answer: Answered[None]) -> dict[str, Any]:
+    """Return the answer for one pod."""
+    question, outcome = answer.question, answer.outcome
     document: dict[str, Any] = {
-        "name": _name(pod),
+        "name": answer.item.name,
         "node": "",
         "asks": "",
-        "refused": "",
+        "refused": answer.refused or NO_GPU,
         "devices": [],
         "notJudged": "",
+        "preemption": answer.preemption and _camel(asdict(answer.preemption)),
+        "group": answer.group and _camel(asdict(answer.group)),
+        "warnings": answer.warnings,
     }
-    try:
-        question = question_of(pod, cluster, admit=True)
-        if question is None:
-            return _Answer({**document, "refused": NO_GPU})
-        outcome = cluster.decide(question)
-    except VgpuError as error:
-        return _Answer({**document, "refused": str(error)})
+    if question is None or outcome is None:
+        return document
     document |= {
         "asks": summary(question.spec),
-        "node": outcome.plan.node or "",
-        "refused": outcome.refused,
+        "refused": answer.refused or outcome.refused,
         "notJudged": cluster.not_judged(question),
     }
-    if question.standing is not None or not outcome.of_nodes:
-        return _Answer(document)
-    document["devices"] = [
+    if answer.is_placed:
+        document["node"] = outcome.plan.node
+        document["devices"] = [] if question.standing else _devices(question, outcome)
+    return document
+
+
+def _devices(question: Question, outcome: Outcome) -> list[dict[str, Any]]:
+    return [
         {
             "container": question.containers.get(grant.request, grant.request),
             "uuid": grant.uuid,
@@ -142,31 +165,13 @@ def _answered(cluster: LiveCluster, pod: Mapping[str, Any]) -> _Answer:
         }
         for grant in outcome.plan.grants
     ]
-    return _Answer(document, question, outcome)
 
 
-def _pods(found: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Mapping[str, Any]]:
-    try:
-        every = itertools.chain.from_iterable(pods_of(each, nodes) for each in found)
-        pods = list(itertools.islice(every, MOST_PODS + 1))
-    except BadInput as error:
-        raise BadDocument(f"{_SOURCE}: {error}") from error
-    if len(pods) > MOST_PODS:
-        raise BadDocument(
-            f"{_SOURCE}: more than {MOST_PODS} pods; `kubectl vgpu simulate` takes more"
-        )
-    return pods
+def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {to_camel(name): value for name, value in fields.items()}
 
 
-def _namespace(pod: Mapping[str, Any]) -> str:
-    return _text_of(pod, "namespace") or "default"
-
-
-def _name(pod: Mapping[str, Any]) -> str:
-    return _text_of(pod, "name") or "without a name"
-
-
-def _text_of(pod: Mapping[str, Any], key: str) -> str:
-    metadata = pod.get("metadata")
-    value = metadata.get(key) if isinstance(metadata, dict) else None
-    return value if isinstance(value, str) else ""
+def _manifest(found: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> Manifest:
+    manifest = Manifest(nodes, MOST_PODS)
+    manifest.add(found, _SOURCE)
+    return manifest

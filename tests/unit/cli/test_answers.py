@@ -59,7 +59,9 @@ def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "pod")]
         assert main(["simulate", "-o", "json", *files]) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert list(found) == ["id", "node", "requests", "devices", "refused", "nodes"]
+        fields = ["id", "node", "requests", "devices", "refused", "nodes"]
+        fields += ["preemption"] if found["refused"] else []
+        assert [name for name in found if name != "warnings"] == fields
         for node in found["nodes"].values():
             assert list(node) == ["score", "reasons", "order", "deviceScores"]
             assert sorted(node["order"]) == sorted(node["deviceScores"])

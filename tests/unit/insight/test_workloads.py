@@ -177,7 +177,7 @@ def test_the_pods_of_a_file_are_placed_one_after_the_other_and_hold_what_they_go
     ]
     assert lines[3].startswith("w-a: refused: ")
     assert lines[4].startswith("w-b: b: GPU-b")
-    assert lines[5].startswith("4 placed, 1 refused")
+    assert lines[-1].startswith("4 placed, 1 refused")
 
 
 def test_the_one_pod_of_a_workload_is_answered_with_the_reasons_of_all_nodes(

@@ -106,7 +106,9 @@ def test_the_victims_are_named_with_their_priorities() -> None:
 def test_they_are_named_although_preemption_is_off() -> None:
     cluster = with_two()
     found = cluster.preemption(cluster.waits(mib=8192))
-    assert found.message == "Would preempt default/a (priority 100) on n1; preemption is off"
+    assert (
+        found.message == "Would preempt default/a (priority 100) on n1 if preemption were enabled"
+    )
     assert not found.enabled
 
 
@@ -304,5 +306,5 @@ def test_json_has_the_victims_as_a_field_and_text_has_a_line() -> None:
     assert (found["nodes"], found["enabled"]) == (["n1"], False)
     out = StringIO()
     show(said, Printer(out), as_json=False)
-    line = "Would preempt default/a (priority 100) on n1; preemption is off"
+    line = "Would preempt default/a (priority 100) on n1 if preemption were enabled"
     assert line in out.getvalue().splitlines()

@@ -20,6 +20,7 @@ from vgpu_api.resources import (
 from vgpu_client.clock import Clock
 from vgpu_operator.engine import events
 from vgpu_operator.insight.documents import BadDocument
+from vgpu_operator.insight.priorities import Priorities
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
@@ -40,7 +41,7 @@ spec:
 
 
 def asked(text: str, mirror: Mirror | None = None, sight: Sight = ADMIN) -> Any:
-    return what_if(mirror or a_mirror(), sight, documents(text))
+    return what_if(mirror or a_mirror(), sight, documents(text), Priorities())
 
 
 def pod(memory: int = 4096, namespace: str = "default") -> str:
@@ -158,9 +159,9 @@ spec: {template: {spec: {containers: [{name: a, image: x}]}}}
 def test_it_takes_the_right_to_devices_and_to_the_namespaces_claims() -> None:
     found = documents(pod(namespace="theirs"))
     with pytest.raises(VisitorRefused, match=r"cannot list gpudevices\.vgpu\.dev"):
-        what_if(a_mirror(), Sight("t", namespaces=frozenset({"theirs"})), found)
+        what_if(a_mirror(), Sight("t", namespaces=frozenset({"theirs"})), found, Priorities())
     with pytest.raises(VisitorRefused, match='in namespace "theirs"'):
-        what_if(a_mirror(), Sight("t", devices=True), found)
+        what_if(a_mirror(), Sight("t", devices=True), found, Priorities())
 
 
 @pytest.mark.parametrize("text", ["", "kind: Service", "a: [", "a: !!int x"])

@@ -180,15 +180,21 @@ def _still_wait(found: Sequence[Placed], group: GroupKey | None, state: State) -
 
 def _open(placed: Sequence[Placed], group: GroupKey | None, state: State) -> Iterator[Effect]:
     """Earmark the devices, tell the pods, and evict the first victim."""
-    opened = _opened(placed, group, state)
-    state.preemptions.open[opened.key] = opened
-    _earmark(placed, group, state)
+    opened = begin(placed, group, state)
     whose = "" if group is None else f" for group {group.name}"
     on = f"evicting less important pods{whose} on {', '.join(opened.nodes)}"
     note = f"{on}: {in_words(sorted(victims_of(placed), key=importance))}"
     for each in placed:
         yield RecordEvent(each.preemptor.pod.regarding, "Normal", "Preempting", _ACTION, note)
     yield from _go_on(opened, state)
+
+
+def begin(placed: Sequence[Placed], group: GroupKey | None, state: State) -> OpenPreemption:
+    """Open a preemption and keep the devices of its places; nobody is evicted yet."""
+    opened = _opened(placed, group, state)
+    state.preemptions.open[opened.key] = opened
+    _earmark(placed, group, state)
+    return opened
 
 
 def _opened(placed: Sequence[Placed], group: GroupKey | None, state: State) -> OpenPreemption:

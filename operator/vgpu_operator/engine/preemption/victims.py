@@ -184,16 +184,22 @@ def pod_uid_of(state: State, key: ClaimKey, claim: VGPUClaim | None) -> str:
 
 
 def _holding(state: State, node: str) -> dict[ClaimKey, list[Share]]:
-    """Return the claims that hold devices of a node, with their shares."""
+    """Return the claims that hold devices of a node, with their shares.
+
+    Devices that a write of unknown outcome holds are left out: while no claim and no reservation is
+    known, nothing says that they come back.
+    """
     columns, found = state.ledger.columns, dict[ClaimKey, list[Share]]()
     number = columns.node_id(node)
     for device in () if number is None else columns.node_devices[number]:
         for holder in state.ledger.holders(columns.uuid[device]):
-            use = holder.use
+            use, key = holder.use, holder.key
+            if state.cache.claim(key) is None and state.reservations.of_claim(key) is None:
+                continue
             # A claim with all compute leaves none, even if the device's is scaled above 100 %.
             cores = columns.cores[device] if use.cores >= ALL_CORES else use.cores
             share = Share(device, use.slots, cores, use.memory_mib)
-            found.setdefault(holder.key, []).append(share)
+            found.setdefault(key, []).append(share)
     return found
 
 

@@ -498,10 +498,14 @@ function ask() {
 function answered(found) {
   const device = (each) => `${each.container}: ${each.uuid}, ${mib(each.memoryMiB)}`
     + (each.cores ? `, ${each.cores} %` : "") + (each.profile ? `, ${each.profile}` : "");
+  const lines = (each) => [each.refused, ...each.devices.map(device), each.preemption?.message, each.notJudged,
+    ...each.warnings.map((text) => `Warning: ${text}`)].filter(Boolean);
   const made = [el("h2", null, "Where they would go"), table("Answer",
     [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices or reason" }],
     found.pods.map((each) => [each.name, each.asks, each.node ? link(path("nodes", each.node), each.node) : state("Refused"),
-      el("ul", { class: "plain" }, [each.refused, ...each.devices.map(device), each.notJudged].filter(Boolean).map((text) => el("li", null, text)))]))];
+      el("ul", { class: "plain" }, lines(each).map((text) => el("li", null, text)))]))];
+  if (found.pods.some((each) => each.preemption?.nodes.length)) made.push(el("p", { class: "faint" },
+    "Nobody is evicted here. For the pods after such a pod its victims are ending, and their devices are kept for it."));
   if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
   return [...made, ...verdicts(found.nodes, found.nodesHidden)];
 }
