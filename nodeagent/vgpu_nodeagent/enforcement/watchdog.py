@@ -31,7 +31,14 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess
 from vgpu_nodeagent.enforcement.host_pids import write_host_pids
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
-from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
+from vgpu_nodeagent.enforcement.processes import (
+    index_of,
+    mapped_by,
+    name_of,
+    pods_of_process,
+    start_time,
+)
+from vgpu_nodeagent.enforcement.short_lives import ShortLives
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotRecord, SlotState
 
@@ -383,6 +390,7 @@ class Watchdog:
         self._watched: dict[str, _Watched] = {}
         self._homes: Mapping[int, Residence] = {}
         self._homes_read = float("-inf")
+        self._short_lives = ShortLives()
         self._stranger_looks: dict[tuple[str, int], int] = {}
         self._strangers: dict[str, tuple[Stranger, ...]] = {}
         self._strangers_terminated: set[int] = set()
@@ -433,7 +441,14 @@ class Watchdog:
             self._homes = residences(pids, state, self._allocations)
             self._homes_read = now
             self._write_host_pids(self._homes)
-        return self._homes
+        used: dict[int, set[str]] = {}
+        for found in (processes, computing):
+            for uuid, by_pid in found.items():
+                for pid in by_pid:
+                    used.setdefault(pid, set()).add(uuid)
+        proc = self._allocations.proc
+        homes = {pid: self._homes[pid] for pid in used}
+        return self._short_lives.complete(homes, used, lambda pid: start_time(pid, proc=proc), now)
 
     @staticmethod
     def _add(

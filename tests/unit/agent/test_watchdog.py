@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -284,6 +285,73 @@ async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> 
     world.compute({100: 20.0})
     await world.looks(150, watchdog)
     assert world.seen[3:] == [("obeys", "one")]
+
+
+class Lives:
+    """A program that starts a process for each kernel: four in a second, of which a look meets one."""
+
+    def __init__(self, world: World, cgroup: str, first: int) -> None:
+        self._world, self._cgroup, self._next = world, cgroup, first
+
+    def go_on(self) -> dict[int, float]:
+        """Return the compute of a second's processes; the last of them is alive."""
+        alive = self._next + 3
+        self._world.add(alive, self._cgroup)
+        self._next += 4
+        return dict.fromkeys(range(alive - 3, alive + 1), 20.0)
+
+    def end(self) -> None:
+        """End the process that is alive."""
+        shutil.rmtree(self._world.proc / str(self._next - 1))
+
+
+async def test_processes_that_end_between_two_looks_are_those_of_the_claim_that_starts_them(
+    world: World,
+) -> None:
+    world.share(GPU_0, 25)
+    world.hold({})
+    watchdog, lives = world.watchdog(), Lives(world, CGROUP, 1000)
+    for _ in range(60):
+        world.compute(lives.go_on())
+        await watchdog.look()
+        lives.end()
+    assert world.seen == [("ComputeLimitViolated", "one")]
+
+
+async def test_processes_that_ended_accuse_nobody_where_two_claims_start_and_end_them(
+    world: World,
+) -> None:
+    world.share(GPU_0, 25)
+    world.hold({})
+    one = Lives(world, CGROUP, 1000)
+    other = Lives(world, f"/kubepods/pod{OTHER_POD}/0123abcd", 100_000)
+    watchdog = world.watchdog()
+    for _ in range(60):
+        world.compute(one.go_on() | other.go_on())
+        await watchdog.look()
+        one.end()
+        other.end()
+    assert world.seen == []
+
+
+async def test_a_process_that_ended_is_still_that_of_its_claim_and_its_pid_is_not(
+    world: World,
+) -> None:
+    world.share(GPU_0, 25)
+    world.hold({})
+    world.add(100, CGROUP)
+    world.compute({100: 90.0})
+    watchdog = world.watchdog()
+    await world.looks(20, watchdog)
+    shutil.rmtree(world.proc / "100")
+    await watchdog.look()
+    assert world.measured["ns", "one", GPU_0].compute_percent == pytest.approx(90.0)
+    world.add(100, "/system.slice/other.service")
+    (world.proc / "100" / "stat").write_text(f"100 (x) S {'0 ' * 18}{START + 1} 0\n")
+    await world.looks(19, watchdog)
+    assert world.measured["ns", "one", GPU_0].compute_percent == pytest.approx(
+        90.0 * 21 / 40, abs=3
+    )
 
 
 async def test_a_share_of_policy_default_is_looked_at_beside_others_only(world: World) -> None:
