@@ -1,15 +1,15 @@
 """Attributes the compute of processes that ended before a look could find their cgroup.
 
-The driver names processes by PIDs only, and /proc forgets a process at once. A program that starts a
-process for each kernel would escape with all of them but the one that a look happens to meet. So
+The driver names processes by PIDs only, and /proc forgets a process at once. A program that starts
+a process for each kernel would escape with all of them but the one that a look happens to meet. So
 residences of processes are remembered for a while after they end. A process that no look met is
-attributed to the claim whose processes on that device came and went during the last seconds, if that
-is one claim only: among several nobody is accused.
+attributed to the claim whose processes on that device came and went during the last seconds, if
+that is one claim only: among several nobody is accused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,11 +43,16 @@ class ShortLives:
     _met: dict[int, _Met] = field(default_factory=dict)
     _ended: dict[str, dict[str, tuple[float, Residence]]] = field(default_factory=dict)
 
+    @property
+    def pids(self) -> Set[int]:
+        """Return the processes that are remembered."""
+        return self._met.keys()
+
     def complete(
         self,
         homes: Mapping[int, Residence],
         used: Mapping[int, set[str]],
-        start_time: Callable[[int], int],
+        started: Mapping[int, int],
         now: float,
     ) -> Mapping[int, Residence]:
         """Return the residences, with those of processes that have ended.
@@ -55,10 +60,9 @@ class ShortLives:
         Args:
             homes: The residence of each process, as far as it could be read.
             used: The devices of each process.
-            start_time: Returns the start time of a process, 0 if it is gone.
+            started: The start time of each process and of `pids`, 0 for one that is gone.
             now: The time of the look.
         """
-        started = {pid: start_time(pid) for pid in used.keys() | self._met.keys()}
         for pid, at in started.items():
             self._meet(pid, homes.get(pid), used.get(pid, set()), at, now)
         return {

@@ -436,19 +436,20 @@ class Watchdog:
         now: float,
     ) -> Mapping[int, Residence]:
         """Return the residence of all processes, cached for a while."""
-        pids = {pid for found in (processes, computing) for on in found.values() for pid in on}
-        if not pids <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
-            self._homes = residences(pids, state, self._allocations)
-            self._homes_read = now
-            self._write_host_pids(self._homes)
         used: dict[int, set[str]] = {}
         for found in (processes, computing):
             for uuid, by_pid in found.items():
                 for pid in by_pid:
                     used.setdefault(pid, set()).add(uuid)
+        if not used.keys() <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
+            self._homes = residences(used, state, self._allocations)
+            self._homes_read = now
+            self._write_host_pids(self._homes)
         proc = self._allocations.proc
         homes = {pid: self._homes[pid] for pid in used}
-        return self._short_lives.complete(homes, used, lambda pid: start_time(pid, proc=proc), now)
+        pids = used.keys() | self._short_lives.pids
+        started = {pid: start_time(pid, proc=proc) for pid in pids}
+        return self._short_lives.complete(homes, used, started, now)
 
     @staticmethod
     def _add(

@@ -288,7 +288,7 @@ async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> 
 
 
 class Lives:
-    """A program that starts a process for each kernel: four in a second, of which a look meets one."""
+    """A program that starts a process for each kernel: four in a second; a look meets one."""
 
     def __init__(self, world: World, cgroup: str, first: int) -> None:
         self._world, self._cgroup, self._next = world, cgroup, first
