@@ -46,9 +46,11 @@ PAGE_BODY_OFFSET = 20
 PAGE_BODY = struct.Struct("<IQII64sQ")
 PAGE_DEVICES_OFFSET = 256
 # struct vgpu_page_device: uuid, memory_limit_bytes, cores_percent, core_policy, priority, flags,
-# physical_bytes, context_bytes, cores_ceiling.
-PAGE_DEVICE = struct.Struct("<64sQIIIIQQI")
+# physical_bytes, context_bytes, cores_ceiling, a reserved word, alone_until_ns.
+PAGE_DEVICE = struct.Struct("<64sQIIIIQQIIQ")
 PAGE_DEVICE_BYTES = 192
+PAGE_ALONE_OFFSET = 112
+PAGE_ALONE = struct.Struct("<Q")
 
 # struct vgpu_region up to its columns: magic, abi_version, size, slot_count, device_count, state,
 # slot_high.
@@ -73,8 +75,13 @@ OWNER_START_BITS = 21
 SLOT_HOST_PID_OFFSET = 36
 SLOT_HOST_PID = struct.Struct("<I")
 SLOT_HOST_USED_OFFSET = 48
+SLOT_SEEN_OFFSET = 80
+SEEN_COLUMNS = 12
+SLOT_SEEN = struct.Struct(f"<{SEEN_COLUMNS}I")
+SLOT_OVERHEAD_OFFSET = 1152
+SLOT_OVERHEAD = REGION_SLOT_USED
 SLOT_MANAGED_OFFSET = 1664
 SLOT_MANAGED = struct.Struct(f"<{MAX_DEVICES}I")
 MANAGED_UNIT = 65536
 SLOT_IMPORTS_OFFSET = 56
-SLOT_COUNTS_END = 2048  # used, peak, overhead, managed and exported end here
+SLOT_COUNTS_END = 2048  # seen, used, peak, overhead, managed and exported end here

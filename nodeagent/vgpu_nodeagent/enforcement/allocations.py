@@ -81,6 +81,7 @@ class Allocations:
         self._usage_folders = usage
         self._dev = host.dev
         self.proc = host.proc
+        self._context_bytes: dict[str, int] = {}
 
     def create(self, allocation: str) -> tuple[Mount, Mount]:
         """Make a denying page and an empty region, and return the mounts for the Allocate response.
@@ -147,7 +148,8 @@ class Allocations:
         """
         driver = self._driver.files()
         # The page first: while there is no spec, the runtime cannot create the container.
-        page.grant(self._root / allocation / "limits", grant.limits, name=allocation)
+        limits = self._with_context_bytes(grant.limits)
+        page.grant(self._root / allocation / "limits", limits, name=allocation)
         if not grant.limits:
             # The container has a slot but no device: it starts, and sees none.
             self._specs.write(allocation, Edits(env=grant.env(), mounts=(), device_nodes=()))
@@ -259,7 +261,29 @@ class Allocations:
         path = self._root / allocation / "limits"
         content = page.read_page(path)
         if content.state is PageState.GRANT:
+            limits = self._with_context_bytes(limits)
             page.grant(path, limits, name=allocation, host_bytes=content.host_bytes)
+
+    def set_context_bytes(self, context_bytes: Mapping[str, int]) -> None:
+        """Set the memory of a context by UUID of the device, for pages written from now on."""
+        self._context_bytes = dict(context_bytes)
+
+    def vouch(self, allocation: str, until_ns: Mapping[str, int]) -> None:
+        """Write into an allocation's page until when it is alone on each device.
+
+        Raises:
+            PageDamaged: The page is missing or damaged.
+        """
+        page.vouch(self._root / allocation / "limits", until_ns)
+
+    def _with_context_bytes(
+        self, limits: Sequence[page.DeviceLimit]
+    ) -> tuple[page.DeviceLimit, ...]:
+        known = self._context_bytes
+        return tuple(
+            replace(limit, context_bytes=known.get(limit.uuid, limit.context_bytes))
+            for limit in limits
+        )
 
     def usage(self, allocation: str) -> tuple[region.DeviceUse, ...]:
         """Return the usage that the processes of an allocation recorded.

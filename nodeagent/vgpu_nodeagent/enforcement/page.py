@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,27 @@ def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: 
     _change(path, PageState.GRANT, tuple(devices), name, host_bytes)
 
 
+def vouch(path: Path, until_ns: Mapping[str, int]) -> None:
+    """Write until when a container is alone on each device; 0 where that is not known.
+
+    The words are outside of the sequence lock: each is read alone, and a change of the page would
+    make every thread of the container read all of it again, once a second.
+
+    Args:
+        path: The page.
+        until_ns: The moment of CLOCK_MONOTONIC by UUID.
+
+    Raises:
+        PageDamaged: It is missing, truncated, or not a page.
+    """
+    with _opened(path, os.O_RDWR) as descriptor:
+        devices = _content(path, os.pread(descriptor, abi.PAGE_BYTES, 0)).devices
+        for number, device in enumerate(devices):
+            word = abi.PAGE_ALONE.pack(until_ns.get(device.uuid, 0))
+            start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
+            os.pwrite(descriptor, word, start + abi.PAGE_ALONE_OFFSET)
+
+
 def close(path: Path, *, name: str) -> None:
     """Deny for good.
 
@@ -208,6 +229,8 @@ def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
         device.physical_bytes,
         device.context_bytes,
         device.ceiling,
+        0,
+        0,  # not of the device that was here before
     )
 
 
@@ -224,7 +247,7 @@ def _content(path: Path, page: bytes) -> PageContent:
     for number in range(count):
         start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
         fields = abi.PAGE_DEVICE.unpack_from(page, start)
-        uuid, memory, cores, policy, priority, _, physical, context, ceiling = fields
+        uuid, memory, cores, policy, priority, _, physical, context, ceiling, *_ = fields
         if policy not in tuple(CorePolicy):
             raise PageDamaged(path, f"has core policy {policy}")
         devices.append(

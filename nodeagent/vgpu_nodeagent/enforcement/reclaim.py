@@ -109,8 +109,8 @@ def slot_start(slot: int) -> int:
 def _empty(descriptor: int, slot: int) -> None:
     """Zero the counts, then the owner, because a free slot must hold nothing."""
     start = slot_start(slot)
-    counts = bytes(abi.SLOT_COUNTS_END - abi.REGION_SLOT_USED_OFFSET)
-    os.pwrite(descriptor, counts, start + abi.REGION_SLOT_USED_OFFSET)
+    counts = bytes(abi.SLOT_COUNTS_END - abi.SLOT_SEEN_OFFSET)
+    os.pwrite(descriptor, counts, start + abi.SLOT_SEEN_OFFSET)
     os.pwrite(descriptor, bytes(4), start + abi.SLOT_HOST_PID_OFFSET)
     os.pwrite(descriptor, bytes(8), start + abi.SLOT_HOST_USED_OFFSET)
     os.pwrite(descriptor, bytes(4), start + abi.SLOT_IMPORTS_OFFSET)

@@ -29,7 +29,7 @@ from vgpu_nodeagent.discovery.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess
-from vgpu_nodeagent.enforcement.host_pids import write_host_pids
+from vgpu_nodeagent.enforcement.host_view import HostView
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import (
     index_of,
@@ -386,6 +386,7 @@ class Watchdog:
         self._consequences = consequences
         self._signals = signals or Signals()
         self._clock = clock or Clock()
+        self._host_view = HostView(allocations)
         self._samples: dict[str, int] = {}  # see `Driver.compute_since`
         self._watched: dict[str, _Watched] = {}
         self._homes: Mapping[int, Residence] = {}
@@ -410,11 +411,13 @@ class Watchdog:
         Raises:
             DriverUnavailable: The driver does not report its processes.
         """
+        self._host_view.before(self._homes)
         processes = await self._driver.process_memory()
         computing = await self._driver.compute_since(self._samples)
         peaks = await self._driver.process_peaks()
         state, now = self._record.state, self._clock.monotonic()
         homes = self._homes_of(processes, computing, state, now)
+        self._host_view.show(processes, computing, homes, now)
         claims = taken_by_claims(state, self._allocations, processes, computing, homes)
         self._watched = {uid: self._watched.get(uid) or _Watched(now) for uid in claims}
         unread = frozenset(
@@ -444,7 +447,7 @@ class Watchdog:
         if not used.keys() <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
             self._homes = residences(used, state, self._allocations)
             self._homes_read = now
-            self._write_host_pids(self._homes)
+            self._host_view.name_processes(self._homes)
         proc = self._allocations.proc
         homes = {pid: self._homes[pid] for pid in used}
         pids = used.keys() | self._short_lives.pids
@@ -595,16 +598,6 @@ class Watchdog:
             self._consequences.strangers(found)
         if self._signals.on_unclaimed is OnViolation.SIGNAL:
             self._end_strangers(found)
-
-    def _write_host_pids(self, homes: Mapping[int, Residence]) -> None:
-        slot_allocations = {name for home in homes.values() for name in home.slot_allocations}
-        for name in slot_allocations:
-            pids = [pid for pid, home in homes.items() if name in home.slot_allocations]
-            try:
-                region = self._allocations.region_path(name)
-                write_host_pids(region, pids, proc=self._allocations.proc)
-            except PageDamaged as error:
-                logger.warning("cannot write host PIDs: %s", error)
 
 
 def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[str, int, str]]:
