@@ -156,7 +156,8 @@ def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
         if text:
             printer.line(f"{label}: {text}")
     preemption = "" if said.preemption is None else said.preemption.message
-    for text in filter(None, (preemption, said.not_shown, said.not_judged)):
+    group = "" if said.group is None else said.group.message
+    for text in filter(None, (group, preemption, said.not_shown, said.not_judged)):
         printer.line(text)
     if not said.nodes:
         return

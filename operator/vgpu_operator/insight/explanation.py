@@ -24,11 +24,13 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.preemption.victims import preempts_with
 from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.gate import refusal_before_nodes, refusal_behind_gate
+from vgpu_operator.engine.scheduling.groups import least_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.ages import lasting
+from vgpu_operator.insight.groups import GroupPlaces, places_of_group
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread, known_part, not_judged
 from vgpu_operator.insight.node_verdicts import NodeVerdict, Reads, every_namespace, verdicts
 from vgpu_operator.insight.preemption import (
@@ -65,6 +67,7 @@ class Explanation:
         not_shown: Why no nodes are shown; empty if some are.
         not_judged: The checks that were skipped, with the reason.
         preemption: Who would make way for it, or why nobody would; None: it does not wait for room.
+        group: The places of the pods that wait to start together with it; None: it waits alone.
     """
 
     subject: str
@@ -82,6 +85,7 @@ class Explanation:
     not_shown: str = ""
     not_judged: str = ""
     preemption: WouldPreempt | None = None
+    group: GroupPlaces | None = None
 
     def refuse(self, refusal: Refusal | None) -> None:
         """Record why no node can serve the claim now; None: one can."""
@@ -189,7 +193,9 @@ def ask_nodes(
     if not said.node and refused is None:
         refusal = refusal_of_kind(key, kind, state)
         said.refuse(refusal)
-        found = _who_makes_way(state, _preemptor(state, pod, claim), refusal)
+        waiting = _preemptor(state, pod, claim)
+        said.group = _group_of(state, waiting, unread)
+        found = _who_makes_way(state, waiting, refusal)
         if found is not None:
             readable = frozenset(filter(reads, found.namespaces))
             said.preemption = would_preempt(state, found, readable)
@@ -204,6 +210,13 @@ def _preemptor(state: State, pod: GPUPod | None, claim: VGPUClaim | None) -> GPU
     if pod is not None or claim is None or claim.spec.binding_mode == "Immediate":
         return pod
     return next(iter(state.cache.pods_of(key_of(claim))), None)
+
+
+def _group_of(state: State, pod: GPUPod | None, unread: Unread) -> GroupPlaces | None:
+    """Return the places of a waiting pod's group, if pods of it must start together."""
+    if pod is None or pod.group is None or least_of(state, pod.group) == 1:
+        return None
+    return places_of_group(state, pod.group, unread)
 
 
 def _who_makes_way(state: State, pod: GPUPod | None, refusal: Refusal | None) -> MakesWay | None:

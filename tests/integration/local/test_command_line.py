@@ -267,6 +267,43 @@ def test_simulate_answers_about_the_cluster_as_explain_does(
     assert "what-if" not in names
 
 
+def test_simulate_names_who_would_make_way_in_the_cluster_and_judges_a_group_as_a_whole(
+    cluster: LocalCluster, scene: dict[str, str], tmp_path: Path
+):
+    path = tmp_path / "pods.yaml"
+    late = a_pod("late", a_container(limits={**HALF, "nvidia.com/gpumem": 9000}))
+    late["spec"]["priority"] = 1000
+    path.write_text(yaml.safe_dump(late))
+    answer = json.loads(ask(cluster, "simulate", "-f", str(path), "--admit", "-o", "json"))
+    assert (answer["node"], answer["preemption"]["enabled"]) == (None, False)
+    assert answer["preemption"]["nodes"] == [scene["other"]]
+    (victim,) = answer["preemption"]["victims"]
+    assert victim == {
+        "pod": "default/third",
+        "claim": f"default/{scene['third']}",
+        "priority": 0,
+        "protected": False,
+    }
+    message = f"Would preempt default/third (priority 0) on {scene['other']} if preemption"
+    said = " ".join(ask(cluster, "simulate", "-f", str(path), "--admit").split())
+    assert message in said
+    small = a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096})
+    members = [a_pod(f"g-{number}", small) for number in range(3)]
+    for member in members:
+        member["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "gang", "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}},
+    }
+    path.write_text(yaml.safe_dump_all([group, *members]))
+    out = ask(cluster, "simulate", "-f", str(path), "--admit", "-o", "json")
+    *answers, summary = map(json.loads, out.splitlines())
+    assert (summary["placed"], summary["refused"]) == (0, 3)
+    assert answers[0]["group"]["doNotFit"] == ["g-2"]
+
+
 # Errors: one line, and never a traceback.
 
 

@@ -225,6 +225,7 @@ function claim(found) {
   if (text) made.push(el("p", { class: "why" }, text));
   if (why.now && why.now !== why.message) made.push(el("p", { class: "why" }, `Now: ${why.now}`));
   if (why.devices.length) made.push(el("ul", null, why.devices.map((each) => el("li", null, each))));
+  if (why.group) made.push(el("p", null, why.group.message));
   if (why.preemption) made.push(el("p", null, why.preemption.message));
   for (const text of [why.not_shown, why.not_judged].filter(Boolean)) made.push(el("p", { class: "faint" }, text));
   made.push(...verdicts(why.nodes, why.nodes_hidden));
