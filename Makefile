@@ -180,7 +180,7 @@ arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
 	  bash tests/debian.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 	@$(MAKE) -C libvgpu arm64
 
-gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
+gpu-check:  ## check this machine's real driver and the limits on it -> build/bench/gpu.json; PART=1 or 2: one of two parts of ten minutes
 	@$(MAKE) -C libvgpu gpu-check
 
 # Some 1.1 GB of packages, in a virtual environment of the cache; PyTorch has one of its own, of 5.3 GB.

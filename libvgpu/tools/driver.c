@@ -5,10 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { UUID_BYTES = 64 };
-
 struct driver cu;
 struct driver_nvml nvml;
+
+typedef CUresult (*get_v1_fn)(const char *, void **, int, uint64_t);
+typedef CUresult (*get_v2_fn)(const char *, void **, int, uint64_t, int *);
+
+static CUresult not_in_this_driver(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static nvmlReturn_t not_in_this_nvml(void)
+{
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
 
 int driver_failed(const char *what, CUresult result)
 {
@@ -17,24 +28,32 @@ int driver_failed(const char *what, CUresult result)
     return 1;
 }
 
+static void *look_up(void *driver, const char *name, int version, const char *symbol)
+{
+    get_v1_fn get_v1 = NULL;
+    get_v2_fn get_v2 = NULL;
+    void *found = NULL;
+    *(void **)&get_v1 = dlsym(driver, "cuGetProcAddress");
+    *(void **)&get_v2 = dlsym(driver, "cuGetProcAddress_v2");
+    if ((get_v2 && get_v2(name, &found, version, 0, &(int){0}) == CUDA_SUCCESS && found) ||
+        (!get_v2 && get_v1 && get_v1(name, &found, version, 0) == CUDA_SUCCESS && found)) {
+        return found;
+    }
+    found = dlsym(driver, symbol);
+    return found ? found : (void *)not_in_this_driver;
+}
+
 int driver_load(void)
 {
     static int loaded;
-    CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
     if (loaded) {
         return 0;
     }
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (driver) {
-        *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
+    if (!driver) {
+        return driver_failed("no driver: libcuda.so.1", CUDA_ERROR_NOT_FOUND);
     }
-    if (!get) {
-        return driver_failed("no driver: libcuda.so.1 with cuGetProcAddress_v2", CUDA_ERROR_NOT_FOUND);
-    }
-#define LOOK_UP(name, version, parameters)                                                  \
-    if (get(#name, (void **)&cu.name, version, 0, &(int){0}) != CUDA_SUCCESS || !cu.name) { \
-        return driver_failed("missing " #name, CUDA_ERROR_NOT_FOUND);                       \
-    }
+#define LOOK_UP(name, version, symbol, parameters) *(void **)&cu.name = look_up(driver, #name, version, #symbol);
     DRIVER_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
     CUresult result = cu.cuInit(0);
@@ -47,21 +66,24 @@ int driver_load(void)
 
 int driver_load_nvml(void)
 {
-    if (nvml.memory) {
+    static int loaded;
+    if (loaded) {
         return 0;
     }
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library) {
-        *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
-        *(void **)&nvml.by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
-        *(void **)&nvml.utilisation = dlsym(library, "nvmlDeviceGetUtilizationRates");
-        *(void **)&nvml.by_process = dlsym(library, "nvmlDeviceGetProcessUtilization");
-        *(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
-    }
-    if (!nvml.init || !nvml.by_uuid || !nvml.memory || !nvml.utilisation || nvml.init() != NVML_SUCCESS) {
-        nvml.memory = NULL;
+    if (!library) {
         return driver_failed("no NVML: libnvidia-ml.so.1", CUDA_ERROR_NOT_FOUND);
     }
+#define LOOK_UP(name, symbol, parameters)           \
+    *(void **)&nvml.name = dlsym(library, #symbol); \
+    *(void **)&nvml.name = nvml.name ? *(void **)&nvml.name : (void *)not_in_this_nvml;
+    NVML_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    nvmlReturn_t result = nvml.init();
+    if (result != NVML_SUCCESS) {
+        return driver_failed("nvmlInit", result);
+    }
+    loaded = 1;
     return 0;
 }
 
@@ -79,10 +101,10 @@ nvmlReturn_t driver_nvml_device(int device, char *uuid, nvmlDevice_t *out)
 {
     CUuuid id = {{0}};
     cu.cuDeviceGetUuid(&id, device);
-    int at = snprintf(uuid, UUID_BYTES, "GPU-");
+    int at = snprintf(uuid, DRIVER_UUID_BYTES, "GPU-");
     for (int b = 0; b < 16; b++) {
         const char *dash = b == 4 || b == 6 || b == 8 || b == 10 ? "-" : "";
-        at += snprintf(uuid + at, UUID_BYTES - (size_t)at, "%s%02x", dash, id.bytes[b]);
+        at += snprintf(uuid + at, DRIVER_UUID_BYTES - (size_t)at, "%s%02x", dash, id.bytes[b]);
     }
     nvmlReturn_t found = nvml.by_uuid(uuid, out);
     if (found != NVML_SUCCESS) {

@@ -25,6 +25,10 @@ class CaseError(Exception):
     """A program of the case did not do what it was started for."""
 
 
+class NotRun(Exception):
+    """A case that this machine has nothing for; the message says what is missing."""
+
+
 class Deadline:
     """Seconds that the whole check may still take."""
 
@@ -40,12 +44,13 @@ class Deadline:
 def case(
     name: str, body: Callable[[Deadline], dict[str, Any]], *, limit_s: float, deadline: Deadline
 ) -> dict[str, Any]:
-    """Run one case; its row.
+    """Run one case and return its row.
 
     Args:
-        name: What it is called in the findings.
-        body: Is given what time it has; returns figures, with sentences on broken promises under
-            `wrong`. May raise CaseError.
+        name: Its name in the findings.
+        body: Is given the time it has; returns figures, with sentences on broken promises under
+            `wrong`, and the rows of docs/limits.md that they break under `limits`. May raise
+            CaseError.
         limit_s: Seconds that it may take.
         deadline: Of everything: a case that does not fit in any more has failed.
     """
@@ -56,12 +61,20 @@ def case(
     started = time.monotonic()
     try:
         figures = body(Deadline(seconds))
+    except NotRun as error:
+        return {**row, "outcome": NOT_RUN, "why": str(error)}
     except CaseError as error:
         return {**row, "why": str(error), "took_s": round(time.monotonic() - started, 1)}
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+        # An answer that nobody expected must not cost the cases after this one.
+        why = f"cannot be explained: {type(error).__name__}: {error}"
+        return {**row, "why": why, "took_s": round(time.monotonic() - started, 1)}
     wrong = figures.pop("wrong", [])
+    limits = figures.pop("limits", [])
     outcome = FAILED if wrong else PASSED
     took = round(time.monotonic() - started, 1)
-    return {**row, "outcome": outcome, "why": "; ".join(wrong), **figures, "took_s": took}
+    found = {"outcome": outcome, "why": "; ".join(wrong), "limits": limits if wrong else []}
+    return {**row, **found, **figures, "took_s": took}
 
 
 def answers(
@@ -92,6 +105,11 @@ class Started:
             )
         except OSError as error:
             raise CaseError(f"{self._name}: {error}") from error
+
+    @property
+    def pid(self) -> int:
+        """The PID of the program, or of what starts it in a namespace of its own."""
+        return self._process.pid
 
     def first_answer(self, limit_s: float) -> dict[str, Any]:
         """The JSON object that it prints before it waits for its standard input to end.

@@ -1,102 +1,127 @@
-"""Checks limits of memory and compute on whatever CUDA driver is here; made for a real one.
+"""Checks the library on whatever CUDA driver is here; made for a real one.
 
-Memory at a quarter and at half of the first card by every call that the probe knows; compute at 25,
-50 and 75 % with kernels of its own; what the library takes for granted of a driver; PyTorch, where
-there is one. Needs Python alone: a machine with a GPU need not have the project's environment, nor
-a network. Takes at most eight minutes.
+In two parts of at most ten minutes each. Part 1 is about the driver: what the library takes for
+granted of PIDs, samples, marks, timeslices and costs, as raw series. Part 2 is about the library:
+limits of memory and compute, its costs, a container's place, CUDA's runtime library and PyTorch
+where there are any. Needs Python 3.8 alone: a machine with a GPU need not have the project's
+environment, nor a network, nor root; what root allows is tried where it is.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpu_case import FAILED, PASSED, SIMULATED, CaseError, Deadline
-from gpu_compute import Bench
-from gpu_driver import Facts, is_under_mps
-from gpu_memory import Probe
+from gpu_case import CaseError, Deadline
+from gpu_compute import Shares
+from gpu_container import Container
+from gpu_costs import Costs
+from gpu_cudart import Runtime
+from gpu_driver import Facts
+from gpu_entry import Entries
+from gpu_machine import describe
+from gpu_memory import Memory
+from gpu_pids import Pids
+from gpu_report import Report, summary
+from gpu_tools import Tools
 from gpu_torch import Torch
 
-BUILD = Path(__file__).resolve().parents[1] / "build"
-LIBRARY = BUILD / "libvgpu.so"
-SECONDS = 460.0
-PARTS = ("memory", "driver", "compute", "pytorch")
-# Only NVIDIA's own driver has either (the second under WSL).
-REAL = ("/proc/driver/nvidia/version", "/dev/dxg")
+# A part has ten minutes; what is left of them is for a program that has to be ended.
+SECONDS = 570.0
+PARTS = ("1", "2")
+SECTIONS = {
+    "1": ("pids", "driver", "entries"),
+    "2": ("memory", "container", "costs", "entries", "compute", "cudart", "pytorch"),
+}
 
 
-def is_simulated() -> bool:
-    """Whether what answers here can only be the simulated driver."""
-    return "VGPU_FAKE_MACHINE" in os.environ or not any(Path(path).exists() for path in REAL)
+def sections(
+    tools: Tools, machine: dict[str, Any]
+) -> dict[str, dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]]]:
+    """Return what each part consists of."""
+    memory, entries = Memory(tools), Entries(tools.library)
+    total, uuid = machine["total_bytes"], machine["uuid"]
+    pids, mounts = machine["may_unshare_pids"], machine["may_unshare_mounts"]
+    container = Container(tools, uuid, total)
+    torch = Torch(tools.library, lambda: memory.used(Deadline(60)), scale=tools.scale)
+    first: dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]] = {
+        "pids": lambda deadline: Pids(tools).rows(deadline, may_unshare=pids),
+        "driver": lambda deadline: Facts(tools).rows(deadline),
+        "entries": entries.driver_rows,
+    }
+    second: dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]] = {
+        "memory": lambda deadline: memory.rows(total, deadline, may_unshare=pids),
+        "container": lambda deadline: container.rows(deadline, may_unshare=pids and mounts),
+        "costs": lambda deadline: Costs(tools).rows(deadline),
+        "entries": entries.library_rows,
+        "compute": lambda deadline: Shares(tools).rows(deadline, may_unshare=pids),
+        "cudart": lambda deadline: Runtime(tools).rows(total, deadline),
+        "pytorch": lambda deadline: torch.rows(total, deadline),
+    }
+    return {"1": first, "2": second}
 
 
-def check_memory(probe: Probe, total: int) -> list[dict[str, Any]]:
-    """The limit at a quarter and at half of the card; a check that cannot be done is wrong."""
-    whole = total // (2 << 20) * (2 << 20)
-    checks: list[dict[str, Any]] = []
-    for share in (4, 2):
-        limit = whole // share
-        try:
-            checks.append(probe.check(limit))
-        except CaseError as error:
-            checks.append({"limit_bytes": limit, "wrong": [str(error)]})
-    return checks
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, help="the JSON file")
+    parser.add_argument("--part", choices=PARTS, help="one part; default: both")
+    names = sorted({name for part in SECTIONS.values() for name in part})
+    parser.add_argument("--only", choices=names, action="append", help="a section; default: all")
+    parser.add_argument("--spin", type=Path, default=Tools.spin)
+    parser.add_argument("--measure", type=Path, default=Tools.measure)
+    parser.add_argument("--library", type=Path, default=Tools.library)
+    parser.add_argument("--scale", type=float, default=1.0, help="shorter windows prove nothing")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each part")
+    return parser.parse_args(arguments)
 
 
-def failures(findings: dict[str, Any]) -> list[str]:
-    """A sentence for each promise that was not kept."""
-    wrong = [
-        f"{check['limit_bytes']} bytes: {sentence}"
-        for check in findings.get("checks", [])
-        for sentence in check["wrong"]
-    ]
-    failed = [row for row in _rows(findings) if row["outcome"] == FAILED]
-    return wrong + [f"{row['case']}: {row['why']}" for row in failed]
+def identify(tools: Tools) -> dict[str, Any]:
+    """Return the description of the machine.
 
-
-def _rows(findings: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row for part in ("driver", "compute", "pytorch") for row in findings.get(part, [])]
+    Raises:
+        CaseError: There is no usable driver.
+    """
+    own = Deadline(60)
+    info = Memory(tools).run("info", own)[0]
+    try:
+        card = info["devices"][0]
+    except LookupError as error:
+        raise CaseError(f"no device: {info}") from error
+    try:
+        who = tools.one([tools.measure, "who", "0.001", "--rounds", "1000"], own)
+    except CaseError:
+        who = {}  # the case about PIDs says why
+    return describe(card, who)
 
 
 def main() -> int:
     """Check, print and write the findings; 1 when a promise is broken or there is no driver."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part; default: all")
-    parser.add_argument("--spin", type=Path, default=BUILD / "vgpu-spin")
-    parser.add_argument("--scale", type=float, default=1.0, help="shorter windows prove nothing")
-    asked = parser.parse_args()
-    parts = asked.only or PARTS
-    deadline = Deadline(SECONDS)
-    probe = Probe(BUILD / "vgpu-probe", LIBRARY, deadline)
+    asked = parsed()
+    tools = Tools(asked.spin, asked.measure, library=asked.library, scale=asked.scale)
     try:
-        card = probe.run("info")[0]["devices"][0]
-    except (CaseError, LookupError) as error:
+        machine = identify(tools)
+    except CaseError as error:
         print(f"gpu-check: no usable CUDA driver here, nothing was checked: {error}")
         return 1
-    total = card["cuda_total"]
-    simulated = is_simulated()
-    findings: dict[str, Any] = {"card": card["name"], "total_bytes": total, "simulated": simulated}
-    if "memory" in parts:
-        findings["checks"] = check_memory(probe, total)
-    findings["mps"] = is_under_mps()
-    if "driver" in parts:
-        findings["driver"] = Facts(asked.spin, LIBRARY, scale=asked.scale).rows(deadline)
-    if "compute" in parts:
-        findings["compute"] = Bench(asked.spin, LIBRARY, scale=asked.scale).rows(deadline)
-    if "pytorch" in parts:
-        findings["pytorch"] = Torch(LIBRARY, probe.used, scale=asked.scale).rows(total, deadline)
-    for row in _rows(findings) if simulated else ():
-        row["outcome"] = SIMULATED if row["outcome"] == PASSED else row["outcome"]
-    findings["failures"] = failures(findings)
-    text = json.dumps(findings, indent=1)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(text + "\n")
-    print(text)
+    report = Report(asked.out, machine)
+    for name, value in machine.items():
+        print(f"{name}: {value}")
+    for part in [asked.part] if asked.part else PARTS:
+        deadline = Deadline(asked.seconds)
+        report.begin(part)
+        for section, rows in sections(tools, machine)[part].items():
+            if asked.only and section not in asked.only:
+                continue
+            for row in rows(deadline):
+                report.add(part, row)
+        report.end(part)
+    findings = report.findings()
+    print(summary(findings))
+    print(f"written to {asked.out}")
     return int(bool(findings["failures"]))
 
 

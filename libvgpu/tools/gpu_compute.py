@@ -1,186 +1,346 @@
-"""How well shares of compute hold on a card: vgpu-spin's kernels under a limit, beside none.
+"""Part 2, compute: how well shares hold, alone and in company.
 
 The share is the rate of kernels of known work under the limit divided by the rate without one, both
-by the card's own clock. NVML's figure for the card stands beside it and decides nothing: it counts
-in whole percents of samples, and the use of all.
+by the device's own clock. NVML's figure for the device stands beside it and decides nothing: it
+counts in whole percents of samples, and the use of all.
 """
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpu_case import CaseError, Deadline, Started, answers, case, environment
+from gpu_agent import Agent
+from gpu_case import FAILED, PASSED, CaseError, Deadline, NotRun, Started, case, environment
+from gpu_pids import child_of
+from gpu_series import mean
+from gpu_tools import UNSHARE, Tools, share
 
-# design/libvgpu.md: mean error over any window of max(5 s, 30 times the longest launch / share).
-BAR_POINTS = 3.0
+# docs/limits.md: a mean error of 3 points; a single case in company may be off by more.
+BAR_POINTS, BAR_IN_COMPANY = 3.0, 5.0
+# A share must hold over any window of max(5 s, 30 times the longest launch / share).
 WINDOW_S, LAUNCHES = 5.0, 30
 # In company the first seconds are not exact (docs/limits.md).
 WARM_S, WARM_IN_COMPANY_S = 1.0, 4.0
 UNLIMITED_S = 2.0
 # To start a process, a context and a module.
 START_S = 30.0
+COMPUTE = "A share of compute is kept."
 
-KERNELS_US = (20, 500, 5_000, 50_000)
-SHARES = (25, 50, 75)
-GRAPH_KERNELS, GRAPH_KERNEL_US = 50, 100
+GRAPH = (100, 50)  # microseconds of a kernel, kernels of a graph
+#: Length of a kernel in microseconds, and the shares at which it runs alone.
+ALONE: tuple[tuple[int, tuple[int, ...]], ...] = (
+    (20, (10, 25, 50, 75)),
+    (500, (25, 75)),
+    (5_000, (10, 25, 50, 75)),
+    (50_000, (25, 50, 75)),
+)
+GRAPH_SHARES = (25, 50)
+#: Kernels and share of each tenant of a device.
+COMPANY: tuple[tuple[tuple[int, int], ...], ...] = (
+    ((5_000, 25), (5_000, 50)),
+    ((500, 10), (500, 75)),
+    ((50_000, 50), (20, 50)),
+    ((50_000, 25), (20, 75)),
+    ((5_000, 20), (500, 30), (50_000, 50)),
+)
+ONE_CONTAINER = (500, 50)
+
+LONE, LONE_SHARE, LONE_LEAST = 5_000, 25, 90.0
+ONCE_US, ONCE_SHARE, ONCE_S = 200_000, 25, 6.0
+
+RESET_US, RESET_SHARE = 500, 50
+# Unused time is kept for so long (src/bucket.h), so after each reset that much more may run.
+BURST_S, LIFE_S, RESETS_S = 0.2, 1.0, 6.0
 
 
+@dataclass(frozen=True)
 class Work:
     """One kind of launch, and how fast it goes without a limit."""
 
-    def __init__(self, name: str, words: list[str], *, launch_us: float, per_second: float) -> None:
-        self.name, self.words = name, words
-        self.launch_us, self.per_second = launch_us, per_second
+    name: str
+    words: list[str]
+    launch_us: float
+    per_second: float
 
     def window_s(self, percent: int) -> float:
-        """Seconds over which a share of so many percent must hold."""
+        """Return the seconds over which a share of so many percent must hold."""
         return max(WINDOW_S, LAUNCHES * self.launch_us / 1e6 * 100 / percent)
 
 
-class Bench:
-    """The programs it is measured with.
+class Shares:
+    """Shares of compute on a device that is otherwise idle."""
 
-    Args:
-        spin: vgpu-spin.
-        library: libvgpu.so.
-        scale: All windows are so many times as long; below 1 for tests of this program itself.
-    """
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._works: dict[str, Work] = {}
 
-    def __init__(self, spin: Path, library: Path, *, scale: float = 1.0) -> None:
-        self._spin, self._library, self._scale = spin, library, scale
+    def rows(self, deadline: Deadline, *, may_unshare: bool) -> Iterator[dict[str, Any]]:
+        """Measure; yield a row for each case, and one for the mean error of all."""
+        errors: list[float] = []
+        for row in self._cases(deadline, may_unshare=may_unshare):
+            found = row.get("error_points", [])
+            errors += found if isinstance(found, list) else [found]
+            yield row
+        yield mean_error(errors)
 
-    def rows(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """Every case, measured one after the other on a card that is otherwise idle."""
-        rows = []
-        works: list[Work] = []
-        for kernel_us in KERNELS_US:
-            rows.append(
-                self._unlimited(f"kernels of {kernel_us} us", kernel_us, 0, works, deadline)
-            )
-        name = f"graphs of {GRAPH_KERNELS} kernels of {GRAPH_KERNEL_US} us"
-        rows.append(self._unlimited(name, GRAPH_KERNEL_US, GRAPH_KERNELS, works, deadline))
-        for work in works:
-            for percent in SHARES:
-                rows.append(self._alone(work, percent, deadline))
-        company = next((work for work in works if work.launch_us >= 400), None)
-        if company is not None:
-            rows.append(self._neighbours(company, (25, 50), deadline))
-            rows.append(self._neighbours(company, (50, 50), deadline))
-            rows.append(self._one_container(company, 50, deadline))
-        return rows
+    def _cases(self, deadline: Deadline, *, may_unshare: bool) -> Iterator[dict[str, Any]]:
+        for kernel_us, percents in ALONE:
+            name = f"kernels of {kernel_us} us"
+            yield self._unlimited(name, kernel_us, 0, deadline)
+            for percent in percents:
+                yield self._alone(name, percent, deadline)
+        graph = f"graphs of {GRAPH[1]} kernels of {GRAPH[0]} us"
+        yield self._unlimited(graph, *GRAPH, deadline)
+        for percent in GRAPH_SHARES:
+            yield self._alone(graph, percent, deadline)
+        for tenants in COMPANY:
+            yield self._company(tenants, deadline)
+        yield self._one_container(deadline)
+        yield from self._special(deadline, may_unshare=may_unshare)
+
+    # Without a limit.
 
     def _unlimited(
-        self, name: str, kernel_us: int, graph: int, works: list[Work], deadline: Deadline
+        self, name: str, kernel_us: int, nodes: int, deadline: Deadline
     ) -> dict[str, Any]:
         def body(own: Deadline) -> dict[str, Any]:
-            (found,) = self._answers(["calibrate", str(kernel_us)], own)
-            words = ["--rounds", str(found["rounds"]), *(["--graph", str(graph)] if graph else [])]
-            launch_us = found["us"] * max(1, graph)
-            words += ["--us", str(launch_us)]
-            (direct,) = self._answers(self._run(words, 0, UNLIMITED_S), own)
-            if direct["library"] or not direct["per_second"]:
-                raise CaseError(f"no rate without a limit: {direct}")
-            works.append(Work(name, words, launch_us=launch_us, per_second=direct["per_second"]))
+            work = self._measured(name, kernel_us, nodes, own)
             free = {"CUDA_DEVICE_SM_LIMIT": "100"}
-            (loaded,) = self._answers(self._run(words, 0, UNLIMITED_S), own, **free)
+            loaded = self._tools.one(self._run(work.words, 0, UNLIMITED_S), own, **free)
             return {
-                "kernel_us": found["us"],
-                "per_second": direct["per_second"],
-                "with_the_library": round(loaded["per_second"] / direct["per_second"], 4),
+                "kernel_us": work.launch_us / max(1, nodes),
+                "per_second": work.per_second,
+                "with_the_library": round(loaded["per_second"] / work.per_second, 4),
                 "wrong": [] if loaded["library"] else ["the library was not loaded"],
             }
 
         limit_s = START_S * 2 + UNLIMITED_S * 2
         return case(f"{name}, no limit", body, limit_s=limit_s, deadline=deadline)
 
-    def _alone(self, work: Work, percent: int, deadline: Deadline) -> dict[str, Any]:
-        def body(own: Deadline) -> dict[str, Any]:
-            (done,), seen = self._together(work, WARM_S, window_s, own, [_share(percent)])
-            return {"nvml_percent": seen, **_judge(work, percent, done)}
+    def _measured(self, name: str, kernel_us: int, nodes: int, own: Deadline) -> Work:
+        if name not in self._works:
+            kernel = self._tools.kernel(kernel_us, own)
+            launch_us = kernel["us"] * max(1, nodes)
+            words = ["--rounds", str(kernel["rounds"]), "--us", str(launch_us)]
+            words += ["--graph", str(nodes)] if nodes else []
+            direct = self._tools.one(self._run(words, 0, UNLIMITED_S), own)
+            if direct["library"] or not direct["per_second"]:
+                raise CaseError(f"no rate without a limit: {direct}")
+            rate = direct["per_second"]
+            self._works[name] = Work(name, words, launch_us=launch_us, per_second=rate)
+        return self._works[name]
 
-        window_s = work.window_s(percent)
-        limit_s = START_S + WARM_S + window_s
-        return case(f"{work.name}, {percent} %", body, limit_s=limit_s, deadline=deadline)
+    def _kernels(self, kernel_us: int, own: Deadline) -> Work:
+        return self._measured(f"kernels of {kernel_us} us", kernel_us, 0, own)
 
-    def _neighbours(
-        self, work: Work, percents: tuple[int, int], deadline: Deadline
-    ) -> dict[str, Any]:
+    # With limits.
+
+    def _alone(self, name: str, percent: int, deadline: Deadline) -> dict[str, Any]:
         def body(own: Deadline) -> dict[str, Any]:
-            shares = [_share(percent) for percent in percents]
-            done, seen = self._together(work, WARM_IN_COMPANY_S, window_s, own, shares)
-            verdicts = [_judge(work, percents[i], one) for i, one in enumerate(done)]
+            if name not in self._works:
+                raise CaseError("its rate without a limit is not known")
+            work = self._works[name]
+            window_s = work.window_s(percent)
+            (done,), seen = self._together([work], WARM_S, window_s, own, [share(percent)])
+            return {"nvml_percent": seen, **_judge(work, percent, done, BAR_POINTS)}
+
+        known = self._works.get(name)
+        limit_s = START_S + WARM_S + (known.window_s(percent) if known else WINDOW_S)
+        return case(f"{name}, {percent} %", body, limit_s=limit_s, deadline=deadline)
+
+    def _company(self, tenants: Sequence[tuple[int, int]], deadline: Deadline) -> dict[str, Any]:
+        window_s = max(
+            max(WINDOW_S, LAUNCHES * kernel_us / 1e6 * 100 / percent)
+            for kernel_us, percent in tenants
+        )
+
+        def body(own: Deadline) -> dict[str, Any]:
+            works = [self._kernels(kernel_us, own) for kernel_us, _ in tenants]
+            shares = [share(percent) for _, percent in tenants]
+            done, seen = self._together(works, WARM_IN_COMPANY_S, window_s, own, shares)
+            verdicts = [
+                _judge(work, percent, one, BAR_IN_COMPANY)
+                for work, (_, percent), one in zip(works, tenants, done)
+            ]
             return {
                 "nvml_percent": seen,
                 "share_percent": [one["share_percent"] for one in verdicts],
                 "error_points": [one["error_points"] for one in verdicts],
                 "wrong": [sentence for one in verdicts for sentence in one["wrong"]],
+                "limits": [COMPUTE],
             }
 
-        window_s = work.window_s(min(percents))
-        name = f"{work.name}, two containers of {percents[0]} and {percents[1]} %"
+        named = " and ".join(f"{percent} % of {us} us" for us, percent in tenants)
         limit_s = START_S + WARM_IN_COMPANY_S + window_s
-        return case(name, body, limit_s=limit_s, deadline=deadline)
+        return case(f"containers of {named}", body, limit_s=limit_s, deadline=deadline)
 
-    def _one_container(self, work: Work, percent: int, deadline: Deadline) -> dict[str, Any]:
+    def _one_container(self, deadline: Deadline) -> dict[str, Any]:
+        kernel_us, percent = ONE_CONTAINER
+
         def body(own: Deadline) -> dict[str, Any]:
-            with tempfile.TemporaryDirectory() as folder:
-                share = {**_share(percent), "VGPU_USAGE_REGION": str(Path(folder, "region"))}
-                shares = [share, share]
-                done, seen = self._together(work, WARM_IN_COMPANY_S, window_s, own, shares)
+            work = self._kernels(kernel_us, own)
+            window_s = work.window_s(percent)
+            with TemporaryDirectory() as folder:
+                one = {**share(percent), "VGPU_USAGE_REGION": str(Path(folder, "region"))}
+                done, seen = self._together(
+                    [work, work], WARM_IN_COMPANY_S, window_s, own, [one, one]
+                )
             both = {**done[0], "per_second": sum(one["per_second"] for one in done)}
-            return {"nvml_percent": seen, **_judge(work, percent, both)}
+            return {"nvml_percent": seen, **_judge(work, percent, both, BAR_POINTS)}
 
-        window_s = work.window_s(percent)
-        name = f"{work.name}, two processes of one container of {percent} %"
-        limit_s = START_S + WARM_IN_COMPANY_S + window_s
+        name = f"two processes of one container of {percent} %"
+        limit_s = START_S + WARM_IN_COMPANY_S + WINDOW_S
         return case(name, body, limit_s=limit_s, deadline=deadline)
+
+    # Special cases.
+
+    def _special(self, deadline: Deadline, *, may_unshare: bool) -> Iterator[dict[str, Any]]:
+        lone = "a lone tenant of policy Default"
+
+        def lone_inside(own: Deadline) -> dict[str, Any]:
+            if not may_unshare:
+                raise NotRun("this user may not make a PID namespace (root may)")
+            return self._lone(UNSHARE, own)
+
+        bodies: tuple[tuple[str, Callable[[Deadline], dict[str, Any]], float], ...] = (
+            (lone, lambda own: self._lone((), own), WARM_IN_COMPANY_S + WINDOW_S),
+            (f"{lone} in a PID namespace", lone_inside, WARM_IN_COMPANY_S + WINDOW_S),
+            ("a process for each kernel", self._once, ONCE_S),
+            (f"contexts reset under {RESET_SHARE} %", self._resets, RESETS_S),
+        )
+        for name, body, seconds in bodies:
+            yield case(name, body, limit_s=START_S + seconds, deadline=deadline)
+
+    def _lone(self, prefix: Sequence[str], own: Deadline) -> dict[str, Any]:
+        """Nobody else computes, so the policy Default must not limit; the agent writes its PID."""
+        work, agent = self._kernels(LONE, own), Agent()
+        with TemporaryDirectory() as folder:
+            region = Path(folder, "region")
+            agent.make_region(region)
+            settings = {**share(LONE_SHARE, "default"), "VGPU_USAGE_REGION": str(region)}
+            command = [*prefix, *self._run(work.words, WARM_IN_COMPANY_S, WINDOW_S)]
+            program = Started(
+                [*command, "--gate", "1"], env=environment(self._tools.library, **settings)
+            )
+            try:
+                program.first_answer(own.left())
+                outer = child_of(program.pid) if prefix else program.pid
+                written = agent.write_host_pids(region, [outer])
+                self._tools.look(own)
+                program.go()
+                done = program.finish(own.left())[-1]
+            finally:
+                program.kill()
+        got = 100 * done["per_second"] / work.per_second
+        wrong = [] if done["library"] else ["the library was not loaded"]
+        if got < LONE_LEAST:
+            wrong.append(f"{got:.1f} % of the device, though nobody else computes")
+        return {
+            "share_percent": round(got, 2),
+            "host_pids_written": written,
+            "wrong": wrong,
+            "limits": [COMPUTE],
+        }
+
+    def _once(self, own: Deadline) -> dict[str, Any]:
+        """Each kernel has a process of its own, all of one container."""
+        kernel = self._tools.kernel(ONCE_US, own)
+        words = ["once", "1", "--rounds", str(kernel["rounds"])]
+        runs: list[dict[str, Any]] = []
+        with TemporaryDirectory() as folder:
+            one = {**share(ONCE_SHARE), "VGPU_USAGE_REGION": str(Path(folder, "region"))}
+            window_us = ONCE_S * 1e6 * self._tools.scale
+            while not runs or runs[-1]["ended_us"] - runs[0]["began_us"] < window_us:
+                runs.append(self._tools.one([self._tools.spin, *words], own, **one))
+        span_us = runs[-1]["ended_us"] - runs[0]["began_us"]
+        got = 100 * kernel["us"] * len(runs) / span_us
+        # One more kernel than due may have run when the time is over.
+        most = ONCE_SHARE + BAR_IN_COMPANY + 100 * kernel["us"] / span_us
+        wrong = [] if all(run["library"] for run in runs) else ["the library was not loaded"]
+        if got > most:
+            wrong.append(f"{got:.1f} % instead of {ONCE_SHARE} to {most:.0f}")
+        return {
+            "share_percent": round(got, 2),
+            "processes": len(runs),
+            "wrong": wrong,
+            "limits": [COMPUTE],
+            "series": runs,
+        }
+
+    def _resets(self, own: Deadline) -> dict[str, Any]:
+        kernel = self._tools.kernel(RESET_US, own)
+        command = [self._tools.spin, "reset", self._tools.seconds(RESETS_S)]
+        words = ["--rounds", str(kernel["rounds"]), "--us", str(kernel["us"])]
+        done = self._tools.one([*command, *words], own, **share(RESET_SHARE))
+        if not done["library"]:
+            raise CaseError("the library was not loaded")
+        got = done["per_second"] * kernel["us"] / 1e4
+        most = RESET_SHARE * (1 + BURST_S / LIFE_S) + BAR_POINTS
+        wrong = [] if done["resets"] else ["no context was reset"]
+        if not RESET_SHARE - BAR_POINTS <= got <= most:
+            wrong.append(f"{got:.1f} % instead of {RESET_SHARE} to {most:.0f}")
+        return {
+            "share_percent": round(got, 2),
+            "resets": done["resets"],
+            "wrong": wrong,
+            "limits": [COMPUTE],
+        }
+
+    # Programs.
 
     def _together(
         self,
-        work: Work,
+        works: Sequence[Work],
         warm_s: float,
         window_s: float,
         own: Deadline,
-        shares: list[dict[str, str]],
+        shares: Sequence[dict[str, str]],
     ) -> tuple[list[dict[str, Any]], float | None]:
-        """Run one program for each of `shares` at once; what they say, and NVML's mean percent."""
-        command = [self._spin, *self._run(work.words, warm_s, window_s), "--gate", "1"]
-        watch = [self._spin, "watch", f"{(warm_s + window_s) * self._scale:.3f}"]
-        programs = [Started(command, env=environment(self._library, **share)) for share in shares]
-        try:
-            for program in programs:
-                program.first_answer(own.left())
-            for program in programs:
-                program.go()
-            programs.append(Started(watch, env=environment(self._library)))
-            *done, seen = [program.finish(own.left())[0] for program in programs]
-        finally:
-            for program in programs:
-                program.kill()
+        """Run one program for each share at once; their answers, and NVML's mean percent."""
+        commands: list[list[object]] = [self._run(work.words, warm_s, window_s) for work in works]
+        watch = [self._tools.spin, "watch", f"{(warm_s + window_s) * self._tools.scale:.3f}"]
+        *done, seen = self._tools.at_once([*commands, watch], own, *shares, {})
         if not all(one["library"] for one in done):
             raise CaseError("the library was not loaded")
         return done, seen["percent"] if seen["samples"] else None
 
-    def _run(self, words: list[str], warm_s: float, window_s: float) -> list[str]:
-        seconds = (warm_s + window_s) * self._scale
-        return ["run", f"{seconds:.3f}", *words, "--warm", f"{warm_s * self._scale:.3f}"]
-
-    def _answers(self, words: list[str], own: Deadline, **settings: str) -> list[dict[str, Any]]:
-        env = environment(self._library, **settings)
-        return answers([self._spin, *words], env=env, limit_s=own.left())
+    def _run(self, words: list[str], warm_s: float, window_s: float) -> list[object]:
+        seconds = (warm_s + window_s) * self._tools.scale
+        warm = f"{warm_s * self._tools.scale:.3f}"
+        return [self._tools.spin, "run", f"{seconds:.3f}", *words, "--warm", warm]
 
 
-def _share(percent: int) -> dict[str, str]:
-    return {"CUDA_DEVICE_SM_LIMIT": str(percent), "GPU_CORE_UTILIZATION_POLICY": "force"}
-
-
-def _judge(work: Work, percent: int, done: dict[str, Any]) -> dict[str, Any]:
-    """The share that a run came to, and whether that is what was promised."""
+def _judge(work: Work, percent: int, done: dict[str, Any], bar: float) -> dict[str, Any]:
+    """Return the share that a run came to, and what is wrong with it."""
     if not done["per_second"]:
         raise CaseError("nothing ran in the time that counts")
-    share = 100 * done["per_second"] / work.per_second
-    error = abs(share - percent)
-    wrong = [f"{share:.1f} % instead of {percent}"] if error > BAR_POINTS else []
-    return {"share_percent": round(share, 2), "error_points": round(error, 2), "wrong": wrong}
+    got = 100 * done["per_second"] / work.per_second
+    error = abs(got - percent)
+    wrong = [f"{got:.1f} % instead of {percent}"] if error > bar else []
+    return {
+        "share_percent": round(got, 2),
+        "error_points": round(error, 2),
+        "wrong": wrong,
+        "limits": [COMPUTE],
+    }
+
+
+def mean_error(errors: Sequence[float]) -> dict[str, Any]:
+    """Return the row of all cases that have an error."""
+    name = "mean error of all shares"
+    if not errors:
+        return {"case": name, "outcome": FAILED, "why": "no share was measured", "limits": []}
+    average = mean(errors)
+    wrong = average > BAR_POINTS
+    return {
+        "case": name,
+        "outcome": FAILED if wrong else PASSED,
+        "why": f"{average:.1f} points" if wrong else "",
+        "limits": [COMPUTE] if wrong else [],
+        "points": round(average, 3),
+        "shares": len(errors),
+    }

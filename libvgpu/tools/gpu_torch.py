@@ -22,9 +22,10 @@ from gpu_case import (
     case,
     environment,
 )
-from gpu_compute import BAR_POINTS, SHARES
+from gpu_compute import BAR_POINTS
 
 CASE = Path(__file__).with_name("torch_case.py")
+SHARES = (25, 50, 75)
 ALLOCATORS = {
     "caching allocator": {},
     "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},

@@ -6,6 +6,7 @@ The loader finds the driver, and limits are read once per process: everything ru
 from __future__ import annotations
 
 import fcntl
+import importlib
 import importlib.util
 import json
 import os
@@ -179,3 +180,73 @@ def stage(native: Path, tmp_path: Path) -> Stage:
     machine = tmp_path / "machine"
     machine.write_text(MACHINE)
     return Stage(folder=tmp_path, machine=machine)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check on GPUs on a simulated machine, in virtual time.
+
+    Attributes:
+        stage: The machine.
+        monkeypatch: Sets the environment of every program that the check starts.
+        scale: All windows are so many times as long.
+    """
+
+    stage: Stage
+    monkeypatch: pytest.MonkeyPatch
+    scale: float = 1.0
+
+    def tools(self, **replaced: Any) -> Any:
+        """Return the programs as the check takes them, some of them replaced."""
+        tests = BUILD / "tests"
+        found = {
+            "spin": tests / "vgpu-spin",
+            "measure": tests / "vgpu-measure",
+            "library": tests / "virtual" / "libvgpu.so",
+            "scale": self.scale,
+        }
+        return self.module("gpu_tools").Tools(**(found | replaced))
+
+    def module(self, name: str) -> Any:
+        """Return a module of the check."""
+        return importlib.import_module(name)
+
+    def deadline(self, seconds: float = 100) -> Any:
+        """Return a deadline of the check."""
+        return self.module("gpu_case").Deadline(seconds)
+
+    def machine(self, *settings: str) -> None:
+        """Write the machine's file again with settings before its cards."""
+        self.stage.machine.write_text("\n".join([*settings, MACHINE]))
+
+    def driver(self, folder: str, **env: str) -> None:
+        """Put another libcuda.so.1 before the simulated one."""
+        path = f"{BUILD / 'tests' / folder}:{BUILD / 'fake'}"
+        self.monkeypatch.setenv("LD_LIBRARY_PATH", path)
+        for name, value in env.items():
+            self.monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def check_programs(native: Path) -> Path:
+    """What the check's tests need beside the libraries."""
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", str(NATIVE), "gpu-check-tests"], check=True)
+    return BUILD
+
+
+@pytest.fixture
+def check(stage: Stage, check_programs: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """The check on a machine of its own, whose contexts take memory as real ones do."""
+    path = os.environ["PATH"]
+    for name in os.environ:
+        monkeypatch.delenv(name)
+    env = stage.environment(limited=False) | {"VGPU_VIRTUAL_TIME": str(stage.folder / "time")}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.syspath_prepend(NATIVE / "tools")
+    found = Check(stage, monkeypatch)
+    found.machine("context_mib=300")
+    return found

@@ -2,99 +2,121 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Stage
+    from conftest import Check, Stage
 
-NATIVE = Path(__file__).resolve().parents[3] / "libvgpu"
-TOOLS = NATIVE / "tools"
-SPIN = NATIVE / "build" / "tests" / "vgpu-spin"
-VIRTUAL = NATIVE / "build" / "tests" / "virtual" / "libvgpu.so"
+ROOT = os.geteuid() == 0
 
 
-@pytest.fixture
-def compute(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The part as a module, on a machine of its own, with fewer kernels and shares."""
-    subprocess.run(["make", "-s", "-C", NATIVE, "build/tests/vgpu-spin"], check=True)
-    env = stage.environment(limited=False) | {"VGPU_VIRTUAL_TIME": str(stage.folder / "time")}
-    for name in os.environ:
-        monkeypatch.delenv(name)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(TOOLS)
-    module = importlib.import_module("gpu_compute")
-    monkeypatch.setattr(module, "KERNELS_US", (500, 50_000))
-    monkeypatch.setattr(module, "SHARES", (25, 75))
-    return module
+@pytest.fixture(autouse=True)
+def fewer(check: Check) -> None:
+    """Leave of each kind of case what a test needs."""
+    compute = check.module("gpu_compute")
+    check.monkeypatch.setattr(compute, "ALONE", ((500, (25, 75)), (50_000, (25,))))
+    check.monkeypatch.setattr(compute, "GRAPH_SHARES", (75,))
+    company = (((5_000, 25), (5_000, 50)), ((50_000, 25), (500, 75)))
+    check.monkeypatch.setattr(
+        compute, "COMPANY", (*company, ((5_000, 20), (500, 30), (50_000, 50)))
+    )
 
 
-def rows(compute: Any, spin: Path, library: Path, *, seconds: float = 100) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = compute.Bench(spin, library).rows(compute.Deadline(seconds))
-    return found
+def rows(check: Check, *, seconds: float = 200, **replaced: Any) -> dict[str, dict[str, Any]]:
+    """Measure every case; the rows by name."""
+    shares = check.module("gpu_compute").Shares(check.tools(**replaced))
+    deadline = check.deadline(seconds)
+    return {row["case"]: row for row in shares.rows(deadline, may_unshare=ROOT)}
 
 
-def test_shares_that_hold_pass_alone_in_company_and_as_graphs(
-    compute: ModuleType, native: Path
-) -> None:
-    found = rows(compute, SPIN, VIRTUAL)
-    assert [row["case"] for row in found if row["outcome"] != "passed"] == []
-    names = [row["case"] for row in found]
-    assert "kernels of 50000 us, 25 %" in names
-    assert "graphs of 50 kernels of 100 us, 75 %" in names
-    assert "kernels of 500 us, two containers of 25 and 50 %" in names
-    assert "kernels of 500 us, two processes of one container of 50 %" in names
+def idle_library(folder: Path) -> Path:
+    """Build a library that limits nothing: its name is right, and it is loaded."""
+    idle = folder / "libvgpu.so"
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", idle], check=True)
+    return idle
+
+
+def test_shares_that_hold_pass_alone_in_company_and_as_graphs(check: Check) -> None:
+    found = rows(check)
+    shares = {
+        name: row["why"]
+        for name, row in found.items()
+        if row["outcome"] != "passed" and ("error_points" in row or "mean" in name)
+    }
+    assert shares == {}
+    assert found["kernels of 50000 us, 25 %"]["error_points"] < 3
+    assert found["graphs of 50 kernels of 100 us, 75 %"]["error_points"] < 3
+    assert len(found["containers of 25 % of 50000 us and 75 % of 500 us"]["share_percent"]) == 2
+    three = "containers of 20 % of 5000 us and 30 % of 500 us and 50 % of 50000 us"
+    assert len(found[three]["share_percent"]) == 3
+    assert found["two processes of one container of 50 %"]["outcome"] == "passed"
+    assert found["contexts reset under 50 %"]["resets"] >= 5
+    assert found["mean error of all shares"]["shares"] == 12
+    lone = found["a lone tenant of policy Default"]
+    assert (lone["outcome"], lone["host_pids_written"]) == ("passed", 1), lone["why"]
 
 
 def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
-    compute: ModuleType, native: Path, tmp_path: Path
+    check: Check, tmp_path: Path
 ) -> None:
-    """A library that limits nothing: its name is right, and it is loaded."""
-    idle = tmp_path / "libvgpu.so"
-    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", idle], check=True)
-    found = {row["case"]: row for row in rows(compute, SPIN, idle)}
+    found = rows(check, library=idle_library(tmp_path))
     alone = found["kernels of 500 us, 25 %"]
-    assert alone["outcome"] == "failed"
-    assert alone["why"] == "100.0 % instead of 25"
+    assert (alone["outcome"], alone["why"]) == ("failed", "100.0 % instead of 25")
+    assert alone["limits"] == ["A share of compute is kept."]
+    assert found["a process for each kernel"]["outcome"] == "failed"
+    assert found["a process for each kernel"]["share_percent"] > 90
+    assert found["contexts reset under 50 %"]["why"].endswith("instead of 50 to 63")
+    assert found["mean error of all shares"]["outcome"] == "failed"
+
+
+def test_a_lone_tenant_that_is_limited_all_the_same_fails(check: Check) -> None:
+    """A share that is in force always stands for NVML's PIDs that nobody knows."""
+    compute = check.module("gpu_compute")
+    for name in ("ALONE", "GRAPH_SHARES", "COMPANY"):
+        check.monkeypatch.setattr(compute, name, ())
+    force = compute.share
+    check.monkeypatch.setattr(compute, "share", lambda percent, policy="": force(percent, "force"))
+    lone = rows(check)["a lone tenant of policy Default"]
+    assert lone["outcome"] == "failed"
+    assert lone["share_percent"] == pytest.approx(25, abs=1)
+    assert lone["why"].endswith("% of the device, though nobody else computes")
 
 
 def test_a_library_that_is_not_there_is_not_taken_for_one_that_keeps_the_limit(
-    compute: ModuleType, tmp_path: Path
+    check: Check, tmp_path: Path
 ) -> None:
     """The loader goes on without a library that it does not find."""
-    found = rows(compute, SPIN, tmp_path / "libvgpu.so")
-    assert {row["outcome"] for row in found} == {"failed"}
-    assert {row["why"] for row in found} == {"the library was not loaded"}
+    found = rows(check, library=tmp_path / "libvgpu.so")
+    assert {row["outcome"] for row in found.values()} <= {"failed", "not run"}
+    reasons = {row["why"] for name, row in found.items() if "error_points" not in row}
+    assert "the library was not loaded" in reasons
 
 
 def test_a_program_that_hangs_is_ended_and_what_has_no_time_left_fails(
-    compute: ModuleType, native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Check, tmp_path: Path
 ) -> None:
     hangs = tmp_path / "spin"
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
     hangs.chmod(0o755)
-    monkeypatch.setattr(compute, "START_S", 0.2)
-    monkeypatch.setattr(compute, "UNLIMITED_S", 0.1)
-    found = rows(compute, hangs, native / "libvgpu.so", seconds=1)
-    assert {row["outcome"] for row in found} == {"failed"}
+    compute = check.module("gpu_compute")
+    check.monkeypatch.setattr(compute, "START_S", 0.2)
+    check.monkeypatch.setattr(compute, "UNLIMITED_S", 0.1)
+    found = list(rows(check, seconds=1, spin=hangs).values())
+    assert {row["outcome"] for row in found} <= {"failed", "not run"}
     assert found[0]["why"] == "spin: not done after 1 s"
-    assert found[-1]["why"].startswith("no time left for it")
+    assert found[2]["why"].startswith("no time left for it")
 
 
-def test_what_a_program_says_that_fails_is_the_reason(
-    compute: ModuleType, native: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = rows(compute, SPIN, VIRTUAL)
-    assert {row["outcome"] for row in found} == {"failed"}
+def test_what_a_program_says_that_fails_is_the_reason(check: Check) -> None:
+    check.monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = list(rows(check).values())
+    assert {row["outcome"] for row in found} <= {"failed", "not run"}
     said = json.loads(found[0]["why"].split(": ", 2)[2])
     assert said["result"] != 0
 

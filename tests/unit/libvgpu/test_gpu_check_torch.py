@@ -30,6 +30,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
     monkeypatch.setenv("PATH", "/nowhere")  # no other Python of this machine
     monkeypatch.syspath_prepend(TOOLS)
     memory, torch = importlib.import_module("gpu_memory"), importlib.import_module("gpu_torch")
+    tools = importlib.import_module("gpu_tools")
     library = native / "libvgpu.so"
 
     def rows(mode: str | None = "", *, used: Callable[[], int] | None = None) -> Any:
@@ -40,8 +41,9 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
             monkeypatch.setattr(torch, "SHARES", ())  # they are not what is tested
         if mode == "hangs":
             monkeypatch.setattr(torch, "IMPORT_S", 1)
-        probe = memory.Probe(native / "vgpu-probe", library, torch.Deadline(100))
-        part = torch.Torch(library, used or probe.used, scale=0.05)
+        probe = memory.Memory(tools.Tools(library=library))
+        asked = used or (lambda: probe.used(torch.Deadline(100)))
+        part = torch.Torch(library, asked, scale=0.05)
         return part.rows(DEVICE, torch.Deadline(100))
 
     return rows

@@ -1,0 +1,33 @@
+/* measure.h - the measurements of vgpu-measure; measure.c lists them. */
+#ifndef TOOLS_MEASURE_H
+#define TOOLS_MEASURE_H
+
+#include "work.h"
+
+struct measurement {
+    struct work work;
+    double number;   /* the second word: seconds, or how often */
+    double every_us; /* between two looks */
+    uint64_t own;    /* rounds of a kernel of one's own in another stream; 0: none */
+    int gate;
+};
+
+/* Each prints one JSON object; 1 after a failure, which is printed. */
+int measure_who(struct measurement *m);
+int measure_lists(struct measurement *m);
+int measure_nvml(struct measurement *m);
+int measure_samples(struct measurement *m);
+int measure_clock(struct measurement *m);
+int measure_marks(struct measurement *m);
+int measure_turns(struct measurement *m);
+int measure_pairs(struct measurement *m);
+int measure_memory(struct measurement *m);
+int measure_contexts(struct measurement *m);
+int measure_dead_event(struct measurement *m);
+int measure_queue(struct measurement *m);
+int measure_streams(struct measurement *m);
+int measure_costs(struct measurement *m);
+int measure_start(struct measurement *m);
+int measure_hold(struct measurement *m);
+
+#endif

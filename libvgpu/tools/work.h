@@ -1,0 +1,49 @@
+/* work.h - kernels of known work, for programs that measure a device.
+ *
+ * The kernel counts rounds of one multiplication that waits for the one before: the same work whatever the clocks do and whatever
+ * interrupts it.
+ */
+#ifndef TOOLS_WORK_H
+#define TOOLS_WORK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#include "driver.h"
+
+enum { WORK_BLOCKS_PER_SM = 4 };
+
+struct work {
+    int device;
+    uint64_t rounds;
+    unsigned blocks;
+    CUmodule module;
+    CUfunction kernel;
+    CUdeviceptr out;
+    CUstream stream;
+};
+
+/* Load the driver, make the primary context current, load the kernel and make a stream; 1 after a failure, which is printed. */
+int work_prepare(struct work *work);
+
+/* Load one more copy of the module; 1 after a failure. */
+int work_load(CUmodule *out);
+
+CUresult work_launch(const struct work *work, CUstream stream);
+
+/* Launch on `blocks` blocks, so many `rounds` each. */
+CUresult work_launch_part(const struct work *work, CUstream stream, unsigned blocks, uint64_t rounds);
+
+uint64_t work_clock_ns(clockid_t clock);
+void work_sleep_ns(uint64_t ns);
+
+/* Print that the program is ready, and wait for the end of standard input. */
+void work_wait_for_the_others(void);
+
+/* Return 1 if the library under test is in this process. */
+int work_has_library(void);
+
+/* Print `"name": [..., ...]` without a line end. */
+void work_print_series(const char *name, const double *values, unsigned count, int decimals);
+
+#endif
