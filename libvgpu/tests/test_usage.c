@@ -149,10 +149,12 @@ static struct vgpu_measurement measured(struct vgpu_process *p, int known)
     return seen;
 }
 
+#define NOT_KNOWN 123
+
 static uint64_t memory_shown(struct vgpu_process *p)
 {
     uint64_t bytes;
-    return vgpu_usage_memory(p, &p->devices[0], &bytes) ? bytes : 0;
+    return vgpu_usage_memory(p, &p->devices[0], &bytes) ? bytes : NOT_KNOWN;
 }
 
 TEST(a_process_finds_itself_under_either_pid)
@@ -179,7 +181,7 @@ TEST(a_neighbour_whose_pid_on_the_host_is_ours_here_is_not_us)
     p = fresh(0, 0); /* the agent has not looked yet, and our own entry is among those that we cannot tell */
     lists((unsigned)getpid(), 9 * MIB);
     lists(ON_HOST, 3 * MIB);
-    CHECK_EQ(memory_shown(p), 0);
+    CHECK_EQ(memory_shown(p), NOT_KNOWN);
 }
 
 TEST(what_a_driver_cannot_tell_is_not_taken_for_nothing_or_for_everything)
@@ -188,13 +190,13 @@ TEST(what_a_driver_cannot_tell_is_not_taken_for_nothing_or_for_everything)
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         struct vgpu_process *p = fresh(ON_HOST, 0);
         lists(ON_HOST, lies[i]);
-        CHECK_EQ(memory_shown(p), 0);
+        CHECK_EQ(memory_shown(p), NOT_KNOWN);
         lists(ON_HOST, lies[i]); /* nor what overflows */
-        CHECK_EQ(memory_shown(p), 0);
+        CHECK_EQ(memory_shown(p), NOT_KNOWN);
     }
     struct vgpu_process *p = fresh(ON_HOST, 0);
     list_result = NVML_ERROR_UNKNOWN;
-    CHECK_EQ(memory_shown(p), 0);
+    CHECK_EQ(memory_shown(p), NOT_KNOWN);
 }
 
 TEST(each_answer_is_judged_anew_as_after_an_upgrade_of_the_driver)
@@ -205,7 +207,7 @@ TEST(each_answer_is_judged_anew_as_after_an_upgrade_of_the_driver)
     listed[0].pid = (unsigned)getpid();
     CHECK_EQ(memory_shown(p), 3 * MIB);
     listed[0].pid = 777777;
-    CHECK_EQ(memory_shown(p), 0);
+    CHECK_EQ(memory_shown(p), NOT_KNOWN);
     listed[0].pid = ON_HOST;
     CHECK_EQ(memory_shown(p), 3 * MIB);
 }
