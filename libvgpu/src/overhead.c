@@ -14,8 +14,8 @@
 #define LOOK_ANYWAY 256 /* allocations after which it looks in any case */
 /* Looking may take one part in this many of the time. */
 #define LOOK_SHARE 100
-/* What a context takes is not known before the driver, or the agent, has shown one. Where neither does it stays this much: on
- * all devices of which figures are published it takes less. */
+/* What a context takes is not known before the driver, or the agent, has shown one. Where neither does it stays this much: an
+ * estimate above what is reported of V100 to H100. */
 #define GUESS_BYTES (UINT64_C(64) << 20)
 #define GUESS_BYTES_A_PROCESSOR (UINT64_C(4) << 20)
 /* In place of a cost: contexts were seen to take nothing. */
