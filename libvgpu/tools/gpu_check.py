@@ -45,11 +45,12 @@ def sections(
     memory, entries = Memory(tools), Entries(tools.library)
     total, uuid = machine["total_bytes"], machine["uuid"]
     pids, mounts = machine["may_unshare_pids"], machine["may_unshare_mounts"]
+    facts = Facts(tools, mps=machine["mps"], mig=bool(machine["mig"]))
     container = Container(tools, uuid, total)
     torch = Torch(tools.library, lambda: memory.used(Deadline(60)), scale=tools.scale)
     first: dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]] = {
         "pids": lambda deadline: Pids(tools).rows(deadline, may_unshare=pids),
-        "driver": lambda deadline: Facts(tools).rows(deadline),
+        "driver": lambda deadline: facts.rows(deadline),
         "entries": entries.driver_rows,
     }
     second: dict[str, Callable[[Deadline], Iterable[dict[str, Any]]]] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_case import Deadline, Started, case, environment
+from gpu_case import Deadline, NotRun, Started, case, environment
 from gpu_constants import at_least, at_most, calibration, constant
 from gpu_series import (
     drift_ppm,
@@ -39,6 +39,8 @@ NVML_PART = 0.01
 # An NVML that starts slower than this breaks the promise of a process's start (docs/limits.md).
 INIT_MS = 5.0
 
+# NVML shows a sample at most so late (src/calibrate.c counts on less).
+LATEST_S = 1.5
 DUTY, DUTY_POINTS, SUM_POINTS = 25, 4.0, 8.0
 LATE_ALONE, LATE_BESIDE = 0.1, 0.2
 MARK_EVERY_US = 250
@@ -52,17 +54,42 @@ def _row(wrong: list[str], limits: list[str], **figures: Any) -> dict[str, Any]:
     return {"wrong": wrong, "limits": limits if wrong else [], **figures}
 
 
-class Facts:
-    """The measurements, one after the other on a device that is otherwise idle."""
+UNDER_MPS = "under MPS all processes share a context: there are no turns"
+IN_MIG = "NVML has no samples of processes on a device in MIG mode"
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+
+class Facts:
+    """The measurements, one after the other on a device that is otherwise idle.
+
+    Args:
+        tools: The programs.
+        mps: True if programs run under MPS.
+        mig: True if the device is in MIG mode.
+    """
+
+    def __init__(self, tools: Tools, *, mps: bool = False, mig: bool = False) -> None:
+        self._tools, self._mps, self._mig = tools, mps, mig
         self._period_ms = 0.0  # of NVML's samples, from the first series of them
 
     def rows(self, deadline: Deadline) -> Iterator[dict[str, Any]]:
         """Measure; yield a row for each case."""
         for name, body, seconds in self.bodies():
-            yield case(name, body, limit_s=START_S + seconds, deadline=deadline)
+            yield case(
+                name, self._where_possible(name, body), limit_s=START_S + seconds, deadline=deadline
+            )
+
+    def _where_possible(
+        self, name: str, body: Callable[[Deadline], dict[str, Any]]
+    ) -> Callable[[Deadline], dict[str, Any]]:
+        """Return the body, or one that says why this device has nothing to measure."""
+        turns = name.startswith(("turns", "marks beside"))
+        why = UNDER_MPS if self._mps and turns else ""
+        why = IN_MIG if self._mig and name.startswith("NVML's samples") else why
+
+        def not_run(own: Deadline) -> dict[str, Any]:
+            raise NotRun(why)
+
+        return not_run if why else body
 
     def bodies(self) -> list[tuple[str, Callable[[Deadline], dict[str, Any]], float]]:
         """Return name, body and seconds of each case, the likeliest to surprise first."""
@@ -168,7 +195,8 @@ class Facts:
             window = self._tools.seconds(seconds)
             part = ["--percent", DUTY if period_ms else 100, "--period", period_ms or 100]
             duty = [self._tools.spin, "duty", window, *words, *part]
-            commands: list[list[object]] = [[self._tools.measure, "samples", window], duty]
+            watched = self._tools.seconds(seconds + LATEST_S)
+            commands: list[list[object]] = [[self._tools.measure, "samples", watched], duty]
             if others == 1:
                 full = self._tools.work(LONG_KERNEL_US, own)
                 commands.append([self._tools.spin, "run", window, *full])
@@ -374,7 +402,7 @@ def judge_samples(
             shown_percent(rows, pid, period_us=period_ms * 1e3, began_us=began, ended_us=ended),
             2,
         )
-        for pid in living(rows, (began + ended) / 2)
+        for pid in living(rows, began_us=began, ended_us=ended)
     }
     due = done[0]["busy_percent"]
     if not any(abs(percent - due) <= DUTY_POINTS for percent in shown.values()):

@@ -80,6 +80,8 @@ def describe(card: dict[str, Any], who: dict[str, Any]) -> dict[str, Any]:
         "simulated": is_simulated(driver),
         "mps": is_under_mps(),
         "mig": who.get("mig"),
+        "multiprocessors": who.get("multiprocessors", 0),
+        "compute_capability": who.get("compute_capability", ""),
         "machine": platform.machine(),
         "kernel": platform.release(),
         "python": sys.version.split()[0],

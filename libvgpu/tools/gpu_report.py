@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_case import FAILED, PASSED, SIMULATED
+from gpu_simulator import machine_file
 
 SCHEMA = "vgpu-gpu-check/1"
 TITLES = {"1": "what the driver is like", "2": "what the library makes of it"}
@@ -66,6 +67,7 @@ class Report:
             "failures": [f"{row['case']}: {row['why']}" for row in rows if is_failure(row)],
             "limits_shown_wrong": limits(rows),
             "calibrations": calibrations(rows),
+            "machine_file": machine_file(self.machine, rows),
             "parts": self.parts,
         }
 

@@ -101,12 +101,13 @@ def samples(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
     }
 
 
-def living(rows: Sequence[Sequence[float]], middle_us: float) -> list[int]:
-    """Return the PIDs that are shown after a moment of the host's monotonic clock.
+def living(rows: Sequence[Sequence[float]], *, began_us: float, ended_us: float) -> list[int]:
+    """Return the PIDs with a sample of the second half of a time of the host's monotonic clock.
 
     NVML goes on showing processes that have ended for a while.
     """
-    return sorted({int(row[3]) for row in rows if row[0] > middle_us})
+    middle = (began_us + ended_us) / 2
+    return sorted({int(row[3]) for row in rows if middle < _taken_at(row) <= ended_us})
 
 
 def shown_percent(
@@ -119,11 +120,13 @@ def shown_percent(
 ) -> float:
     """Return the mean percent of a process over a time of the host's monotonic clock.
 
-    Each sample counts for a period; a time without a sample counts as idle.
+    Each sample counts for the period before it; a time without a sample counts as idle.
     """
-    mine = {stamp: percent for at, _, stamp, who, percent in rows if who == pid and at > began_us}
+    last = ended_us + period_us
+    mine = [row for row in rows if row[3] == pid and began_us < _taken_at(row) <= last]
+    by_stamp = {row[2]: row[4] for row in mine}
     span = ended_us - began_us
-    return sum(mine.values()) * period_us / span if span > 0 else 0.0
+    return sum(by_stamp.values()) * period_us / span if span > 0 else 0.0
 
 
 def sums_by_stamp(rows: Sequence[Sequence[float]], window_us: float) -> list[float]:
@@ -136,6 +139,12 @@ def sums_by_stamp(rows: Sequence[Sequence[float]], window_us: float) -> list[flo
             start = stamp
         found[-1] += percent
     return found
+
+
+def _taken_at(row: Sequence[float]) -> float:
+    """Return when a sample was taken, by the host's monotonic clock."""
+    at, wall, stamp = row[:3]
+    return at - (wall - stamp) if _clock(row) == "wall" else stamp
 
 
 def _clock(row: Sequence[float]) -> str:

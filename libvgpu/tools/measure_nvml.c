@@ -181,7 +181,7 @@ int measure_who(struct measurement *m)
     nvmlDevice_t device;
     char version[96] = "", name[128] = "", uuid[DRIVER_UUID_BYTES];
     unsigned current = 0, pending = 0;
-    int cuda = 0;
+    int cuda = 0, sms = 0, major = 0, minor = 0;
     if (find_device(m->work.device, &device)) {
         return 1;
     }
@@ -190,6 +190,9 @@ int measure_who(struct measurement *m)
     nvmlReturn_t mig = nvml.mig_mode(device, &current, &pending);
     cu.cuDeviceGetName(name, sizeof name, m->work.device);
     cu.cuDriverGetVersion(&cuda);
+    cu.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, m->work.device);
+    cu.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, m->work.device);
+    cu.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, m->work.device);
     unsigned long long used_before = used(device);
     take_lists(device, before);
     if (work_prepare(&m->work)) {
@@ -209,6 +212,7 @@ int measure_who(struct measurement *m)
            mig != NVML_SUCCESS ? "null"
            : current           ? "true"
                                : "false");
+    printf("\"multiprocessors\": %d, \"compute_capability\": \"%d.%d\", ", sms, major, minor);
     printf("\"used_before\": %llu, \"used_after\": %llu, ", used_before, used_after);
     print_pids();
     printf(", ");

@@ -216,8 +216,8 @@ class Check:
         return self.module("gpu_case").Deadline(seconds)
 
     def machine(self, *settings: str) -> None:
-        """Write the machine's file again with settings before its cards."""
-        self.stage.machine.write_text("\n".join([*settings, MACHINE]))
+        """Write the machine's file again; of two settings of a name the last one acts."""
+        self.stage.machine.write_text("\n".join([MACHINE, *settings]) + "\n")
 
     def driver(self, folder: str, **env: str) -> None:
         """Put another libcuda.so.1 before the simulated one."""

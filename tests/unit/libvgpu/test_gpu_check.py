@@ -185,6 +185,33 @@ def test_a_check_in_a_container_whose_driver_shows_the_host_s_pids_fails(
     assert "A share of compute is kept." in findings["limits_shown_wrong"]
 
 
+def test_the_simulated_driver_can_be_set_from_what_was_measured(
+    check: Check, tmp_path: Path
+) -> None:
+    """The file that comes out of a machine describes it; another driver than the default one."""
+    settings = ("driver=550.54.14", "cuda=12.4", "context_mib=450", "slice_us=1500")
+    settings += ("switch_us=0", "sample_ms=160", "nvml_lag_ms=240", "pids=mixed", "bytes=zero")
+    check.machine(*settings)
+    report, tools = check.module("gpu_report"), check.tools()
+    machine = check.module("gpu_check").identify(tools)
+    found = report.Report(tmp_path / "gpu.json", machine)
+    found.begin("1")
+    for row in check.module("gpu_pids").Pids(tools).rows(check.deadline(), may_unshare=True):
+        found.add("1", row)
+    facts, case = check.module("gpu_driver").Facts(tools), check.module("gpu_case")
+    for name, body, _ in facts.bodies():
+        if name.startswith(("memory of", "NVML's samples of a dev", "turns of two processes, 500")):
+            found.add("1", case.case(name, body, limit_s=30, deadline=check.deadline()))
+    *lines, card = json.loads((tmp_path / "gpu.json").read_text())["machine_file"]
+    assert sorted(lines) == sorted(settings)
+    assert card == (
+        "card uuid=GPU-6f3c1c2e-0000-4000-8000-000000000000 "
+        'model="NVIDIA A100-SXM4-80GB" memory_mib=81920 mig=off cc=8.0 sms=108'
+    )
+    check.stage.machine.write_text("\n".join([*lines, card]) + "\n")
+    assert check.module("gpu_check").identify(tools)["driver"] == "550.54.14"
+
+
 def test_without_a_driver_it_says_so_and_fails(check: Check, tmp_path: Path) -> None:
     check.monkeypatch.delenv("VGPU_FAKE_MACHINE")
     done = run(check, tmp_path / "gpu.json")

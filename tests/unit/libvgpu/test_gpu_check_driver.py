@@ -140,6 +140,30 @@ def test_a_driver_without_cugetprocaddress_is_measured(check: Check) -> None:
     assert row["outcome"] == "not run"
 
 
+@pytest.mark.parametrize(
+    ("mode", "prefixes", "count"),
+    [("mps", ("turns", "marks beside"), 5), ("mig", ("NVML's samples",), 5)],
+)
+def test_what_mps_and_mig_do_away_with_is_not_run(
+    check: Check, mode: str, prefixes: tuple[str, ...], count: int
+) -> None:
+    driver = check.module("gpu_driver")
+    part = driver.Facts(check.tools(), **{mode: True})
+    check.monkeypatch.setattr(part, "bodies", lambda: [(n, no_body, 0.1) for n in names(check)])
+    found = {row["case"]: row["outcome"] for row in part.rows(check.deadline())}
+    without = {name for name, outcome in found.items() if outcome == "not run"}
+    assert without == {name for name in found if name.startswith(prefixes)}
+    assert len(without) == count
+
+
+def names(check: Check) -> list[str]:
+    return [name for name, _, _ in check.module("gpu_driver").Facts(check.tools()).bodies()]
+
+
+def no_body(own: object) -> dict[str, Any]:
+    return {}
+
+
 def test_a_driver_that_never_answers_fails_every_case_within_the_deadline(check: Check) -> None:
     hangs = check.stage.folder / "hangs"
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")

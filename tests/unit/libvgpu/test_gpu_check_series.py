@@ -256,7 +256,16 @@ def test_the_flavour_of_the_kernel_module_is_read(
     assert part("gpu_machine").kernel_module(tmp_path)["flavour"] == flavour
 
 
-MACHINE = {"uuid": "GPU-1", "driver": "570", "simulated": False}
+MACHINE = {
+    "device": "H100",
+    "uuid": "GPU-1",
+    "driver": "570",
+    "cuda": 12080,
+    "simulated": False,
+    "mig": None,
+    "total_bytes": 80 << 30,
+    "multiprocessors": 0,
+}
 FAILED = {
     "case": "clock",
     "outcome": "failed",
