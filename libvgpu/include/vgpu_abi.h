@@ -163,11 +163,11 @@ struct vgpu_region_slot {
 #define VGPU_REGION_GUESSES 120u
 struct vgpu_region_guess {
     uint64_t owner;
-    uint64_t layout;     /* as of a slot */
-    uint64_t since_ns;   /* CLOCK_MONOTONIC: the first of them was launched */
+    uint64_t layout; /* as of a slot */
+    uint64_t since_ns; /* CLOCK_MONOTONIC: the first of them was launched */
     uint32_t charged_us; /* GPU time that they were charged */
     uint16_t column;
-    uint16_t percent;    /* the container's share at that time */
+    uint16_t percent; /* the container's share at that time */
 };
 
 enum vgpu_region_state {

@@ -1,7 +1,5 @@
 #include "elf_tables.h"
 
-#include "loader.h"
-
 /* glibc relocates these addresses in place; one below the load address is not relocated. */
 static const void *address_of(ElfW(Addr) base, const ElfW(Dyn) * dynamic, ElfW(Sxword) tag)
 {

@@ -4,6 +4,16 @@
 
 #include <elf.h>
 #include <link.h>
+#include <stddef.h>
+
+/* strcmp, of which a sanitizer has its own, that does not work yet when dlsym is called first. */
+static inline int vgpu_is_name(const char *a, const char *b)
+{
+    while (*a && *a == *b) {
+        a++, b++;
+    }
+    return *a == *b;
+}
 
 /* A symbol of the object at this load address with this dynamic section; NULL if it defines none of this name. */
 void *vgpu_elf_symbol(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);

@@ -4,15 +4,6 @@
 
 #include "drivers.h"
 
-/* strcmp, of which a sanitizer has its own, that does not work yet when dlsym is called first. */
-static inline int vgpu_is_name(const char *a, const char *b)
-{
-    while (*a && *a == *b) {
-        a++, b++;
-    }
-    return *a == *b;
-}
-
 /* libc's own, found without asking the names we export. NULL until libc's are loaded. */
 typedef void *(*vgpu_dlsym)(void *handle, const char *name);
 typedef void *(*vgpu_dlvsym)(void *handle, const char *name, const char *version);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "authority.h"
+#include "elf_tables.h"
 #include "loader.h"
 #include "process.h"
 

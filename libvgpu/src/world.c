@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "kernel.h"
 #include "loader.h"
+#include "mounts.h"
 
 static struct vgpu_instant read_clock(clockid_t clock)
 {
@@ -59,7 +60,7 @@ static void *map(const char *path, size_t bytes, enum vgpu_map how)
         size = (long)bytes;
     }
     void *at = NULL;
-    if (size >= 0 && (size_t)size >= bytes) {
+    if (size >= 0 && (size_t)size >= bytes && (how == VGPU_MAP_CREATE || vgpu_mounts_are_single(path, fd))) {
         at = vgpu_kernel_map(bytes, how == VGPU_MAP_READ ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd);
     }
     vgpu_call(SYS_close, fd, 0, 0, 0);

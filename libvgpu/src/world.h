@@ -32,7 +32,7 @@ struct vgpu_world {
     uint64_t (*layout_of)(uint32_t pid);
     const char *(*env)(const char *name);
     int (*exists)(const char *path);
-    /* Shared mapping of a file, NULL when it cannot be had or is too short. */
+    /* Shared mapping of a file, NULL when it cannot be had, is too short, or has something mounted over it. */
     void *(*map)(const char *path, size_t bytes, enum vgpu_map how);
     /* Memory shared with children to come. */
     void *(*map_private)(size_t bytes);

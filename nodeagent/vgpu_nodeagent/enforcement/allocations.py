@@ -223,6 +223,10 @@ class Allocations:
         """Return the processes in the pod's cgroup, with or without the library."""
         return processes_of_pod(pod_uid, proc=self.proc)
 
+    def page_path(self, allocation: str) -> Path:
+        """Return the path of the limit page."""
+        return self._root / allocation / "limits"
+
     def region_path(self, allocation: str) -> Path:
         """Return the path of an allocation's usage region."""
         return self._root / allocation / "usage" / "region"

@@ -107,6 +107,15 @@ def name_of(pid: int, *, proc: Path = Path("/proc")) -> str:
         return ""
 
 
+def file_seen_by(pid: int, path: str, *, proc: Path = Path("/proc")) -> tuple[int, int] | None:
+    """Return device and inode of the file that a process finds at a path; None if it finds none."""
+    try:
+        status = (proc / str(pid) / "root" / path.lstrip("/")).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def index_of(paths: Iterable[Path]) -> FileIndex:
     """Return the existing files by the inode number that /proc/PID/maps shows.
 

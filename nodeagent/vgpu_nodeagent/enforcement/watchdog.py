@@ -18,10 +18,11 @@ import os
 import random
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from vgpu_api import names
 from vgpu_api.quantity import MIB
 from vgpu_client.clock import Clock
 from vgpu_nodeagent.config import OnViolation
@@ -32,6 +33,7 @@ from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExce
 from vgpu_nodeagent.enforcement.host_view import HostView
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import (
+    file_seen_by,
     index_of,
     mapped_by,
     name_of,
@@ -57,6 +59,7 @@ class Violation(StrEnum):
 
     MEMORY = "MemoryLimitViolated"
     COMPUTE = "ComputeLimitViolated"
+    PAGE = "LimitPageHidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Taken:
         share: The percentage of compute that it may use; None for all.
         contested: True if others used the device's compute, too.
         forced: True if the share is enforced even without others.
+        hiding: Those of `pids` that have another file in the place of their limit page.
     """
 
     uuid: str
@@ -97,6 +101,7 @@ class Taken:
     share: int | None = None
     contested: bool = False
     forced: bool = False
+    hiding: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +198,40 @@ def taken_by_claims(
                 of_claim.append(_taken(uuid, use.memory_mib * MIB, share, mine, by_pid, busy))
             elif mine:
                 of_claim.append(_taken(uuid, 0, (0, True), mine, by_pid, busy))
-        found[claim_allocation.claim_uid] = tuple(of_claim)
+        pages = _pages(state, allocations, claim_allocation)
+        found[claim_allocation.claim_uid] = tuple(
+            replace(taken, hiding=_hiding(taken.pids, pages, allocations)) for taken in of_claim
+        )
     return found
+
+
+def _pages(
+    state: SlotState, allocations: Allocations, claim_allocation: ClaimAllocation
+) -> frozenset[tuple[int, int]]:
+    """Return device and inode of the limit pages of a claim."""
+    found = set()
+    for slot_allocation in state.of_claim(claim_allocation.claim_uid):
+        try:
+            status = allocations.page_path(slot_allocation.name).stat()
+        except OSError as error:
+            logger.debug("no page: %s", error)  # logged where the page is opened
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _hiding(
+    pids: Collection[int], pages: Collection[tuple[int, int]], allocations: Allocations
+) -> frozenset[int]:
+    """Return those of the processes that find another file than a limit page of theirs.
+
+    A process that finds none is left alone: a container in a container has no page.
+    """
+    seen = {
+        pid: file_seen_by(pid, names.CONTAINER_LIMITS, proc=allocations.proc)
+        for pid in (pids if pages else ())
+    }
+    return frozenset(pid for pid, file in seen.items() if file is not None and file not in pages)
 
 
 def _taken(
@@ -344,18 +381,26 @@ class _Watched:
     compute: dict[str, ComputeExcess] = field(default_factory=dict)
     reported: set[tuple[Violation, str]] = field(default_factory=set)
     terminated: set[int] = field(default_factory=set)
+    hidden: dict[str, float] = field(default_factory=dict)
+    """When a process that hides its page was last seen, by device."""
+
+    def note_hiding(self, devices: Iterable[Taken], now: float) -> None:
+        """Remember for a while on which devices processes hide their page."""
+        self.hidden |= {taken.uuid: now for taken in devices if taken.hiding}
+        self.hidden = {uuid: at for uuid, at in self.hidden.items() if now - at < QUIET_S}
 
     def violating(self, devices: Iterable[Taken]) -> dict[tuple[Violation, str], Taken]:
         """Return the violations, each with the usage of its device."""
-        return {
-            (violation, taken.uuid): taken
-            for taken in devices
-            for violation, account in (
-                (Violation.MEMORY, self.memory.get(taken.uuid)),
-                (Violation.COMPUTE, self.compute.get(taken.uuid)),
-            )
-            if account is not None and account.violating
-        }
+        found: dict[tuple[Violation, str], Taken] = {}
+        for taken in devices:
+            memory, compute = self.memory.get(taken.uuid), self.compute.get(taken.uuid)
+            if memory is not None and memory.violating:
+                found[Violation.MEMORY, taken.uuid] = taken
+            if compute is not None and compute.violating:
+                found[Violation.COMPUTE, taken.uuid] = taken
+            if taken.uuid in self.hidden:
+                found[Violation.PAGE, taken.uuid] = taken
+        return found
 
 
 class Watchdog:
@@ -466,6 +511,7 @@ class Watchdog:
         present = unread.union(taken.uuid for taken in devices)
         watched.memory = {u: x for u, x in watched.memory.items() if u in present}
         watched.compute = {u: x for u, x in watched.compute.items() if u in present}
+        watched.note_hiding(devices, now)
         for taken in devices:
             memory = watched.memory.setdefault(taken.uuid, MemoryExcess())
             mine = {p: n for p, n in peaks.get(taken.uuid, {}).items() if p in taken.pids}
@@ -607,6 +653,12 @@ def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[st
 def _sentence(
     violation: Violation, taken: Taken, watched: _Watched, ledger: Mapping[str, int]
 ) -> str:
+    if violation is Violation.PAGE:
+        pids = ", ".join(str(pid) for pid in sorted(taken.hiding)) or "processes that have ended"
+        return (
+            f"uses device {taken.uuid} with another file in the place of its limit page "
+            f"{names.CONTAINER_LIMITS} (PID {pids})"
+        )
     if violation is Violation.MEMORY:
         peak = watched.memory[taken.uuid].peak()
         return (

@@ -188,7 +188,7 @@ def test_each_violation_is_counted_under_its_reason(
     labels = f'claim="one",device_uuid="{GPU_0}",namespace="ns",node="n1"'
     assert shown(metrics, "vgpu_claim_violations_total") == [
         f'vgpu_claim_violations_total{{{labels},reason="{reason}"}} 1.0'
-        for reason in ("MemoryLimitViolated", "ComputeLimitViolated")
+        for reason in ("MemoryLimitViolated", "ComputeLimitViolated", "LimitPageHidden")
     ]
 
 

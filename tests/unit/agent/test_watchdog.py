@@ -13,6 +13,7 @@ import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from set_clock import SetClock
+from vgpu_api import names
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
@@ -352,6 +353,33 @@ async def test_a_process_that_ended_is_still_that_of_its_claim_and_its_pid_is_no
     assert world.measured["ns", "one", GPU_0].compute_percent == pytest.approx(
         90.0 * 21 / 40, abs=3
     )
+
+
+async def test_a_process_with_another_file_in_the_place_of_its_limit_page_is_reported(
+    world: World,
+) -> None:
+    world.add(100, CGROUP)
+    world.add(101, CGROUP)
+    world.hold({100: 10, 101: 10})
+    for pid in (100, 101):
+        page = world.proc / str(pid) / "root" / names.CONTAINER_LIMITS[1:]
+        page.parent.mkdir(parents=True)
+        page.hardlink_to(world.allocations.page_path("slot-1"))
+    watchdog = world.watchdog(OnViolation.SIGNAL)
+    await world.looks(5, watchdog)
+    assert world.seen == []
+    page.unlink()
+    page.write_bytes(b"a page that grants more")
+    await watchdog.look()
+    assert world.seen == [("LimitPageHidden", "one")]
+    assert world.sentences == [
+        f"uses device {GPU_0} with another file in the place of its limit page "
+        "/usr/local/vgpu/limits (PID 101)"
+    ]
+    assert (101, signal.SIGTERM) in world.signals
+    world.hold({100: 10})
+    await world.looks(31, watchdog)
+    assert world.seen[1:] == [("obeys", "one")]
 
 
 async def test_a_share_of_policy_default_is_looked_at_beside_others_only(world: World) -> None:

@@ -281,3 +281,38 @@ def test_a_setuid_program_takes_no_file_name_from_its_callers_environment(
     (root.local / "program").chmod(0o755)
     assert root.run([program], preloaded=True, env=MACHINE | limit).output == OUT_OF_MEMORY
     assert (root.local / "made-by-root").exists()
+
+
+MOUNTED = f"""
+mount --bind {INSIDE}/limits {INSIDE}/limits
+mount --bind {INSIDE}/usage {INSIDE}/usage
+"""
+COVERED = {
+    "nothing": "true",
+    "the page": f"mount --bind {INSIDE}/usage/larger {INSIDE}/limits",
+    "the region": f"mount --bind {INSIDE}/usage/empty {INSIDE}/usage/region",
+    "its folder": f"mount --bind {INSIDE}/other {INSIDE}/usage",
+    "all": f"cp -a {INSIDE} /run/copy && cp {INSIDE}/usage/larger /run/copy/limits && "
+    f"mount --bind /run/copy {INSIDE}",
+}
+
+
+@pytest.mark.parametrize("covered", COVERED)
+def test_a_mount_over_page_or_region_in_a_user_namespace_denies(
+    root: PreloadedRoot, native: Path, stage: Stage, covered: str
+) -> None:
+    program = driver_program(root, native)
+    usage, other = root.local / "usage", root.local / "other"
+    other.mkdir()
+    shutil.copyfile(usage / "machine", other / "machine")
+    for limit, page in ((16 << 30, usage / "larger"), (2 << 30, root.local / "limits")):
+        stage.grant({DEVICE: limit})
+        shutil.copyfile(stage.folder / "limits", page)
+    for region in (usage / "region", usage / "empty", other / "region"):
+        shutil.copyfile(stage.folder / "region", region)
+        region.chmod(0o666)
+    inside = f"mount -t tmpfs none /run && {COVERED[covered]} && exec {program}"
+    script = f"{MOUNTED} exec unshare -Urm sh -c '{inside}'"
+    left = root.run(["sh", "-ec", script], preloaded=True, env=MACHINE)
+    expected = ALLOCATED if covered == "nothing" else OUT_OF_MEMORY
+    assert left == Outcome(0, expected, "")
