@@ -48,7 +48,10 @@ _OF_CLAIMS = (
     *("without_devices", "orphaned", "evicted", "init_refused", "reported", "violated"),
 )
 _OF_PODS = ("due", "blocked", "requeued", "nominated", "slow", "ended")
-_OF_GATES = ("lifting", "backoffs", "not_before", "stuck", "reported", "waiting", "with_volumes")
+_OF_GATES = (
+    *("lifting", "backoffs", "not_before", "stuck", "reported", "waiting", "with_volumes"),
+    *("alone", "passed", "starting", "resting", "setbacks", "woken"),
+)
 
 
 class ChangingWorld(World):

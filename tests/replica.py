@@ -15,6 +15,7 @@ from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.clock import Clock
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine import events
 from vgpu_operator.engine.claims.describe import REPORT_AFTER_S
 from vgpu_operator.engine.effector import Effector
@@ -80,11 +81,19 @@ class News:
     def agents_listed(self) -> None:
         self._observe(events.AgentsListed())
 
-    def pod_group_changed(self, group: PodGroup) -> None:
-        self._observe(events.PodGroupObserved(group))
+    def pod_group_changed(self, group: PodGroup, kind: GroupKind = GroupKind.KUBERNETES) -> None:
+        self._observe(events.PodGroupObserved(group, kind))
 
-    def pod_group_gone(self, namespace: str, name: str) -> None:
-        self._observe(events.PodGroupDeleted(GroupKey(namespace, name)))
+    def pod_group_gone(
+        self, namespace: str, name: str, kind: GroupKind = GroupKind.KUBERNETES
+    ) -> None:
+        self._observe(events.PodGroupDeleted(GroupKey(namespace, name, kind)))
+
+    def pod_groups_listed(self, kind: GroupKind) -> None:
+        self._observe(events.PodGroupsListed(kind))
+
+    def pod_groups_not_served(self, kind: GroupKind) -> None:
+        self._observe(events.PodGroupsNotServed(kind))
 
     def quota_changed(self, quota: ResourceQuota) -> None:
         self._observe(events.QuotaObserved(quota))

@@ -19,6 +19,9 @@ FINALIZER_IN_USE = "vgpu.dev/in-use"
 # Our own pod annotations.
 ANNOTATION_CLAIM = "vgpu.dev/claim"
 ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
+ANNOTATION_GROUP = "vgpu.dev/group"
+ANNOTATION_GROUP_MIN = "vgpu.dev/group-min"
+"""In mode Gate: the group of a pod in its namespace, and how many of its pods start together."""
 ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 """Comma-separated list of the containers to which admission added a slot. The HAMi dialect ignores
 these containers.
@@ -109,6 +112,13 @@ VOLCANO_PODGROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 """The PodGroup whose pods Volcano starts together or not at all."""
 
+# Names of the Coscheduling scheduler plugin.
+COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
+COSCHEDULING_FORMER_GROUP = "pod-group.scheduling.sigs.k8s.io/name"
+"""Labels of a pod with its PodGroup: today's, and the one that Koordinator still reads."""
+COSCHEDULING_FIRST_GROUP = "pod-group.scheduling.sigs.k8s.io"
+"""The label of a former version, whose PodGroups no scheduler reads any more."""
+
 HAMI_CHOICES = (
     NVIDIA_USE_TYPE,
     NVIDIA_NOUSE_TYPE,
@@ -124,6 +134,8 @@ HAMI_CHOICES = (
 POD_ANNOTATIONS = (
     ANNOTATION_CLAIM,
     ANNOTATION_CLAIM_TEMPLATE,
+    ANNOTATION_GROUP,
+    ANNOTATION_GROUP_MIN,
     *HAMI_CHOICES,
     HAMI_VULKAN,
     ACK_NUMA_SPEC,

@@ -44,6 +44,7 @@ from vgpu_operator.engine.informers import (
     follow_pod_groups,
     informers,
     more_informers,
+    pod_group_kinds,
 )
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
@@ -146,7 +147,10 @@ class Operator:
             self._answer(),
             *(self._inform(informer) for informer in self._informers),
             *(informer.run() for informer in self._budgets),
-            follow_pod_groups(self._source, self.engine, self._clock),
+            *(
+                follow_pod_groups(self._source, self.engine, self._clock, kind)
+                for kind in pod_group_kinds(self._config.cluster.config)
+            ),
             self._recorder.run(),
             self.engine.run(),
             self._leadership.run(),

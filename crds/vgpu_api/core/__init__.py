@@ -13,7 +13,7 @@ from vgpu_api.core.pod import (
     PodStatus,
     Toleration,
 )
-from vgpu_api.core.pod_group import PodGroup
+from vgpu_api.core.pod_group import MemberPodGroup, PodGroup
 from vgpu_api.core.priority_class import PriorityClass
 from vgpu_api.core.quota import PodScopes, ResourceQuota
 
@@ -21,6 +21,7 @@ __all__ = [
     "Container",
     "ContainerStatus",
     "EnvVar",
+    "MemberPodGroup",
     "Node",
     "NodeSelectorRequirement",
     "NodeSelectorTerm",

@@ -65,3 +65,19 @@ class PodGroup(ApiModel):
             return ""
         name = mode if isinstance(mode, str) else next(iter(mode))
         return _DISRUPTION.get(name, "All")
+
+
+class _MemberSpec(ApiModel):
+    min_member: int = 0
+
+
+class MemberPodGroup(ApiModel):
+    """A PodGroup of Volcano or of the Coscheduling plugin, whose minimum is `spec.minMember`."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: _MemberSpec = Field(default_factory=_MemberSpec)
+
+    def as_gang(self) -> PodGroup:
+        """Return the group as if it were one of Kubernetes' own."""
+        policy = SchedulingPolicy(gang=GangPolicy(min_count=self.spec.min_member))
+        return PodGroup(metadata=self.metadata, spec=PodGroupSpec(scheduling_policy=policy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from uuid import uuid4
 
 from vgpu_api.core import Node
@@ -10,7 +11,6 @@ from vgpu_api.resources import (
     GPU_DEVICES,
     NODES,
     POD_DISRUPTION_BUDGETS,
-    POD_GROUPS,
     PODS,
     RESOURCE_QUOTAS,
     VGPU_CLAIMS,
@@ -20,9 +20,16 @@ from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import listed
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.events import BudgetsListed, Event, NodeObserved
-from vgpu_operator.engine.informers import STORAGE, current_events, priority_classes
+from vgpu_operator.engine.informers import (
+    POD_GROUP_APIS,
+    STORAGE,
+    current_events,
+    pod_group_kinds,
+    priority_classes,
+)
 from vgpu_operator.engine.state import State
 from vgpu_operator.insight.live_cluster import LiveCluster, Unread
 from vgpu_operator.insight.priorities import Priorities
@@ -92,14 +99,19 @@ async def read_evictable(api: Api, state: State) -> None:
             return
     except NotFound:  # Kubernetes 1.20 and older serve no policy/v1
         return
-    for version in POD_GROUPS:
-        try:
-            if await _read_if_allowed(api, state, (version,)):
-                return
-        except NotFound:
-            continue
-        break
+    for kind in pod_group_kinds(state.config):
+        is_refused = await _read_pod_groups(api, state, kind)
+        if is_refused and kind is GroupKind.KUBERNETES:
+            return
     apply(BudgetsListed(), state)
+
+
+async def _read_pod_groups(api: Api, state: State, kind: GroupKind) -> bool:
+    """Read the PodGroups of an API in the newest version served; return True if that is refused."""
+    for version in POD_GROUP_APIS[kind]:
+        with suppress(NotFound):
+            return bool(await _read_if_allowed(api, state, (version,)))
+    return False
 
 
 async def _read_if_allowed(api: Api, state: State, kinds: Collection[Resource]) -> str:

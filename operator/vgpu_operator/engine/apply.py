@@ -32,6 +32,7 @@ HANDLERS: Mapping[type[Any], Callable[[Any, State], None]] = {
     events.QuotaDeleted: nodes.quota_deleted,
     events.PodGroupObserved: pod_groups.pod_group_observed,
     events.PodGroupDeleted: pod_groups.pod_group_deleted,
+    events.PodGroupsListed: pod_groups.pod_groups_listed,
     events.PodGroupsNotServed: pod_groups.pod_groups_not_served,
     events.BudgetObserved: pods.budget_observed,
     events.BudgetDeleted: pods.budget_deleted,

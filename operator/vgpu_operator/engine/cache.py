@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from vgpu_api.core import Node, PodGroup
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, is_owned_by
 from vgpu_operator.ledger import ClaimKey
 
@@ -32,21 +34,32 @@ def version_of(resource_version: str) -> int:
     return int(resource_version or 0)
 
 
+class Traits(NamedTuple):
+    """What all pods of a group must have in common; the minimum is None if its PodGroup says it."""
+
+    scheduler: str
+    priority: int
+    least: int | None
+
+
 class Cache:
     """The observed GPU pods by UID and by claim, claims by key and by node, and nodes.
 
     Attributes:
         nodes: The nodes by name.
         pod_groups: The PodGroups by key.
+        pod_group_apis: The APIs of PodGroups that are known to be served, or not to be.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.pod_groups: dict[GroupKey, PodGroup] = {}
+        self.pod_group_apis: dict[GroupKind, bool] = {}
         self._pods: dict[str, GPUPod] = {}
         self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
         self._of_group: dict[GroupKey, dict[str, GPUPod]] = {}
-        self._traits: dict[GroupKey, Counter[tuple[str, int]]] = {}
+        self._traits: dict[GroupKey, Counter[Traits]] = {}
+        self._running_of_group: Counter[GroupKey] = Counter()
         self._others: dict[str, GroupKey] = {}  # of pods without GPUs, by UID
         self._others_of_group: Counter[GroupKey] = Counter()
         self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
@@ -85,13 +98,26 @@ class Cache:
         """Return the groups that have GPU pods."""
         return self._of_group.keys()
 
-    def traits_of_group(self, group: GroupKey) -> Mapping[tuple[str, int], int]:
-        """Return how many of a group's GPU pods have each scheduler name and priority."""
+    def count_of_group(self, group: GroupKey) -> int:
+        """Return the number of the group's GPU pods, among them those that have ended."""
+        return len(self._of_group.get(group, ()))
+
+    def running_of_group(self, group: GroupKey) -> int:
+        """Return how many of the group's GPU pods are bound, not ended and not being deleted."""
+        return self._running_of_group[group]
+
+    def traits_of_group(self, group: GroupKey) -> Mapping[Traits, int]:
+        """Return how many of a group's GPU pods have each combination of traits."""
         return self._traits.get(group, {})
 
     def others_of_group(self, group: GroupKey) -> int:
         """Return how many pods without GPUs the group has."""
         return self._others_of_group[group]
+
+    def group_of_pod(self, uid: str) -> GroupKey | None:
+        """Return the group of a pod with this UID, whether it requests GPUs or not, or None."""
+        known = self._pods.get(uid)
+        return self._others.get(uid) if known is None else known.group
 
     def put_other(self, uid: str, group: GroupKey | None) -> None:
         """Record the group of a pod without GPUs; None if it has none, has ended or is gone."""
@@ -197,11 +223,13 @@ class Cache:
         if pod.group is not None:
             of_group, traits = self._of_group[pod.group], self._traits[pod.group]
             del of_group[pod.uid]
+            self._running_of_group[pod.group] -= pod.is_running
             traits[_traits(pod)] -= 1
             if not traits[_traits(pod)]:
                 del traits[_traits(pod)]
             if not of_group:
                 del self._of_group[pod.group], self._traits[pod.group]
+                del self._running_of_group[pod.group]
         template = pod.template
         if template is not None:
             self._by_template[template].discard(pod.uid)
@@ -218,6 +246,7 @@ class Cache:
         if pod.group is not None:
             self._of_group.setdefault(pod.group, {})[pod.uid] = pod
             self._traits.setdefault(pod.group, Counter())[_traits(pod)] += 1
+            self._running_of_group[pod.group] += pod.is_running
         if pod.template is not None:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
 
@@ -327,8 +356,8 @@ class Cache:
             self._immediate.pop(key, None)
 
 
-def _traits(pod: GPUPod) -> tuple[str, int]:
-    return pod.pod.spec.scheduler_name, pod.priority
+def _traits(pod: GPUPod) -> Traits:
+    return Traits(pod.pod.spec.scheduler_name, pod.priority, pod.group_least)
 
 
 def _version(pod: GPUPod) -> int:

@@ -33,6 +33,7 @@ from vgpu_operator.engine.preemption.preempt_due import preempt_due
 from vgpu_operator.engine.preemption.verb import victims_by_node
 from vgpu_operator.engine.scheduling.avoidance import review_avoidance
 from vgpu_operator.engine.scheduling.gate import review_gates
+from vgpu_operator.engine.scheduling.gate_groups import review_groups
 from vgpu_operator.engine.scheduling.groups import (
     ask,
     filter_member,
@@ -162,6 +163,7 @@ class Engine:
             judge_pod(state, uid)  # 2. judge the pods whose situation has changed
             if number % _AT_ONCE == 0:
                 yield ()
+        review_groups(state)
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, finalizers, expiry, descriptions

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from vgpu_api.core import Node, Pod, PodDisruptionBudget, PodGroup, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine.effects import (
     DeleteClaim,
     EvictPod,
@@ -124,9 +125,10 @@ class QuotaDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupObserved:
-    """A version of a PodGroup."""
+    """A version of a PodGroup, whatever API it is of; `kind` names that."""
 
     group: PodGroup
+    kind: GroupKind = GroupKind.KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,17 @@ class PodGroupDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class PodGroupsListed:
+    """The end of a list of PodGroups of an API: the API server serves it."""
+
+    kind: GroupKind
+
+
+@dataclass(frozen=True, slots=True)
 class PodGroupsNotServed:
-    """The API server no longer serves the version of PodGroup that was followed."""
+    """The API server does not serve PodGroups of an API, or no longer in the version followed."""
+
+    kind: GroupKind = GroupKind.KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +356,7 @@ Event: TypeAlias = (
     | QuotaDeleted
     | PodGroupObserved
     | PodGroupDeleted
+    | PodGroupsListed
     | PodGroupsNotServed
     | BudgetObserved
     | BudgetDeleted

@@ -16,6 +16,7 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
 from vgpu_client.recorder import Regarding
 from vgpu_operator.demand import Demand
 from vgpu_operator.dialects import PodDemand, containers_of_claim, read
+from vgpu_operator.dialects.pod_groups import GroupKind, named_group
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.node_filter import HostDemand, NodeRules
 
@@ -28,6 +29,7 @@ class GroupKey(NamedTuple):
 
     namespace: str
     name: str
+    kind: GroupKind = GroupKind.KUBERNETES
 
 
 _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
@@ -69,17 +71,19 @@ class GPUPod:
         awaits_volumes: True if kube-scheduler may have to bind volumes between Filter and Bind,
             which may take minutes.
         group: The group that it belongs to, if any.
+        group_least: The number of the group's pods that start together, if the pod says so.
     """
 
     pod: Pod
     demand: PodDemand | BadInput
     claim: ClaimKey
     owned: bool
+    group: GroupKey | None = None
+    group_least: int | None = None
     is_admitted: bool = field(init=False)
     priority: int = field(init=False)
     scopes: PodScopes = field(init=False)
     awaits_volumes: bool = field(init=False)
-    group: GroupKey | None = field(init=False)
 
     def __post_init__(self) -> None:
         marked = self.pod.metadata.labels.get(LABEL_ADMITTED) == ADMITTED
@@ -89,7 +93,6 @@ class GPUPod:
         volumes = self.pod.spec.volumes
         awaits = any(not _OF_CLAIMS.isdisjoint(volume) for volume in volumes)
         object.__setattr__(self, "awaits_volumes", awaits)
-        object.__setattr__(self, "group", group_of(self.pod))
 
     @cached_property
     def uid(self) -> str:
@@ -176,16 +179,28 @@ class GPUPod:
         return Demand.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
 
     def seen_again(self, pod: Pod) -> GPUPod:
-        """Return a copy with a newer version of the pod, but with its original demand."""
+        """Return a copy with a newer version of the pod, but with its original demand and group."""
         return replace(self, pod=pod)
 
 
-def group_of(pod: Pod) -> GroupKey | None:
-    """Return the PodGroup of Kubernetes' own API that a pod names, or None."""
-    named = pod.spec.scheduling_group
-    if named is None or not named.pod_group_name:
+def group_of(pod: Pod, config: ClusterConfig) -> GroupKey | None:
+    """Return the group that a pod without GPUs belongs to, or None; see `named_group`."""
+    try:
+        return _group_of(pod, config)[0]
+    except BadInput:
         return None
-    return GroupKey(pod.metadata.namespace or "", named.pod_group_name)
+
+
+def _group_of(pod: Pod, config: ClusterConfig) -> tuple[GroupKey | None, int | None]:
+    """Return the pod's group, and the minimum that the pod names; each None if there is none.
+
+    Raises:
+        BadInput: The pod's own annotations about its group are invalid.
+    """
+    named = named_group(pod, config)
+    if named is None:
+        return None, None
+    return GroupKey(pod.metadata.namespace or "", named.name, named.kind), named.least
 
 
 def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
@@ -194,15 +209,16 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
     own = ClaimKey(namespace, pod_claim_name(pod.metadata.name, pod.metadata.uid))
     try:
         demand = read(pod, config)
-        if demand is not None:
-            NodeRules.of(pod)
+        if demand is None:
+            return None
+        NodeRules.of(pod)
+        group, least = _group_of(pod, config)
     except BadInput as error:
         return GPUPod(pod, error, own, owned=True)
-    if demand is None:
-        return None
+    claim, owned = own, True
     if demand.native is not None and not demand.native.is_template:
-        return GPUPod(pod, demand, ClaimKey(namespace, demand.native.name), owned=False)
-    return GPUPod(pod, demand, own, owned=True)
+        claim, owned = ClaimKey(namespace, demand.native.name), False
+    return GPUPod(pod, demand, claim, owned, group, least)
 
 
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:

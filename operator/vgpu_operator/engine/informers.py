@@ -7,7 +7,7 @@ all of them have been listed (`leader/leadership.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import (
+    MemberPodGroup,
     Node,
     Pod,
     PodDisruptionBudget,
@@ -33,6 +34,7 @@ from vgpu_api.core.storage import (
 from vgpu_api.errors import BadInput
 from vgpu_api.field_errors import describe
 from vgpu_api.resources import (
+    COSCHEDULING_POD_GROUPS,
     CSI_NODES,
     GPU_DEVICES,
     LEASES,
@@ -46,6 +48,7 @@ from vgpu_api.resources import (
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
     VGPU_CLAIMS,
+    VOLCANO_POD_GROUPS,
     Resource,
 )
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
@@ -55,6 +58,7 @@ from vgpu_client.errors import NotFound
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
 from vgpu_client.transport import Object
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.gpu_pod import GroupKey
@@ -225,14 +229,33 @@ class EventReceiver(Protocol):
         """Queue an event."""
 
 
-async def follow_pod_groups(api: Source, receiver: EventReceiver, clock: Clock) -> NoReturn:
-    """Watch PodGroups in the version that the API server serves, if it serves any.
+POD_GROUP_APIS: Mapping[GroupKind, tuple[Resource, ...]] = {
+    GroupKind.KUBERNETES: POD_GROUPS,
+    GroupKind.VOLCANO: (VOLCANO_POD_GROUPS,),
+    GroupKind.COSCHEDULING: (COSCHEDULING_POD_GROUPS,),
+}
+"""The versions of PodGroup in each API, newest first."""
 
-    The API is off by default up to Kubernetes 1.37, and an upgrade of the control plane may change
-    the version. So nothing waits for this informer, and it checks again from time to time.
+
+def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
+    """Return the APIs whose PodGroups matter.
+
+    In mode Extender, Volcano and Coscheduling start their groups themselves.
+    """
+    return tuple(POD_GROUP_APIS) if config.scheduling.mode == "Gate" else (GroupKind.KUBERNETES,)
+
+
+async def follow_pod_groups(
+    api: Source, receiver: EventReceiver, clock: Clock, kind: GroupKind = GroupKind.KUBERNETES
+) -> NoReturn:
+    """Watch the PodGroups of an API in the version that the API server serves, if it serves any.
+
+    Kubernetes' own is off by default up to 1.37, and an upgrade of the control plane may change the
+    version; the others come and go with their schedulers. So nothing waits for this informer, and
+    it checks again from time to time.
     """
     while True:
-        for resource in POD_GROUPS:
+        for resource in POD_GROUP_APIS[kind]:
             informer = _Informer(
                 _WhileServed(api), _Handler(_pod_groups(resource), receiver.observe)
             )
@@ -240,17 +263,23 @@ async def follow_pod_groups(api: Source, receiver: EventReceiver, clock: Clock) 
                 await informer.run()
             except NotServed:
                 if informer.synced.is_set():
-                    receiver.observe(events.PodGroupsNotServed())
+                    receiver.observe(events.PodGroupsNotServed(kind))
+        receiver.observe(events.PodGroupsNotServed(kind))
         await clock.sleep(_GROUPS_AGAIN_S * (0.5 + clock.jitter()))
 
 
 def _pod_groups(resource: Resource) -> _Kind[PodGroup]:
+    kind = GroupKind(resource.group)
     return _Kind(
         resource,
-        PodGroup.model_validate,
-        events.PodGroupObserved,
-        lambda gone: events.PodGroupDeleted(GroupKey(gone.namespace, gone.name)),
+        PodGroup.model_validate if kind is GroupKind.KUBERNETES else _with_members,
+        lambda group: events.PodGroupObserved(group, kind),
+        lambda gone: events.PodGroupDeleted(GroupKey(gone.namespace, gone.name, kind)),
     )
+
+
+def _with_members(raw: Object) -> PodGroup:
+    return MemberPodGroup.model_validate(raw).as_gang()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +310,8 @@ async def current_events(api: Api, kinds: Collection[Resource] = DECISIVE) -> li
         ClientError: The API server is not reachable, or refuses a kind.
     """
     found: list[Event] = []
-    for kind in (*_KINDS, *_STORAGE_KINDS, _BUDGETS, *map(_pod_groups, POD_GROUPS)):
+    groups = [_pod_groups(each) for versions in POD_GROUP_APIS.values() for each in versions]
+    for kind in (*_KINDS, *_STORAGE_KINDS, _BUDGETS, *groups):
         if kind.resource not in kinds:
             continue
         handler = _Handler(kind, found.append)
@@ -329,6 +359,8 @@ class _Informer(Reflector[Any]):
             self._observe(events.AgentsListed())
         elif self.resource is POD_DISRUPTION_BUDGETS:
             self._observe(events.BudgetsListed())
+        elif self.resource.kind == PodGroup.__name__:
+            self._observe(events.PodGroupsListed(GroupKind(self.resource.group)))
 
 
 @dataclass(frozen=True, slots=True)

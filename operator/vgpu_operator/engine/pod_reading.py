@@ -16,7 +16,12 @@ from weakref import WeakValueDictionary
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.host import CPU
-from vgpu_api.names import GROUP
+from vgpu_api.names import (
+    COSCHEDULING_FORMER_GROUP,
+    COSCHEDULING_GROUP,
+    GROUP,
+    VOLCANO_GROUP,
+)
 from vgpu_client.transport import Object
 from vgpu_operator.dialects.reading import dialects
 
@@ -42,6 +47,8 @@ _PLACED = (
     "volumes",
 )
 """The fields of a spec that matter to other pods on the node (mode Gate)."""
+_GROUPS = (COSCHEDULING_GROUP, COSCHEDULING_FORMER_GROUP)
+"""The labels that name a pod's group (mode Gate)."""
 
 
 class PodReader:
@@ -94,6 +101,9 @@ class PodReader:
         owners = metadata.get("ownerReferences") or ()
         kept["ownerReferences"] = [each for each in owners if each.get("kind") == "DaemonSet"][:1]
         grouped = _only(spec, ("schedulingGroup",))
+        if self._has_room:
+            kept["annotations"] = _only(metadata.get("annotations") or {}, (VOLCANO_GROUP,))
+            kept["labels"] = _only(metadata.get("labels") or {}, _GROUPS)
         if not spec.get("nodeName"):  # an unbound pod uses no resources yet
             return {"metadata": kept, "spec": grouped, "status": _only(status, ("phase",))}
         containers = {

@@ -258,7 +258,7 @@ class Avoidance:
 
 @dataclass(slots=True)
 class GateWork:
-    """Pending work on pods in mode Gate, by UID. Times are monotonic seconds.
+    """Pending work on pods, by UID, and on groups in mode Gate. Times are monotonic seconds.
 
     Attributes:
         lifting: Pods whose gate is being lifted.
@@ -272,6 +272,13 @@ class GateWork:
         with_volumes: Gated pods with volumes, which are judged again when any volume changes.
         volumes_version: The version of the volumes that they were last judged with.
         review_at: The time of the next review.
+        alone: Pods that need not wait for their group, or not any more.
+        passed: Pods whose groups are ready, so that their gates are lifted whatever happens.
+        starting: The groups with devices whose gates are not lifted yet, and until when their
+            claims must be written.
+        resting: The times before which a group is not planned again.
+        setbacks: The back-off of groups whose claims were not written in time.
+        woken: Groups that are planned in the next pass, whatever has become free.
     """
 
     lifting: set[str] = field(default_factory=set)
@@ -283,15 +290,28 @@ class GateWork:
     with_volumes: dict[str, None] = field(default_factory=dict)
     volumes_version: int = 0
     review_at: float = 0.0
+    alone: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    starting: dict[GroupKey, float] = field(default_factory=dict)
+    resting: dict[GroupKey, float] = field(default_factory=dict)
+    setbacks: dict[GroupKey, Backoff] = field(default_factory=dict)
+    woken: set[GroupKey] = field(default_factory=set)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or bound."""
-        self.lifting.discard(uid)
+        for uids in (self.lifting, self.alone, self.passed):
+            uids.discard(uid)
         self.backoffs.pop(uid, None)
         self.waiting.pop(uid, None)
         self.with_volumes.pop(uid, None)
         for times in (self.not_before, self.stuck, self.reported):
             times.pop(uid, None)
+
+    def forget_group(self, key: GroupKey) -> None:
+        """Forget a group that has started, or has no pods left."""
+        for of_group in (self.starting, self.resting, self.setbacks):
+            of_group.pop(key, None)
+        self.woken.discard(key)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.preemption.victims import preempts_with
 from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.gate import refusal_before_nodes, refusal_behind_gate
+from vgpu_operator.engine.scheduling.gate_groups import group_to_start_with
 from vgpu_operator.engine.scheduling.groups import least_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -190,6 +191,7 @@ def ask_nodes(
             return
         pod = None  # an existing claim decides, whatever resources its pod requests
     kind = _kind(state, key, spec, pod, scopes)
+    _note_group(state, said, gated, kind)
     if not said.node and refused is None:
         refusal = refusal_of_kind(key, kind, state)
         said.refuse(refusal)
@@ -203,6 +205,23 @@ def ask_nodes(
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
     if claim is not None and not said.node:
         _leave_out_kept(claim, said)
+
+
+def _note_group(
+    state: State, said: Explanation, gated: GPUPod | None, kind: EquivalenceClass
+) -> None:
+    """Add what is not judged of a gated pod's group to an explanation."""
+    if gated is None or gated.group is None or said.node:
+        return
+    if kind.group is not None:
+        line = (
+            f"the pods of group {kind.group.name} must fit together, which only the operator judges"
+        )
+    elif least_of(state, gated.group) is None:
+        line = f"group {gated.group.name} is not judged: its PodGroup is not known here"
+    else:
+        return
+    said.not_judged = "; ".join(filter(None, (said.not_judged, line)))
 
 
 def _preemptor(state: State, pod: GPUPod | None, claim: VGPUClaim | None) -> GPUPod | None:
@@ -255,9 +274,16 @@ def _kind(
         request = Demand.of(spec, state.config)
         return EquivalenceClass(request, NodeRules(), key.namespace, scopes=scopes)
     request = pod.request(spec, state.config)
-    host_demand = pod.host_demand if pod.is_gated else None
+    if not pod.is_gated:
+        return EquivalenceClass(request, pod.rules, key.namespace, scopes=scopes)
+    group = group_to_start_with(state, pod)
     return EquivalenceClass(
-        request, pod.rules, key.namespace, host_demand=host_demand, scopes=scopes
+        request,
+        pod.rules,
+        key.namespace,
+        host_demand=pod.host_demand,
+        scopes=scopes,
+        group=None if group is None or least_of(state, group) is None else group,
     )
 
 

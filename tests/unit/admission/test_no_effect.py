@@ -403,24 +403,67 @@ def test_what_acts_where_it_stands_is_not(pod: dict[str, Any]) -> None:
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, "spec.workloadRef"),
     ],
 )
-@pytest.mark.parametrize(
-    ("mode", "scheduler"),
-    [("Extender", "vgpu-scheduler"), ("Extender", "hami-scheduler"), ("Gate", "default-scheduler")],
-)
+@pytest.mark.parametrize("scheduler", ["vgpu-scheduler", "hami-scheduler"])
 def test_a_gang_that_is_started_pod_by_pod_is_warned_of(
-    gang: dict[str, Any], field: str, mode: str, scheduler: str
+    gang: dict[str, Any], field: str, scheduler: str
 ) -> None:
     """Left silent it would start in part, and hold devices for ever."""
-    (warning,) = warned(of(GPU, schedulerName=scheduler, **gang), mode)
+    (warning,) = warned(of(GPU, schedulerName=scheduler, **gang), "Extender")
     assert warning.startswith(field)
     assert "has no effect" in warning
 
 
-def test_a_pod_group_of_kubernetes_acts_where_kube_scheduler_asks_us() -> None:
+@pytest.mark.parametrize("mode", ["Extender", "Gate"])
+def test_a_pod_group_of_kubernetes_acts_in_both_modes(mode: str) -> None:
     gang = {"schedulingGroup": {"podGroupName": "g"}}
-    assert list(warned(of(GPU, schedulerName="vgpu-scheduler", **gang), "Extender")) == []
-    (warning,) = warned(of(GPU, schedulerName="default-scheduler", **gang), "Gate")
-    assert warning.startswith("spec.schedulingGroup: has no effect: vgpu reserves devices pod by")
+    assert list(warned(of(GPU, schedulerName="vgpu-scheduler", **gang), mode)) == []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"vgpu.dev/group": "g", "vgpu.dev/group-min": "2"}},
+        {"annotations": {"scheduling.k8s.io/group-name": "g"}},
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
+        {"labels": {f"{OLD_GROUP}/name": "g"}},
+        {"labels": {f"{OLD_GROUP}/name": "g", "scheduling.x-k8s.io/pod-group": "g"}},
+    ],
+)
+def test_in_mode_gate_every_word_for_a_group_acts(metadata: dict[str, Any]) -> None:
+    assert warned(of(GPU, metadata=metadata), "Gate") == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "warning"),
+    [
+        (
+            {"metadata": {"labels": {OLD_GROUP: "g"}}},
+            f"metadata.labels[{OLD_GROUP}]: has no effect: its PodGroups are not read; name the "
+            "group in metadata.annotations[vgpu.dev/group]",
+        ),
+        (
+            {"workloadRef": {"name": "w", "podGroup": "g"}},
+            "spec.workloadRef: has no effect: Workloads are not read; name the group in "
+            "metadata.annotations[vgpu.dev/group]",
+        ),
+        (
+            {
+                "schedulingGroup": {"podGroupName": "g"},
+                "metadata": {"annotations": {"scheduling.k8s.io/group-name": "g"}},
+            },
+            "metadata.annotations[scheduling.k8s.io/group-name]: has no effect: "
+            "spec.schedulingGroup names the pod's group",
+        ),
+        (
+            {"metadata": {"labels": {"vgpu.dev/group": "g"}}},
+            "metadata.labels[vgpu.dev/group]: has no effect: write it as an annotation",
+        ),
+    ],
+)
+def test_in_mode_gate_a_word_for_a_group_that_does_not_act_is_named(
+    pod: dict[str, Any], warning: str
+) -> None:
+    assert next(iter(warned(of(GPU, **pod), "Gate"))) == warning
 
 
 @pytest.mark.parametrize("scheduler", ["vgpu-scheduler", "default-scheduler"])

@@ -71,7 +71,7 @@ def test_an_unknown_name_of_our_own_is_warned_about_even_if_nothing_resembles_it
     (warning,) = misspelt(a_pod(annotations={"vgpu.dev/zone": "a"}), CONFIG)
     assert warning == (
         "metadata.annotations[vgpu.dev/zone]: vgpu has no such annotation: the annotations of a "
-        "pod are vgpu.dev/claim and vgpu.dev/claim-template"
+        "pod are vgpu.dev/claim, vgpu.dev/claim-template, vgpu.dev/group, vgpu.dev/group-min"
     )
 
 

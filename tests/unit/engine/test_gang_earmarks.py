@@ -6,6 +6,7 @@ from builders import a_pod_group
 from replica import Replica
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_operator.engine.gpu_pod import GroupKey
 from vgpu_operator.engine.scheduling.kept import MOST, MOST_OF_A_NAMESPACE
 
 AFTER_S = 60
@@ -76,7 +77,7 @@ async def test_a_starving_group_gets_a_device_for_each_pod_and_starts_as_they_ar
         replica.offer(pod)
         held = replica.state.reservations.of_pod(pod.metadata.uid)
         assert held is not None
-        assert held.group == ("default", "a")
+        assert held.group == GroupKey("default", "a")
 
 
 async def test_small_pods_of_a_group_share_the_devices_that_are_kept(replica: Replica) -> None:

@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 
-from builders import a_pod_group
+from builders import GATE, a_pod_group
 from replica import Replica
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, PodGroup
+from vgpu_api.names import (
+    ANNOTATION_GROUP,
+    ANNOTATION_GROUP_MIN,
+    COSCHEDULING_FORMER_GROUP,
+    COSCHEDULING_GROUP,
+    VOLCANO_GROUP,
+)
 from vgpu_api.resources import POD_GROUPS, Resource
 from vgpu_client.clock import Clock
 from vgpu_client.errors import NotFound
 from vgpu_client.reads import Each, Listing
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine import events
-from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.gpu_pod import GroupKey, group_of
 from vgpu_operator.engine.informers import follow_pod_groups
 from vgpu_operator.engine.pod_reading import PodReader
 from vgpu_operator.engine.scheduling.groups import group, members
@@ -76,6 +85,28 @@ def test_the_watch_keeps_the_group_of_a_gpu_pod() -> None:
     assert Pod.model_validate({"spec": {"schedulingGroup": {}}}).spec.scheduling_group is not None
 
 
+@pytest.mark.parametrize("node", ["", "node-1"])
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({"annotations": {VOLCANO_GROUP: "a", "x": "y"}}, GroupKind.VOLCANO),
+        ({"labels": {COSCHEDULING_GROUP: "a", "x": "y"}}, GroupKind.COSCHEDULING),
+        ({"labels": {COSCHEDULING_FORMER_GROUP: "a"}}, GroupKind.COSCHEDULING),
+        ({"annotations": {ANNOTATION_GROUP: "a", ANNOTATION_GROUP_MIN: "2"}}, GroupKind.VGPU),
+    ],
+)
+def test_in_mode_gate_a_pod_without_gpus_keeps_every_word_for_its_group(
+    metadata: dict[str, Any], kind: GroupKind, node: str
+) -> None:
+    raw = {
+        "metadata": {"name": "p", "namespace": "default", "uid": "u", **metadata},
+        "spec": {"nodeName": node, "containers": [{"name": "c"}]},
+    }
+    read = PodReader(GATE, has_room=True).read(raw)
+    assert group_of(read, GATE) == GroupKey("default", "a", kind)
+    assert group_of(read, ClusterConfig()) is None
+
+
 class Server:
     """An API server that serves one version of PodGroup, or none."""
 
@@ -120,14 +151,16 @@ class Seen:
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
+        self.not_served: set[GroupKind] = set()
         self._news = asyncio.Event()
 
     def observe(self, event: events.Event) -> None:
         match event:
             case events.PodGroupObserved(PodGroup() as seen):
                 self.groups.add(seen.metadata.name)
-            case events.PodGroupsNotServed():
+            case events.PodGroupsNotServed(kind):
                 self.groups.clear()
+                self.not_served.add(kind)
         self._news.set()
 
     async def until(self, *expected: str) -> None:
@@ -149,6 +182,7 @@ async def test_pod_groups_are_followed_in_the_version_that_is_served() -> None:
     await seen.until("c")
     server.serve("")
     await seen.until()
+    assert GroupKind.KUBERNETES in seen.not_served
     following.cancel()
     with suppress(asyncio.CancelledError):
         await following

@@ -28,6 +28,7 @@ from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import EXPECTED, numa_spec
 from vgpu_operator.dialects.pod_demand import PodDemand
+from vgpu_operator.dialects.pod_groups import named_groups
 from vgpu_operator.dialects.reading import is_left_alone
 
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -48,12 +49,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 NPU_TEMPLATE = "huawei.com/npu-template"
 """Mentioned in a guide to HAMi, but no version of HAMi reads it."""
 
-GROUP_LABELS = (
-    "pod-group.scheduling.sigs.k8s.io",
-    "pod-group.scheduling.sigs.k8s.io/name",
-    "scheduling.x-k8s.io/pod-group",
-)
-"""Labels that the Coscheduling scheduler plugin reads, or read in its first version."""
+COSCHEDULING_LABELS = (names.COSCHEDULING_GROUP, names.COSCHEDULING_FORMER_GROUP)
+"""Labels with which the Coscheduling scheduler plugin names a pod's group."""
 _SET_BY_LIMIT_RANGE = re.compile(
     r"(?P<names>[^;:]+) (?P<kind>request|limit) for (?:init )?container (?P<container>[a-z0-9-]+)"
 )
@@ -68,6 +65,8 @@ AS_ANNOTATIONS = (
     *CHOOSING,
     names.ANNOTATION_CLAIM,
     names.ANNOTATION_CLAIM_TEMPLATE,
+    names.ANNOTATION_GROUP,
+    names.ANNOTATION_GROUP_MIN,
     names.VOLCANO_MODE,
     names.VOLCANO_PODGROUP_POLICY,
     names.HAMI_VULKAN,
@@ -347,32 +346,40 @@ def _of_neighbours(pod: Pod, demand: PodDemand) -> Iterator[str]:
 
 
 def _of_gangs(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
-    """Yield pod groups that should start together, if the scheduler starts pods one by one."""
-    scheduler = pod.spec.scheduler_name
-    is_gated = config.scheduling.mode == "Gate"
-    if not is_gated and scheduler not in {
-        config.scheduling.scheduler_name,
-        *names.SCHEDULER_ALIASES,
-    }:
+    """Yield groups of pods that should start together, and that nothing starts so."""
+    if config.scheduling.mode == "Gate":
+        yield from _of_gated_groups(pod, raw_pod, config)
         return
-    by_itself = (
-        "vgpu reserves devices pod by pod, so a part of the group may hold some and wait"
-        if is_gated
-        else f"{scheduler} starts each pod by itself"
-    )
+    scheduler = pod.spec.scheduler_name
+    if scheduler not in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}:
+        return
+    by_itself = f"{scheduler} starts each pod by itself"
     if names.VOLCANO_GROUP in pod.metadata.annotations:
-        instead = (
-            "" if is_gated else "; with schedulerName volcano Volcano starts the group together"
+        yield (
+            f"{annotation_field(names.VOLCANO_GROUP)}: has no effect: {by_itself}; with "
+            f"schedulerName volcano Volcano starts the group together"
         )
-        yield f"{annotation_field(names.VOLCANO_GROUP)}: has no effect: {by_itself}{instead}"
-    for key in GROUP_LABELS:
+    for key in (*COSCHEDULING_LABELS, names.COSCHEDULING_FIRST_GROUP):
         if key in pod.metadata.labels:
             yield f"metadata.labels[{key}]: has no effect: {by_itself}"
-    # In mode Extender the operator follows the tries of kube-scheduler for `schedulingGroup`. The
-    # field `workloadRef` was replaced by it in Kubernetes 1.36.
-    for field in ("schedulingGroup", "workloadRef") if is_gated else ("workloadRef",):
-        if raw_pod["spec"].get(field):
-            yield f"spec.{field}: has no effect: {by_itself}"
+    # The operator follows the tries of kube-scheduler for `schedulingGroup`. The field
+    # `workloadRef` was replaced by it in Kubernetes 1.36.
+    if raw_pod["spec"].get("workloadRef"):
+        yield f"spec.workloadRef: has no effect: {by_itself}"
+
+
+def _of_gated_groups(pod: Pod, raw_pod: dict[str, Any], config: ClusterConfig) -> Iterator[str]:
+    """Yield all groups but the one with which the pod starts, in mode Gate."""
+    found = named_groups(pod, config)
+    for each in found[1:]:
+        if (each.kind, each.name) != (found[0].kind, found[0].name):
+            yield f"{each.field}: has no effect: {found[0].field} names the pod's group"
+    instead = f"name the group in {annotation_field(names.ANNOTATION_GROUP)}"
+    if names.COSCHEDULING_FIRST_GROUP in pod.metadata.labels:
+        key = names.COSCHEDULING_FIRST_GROUP
+        yield f"metadata.labels[{key}]: has no effect: its PodGroups are not read; {instead}"
+    if raw_pod["spec"].get("workloadRef"):
+        yield f"spec.workloadRef: has no effect: Workloads are not read; {instead}"
 
 
 def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:

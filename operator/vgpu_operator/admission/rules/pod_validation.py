@@ -22,6 +22,7 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field, is_true
 from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
+from vgpu_operator.dialects.pod_groups import named_group
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
@@ -147,6 +148,11 @@ def _promises_are_kept(pod: Pod, requesting: Sequence[PodContainer], config: Clu
             detail="no NUMA node is kept for one pod; write Preferred, or ask for "
             "all GPUs of a NUMA node",
         )
+
+
+def _group_is_started(pod: Pod, requesting: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """Refuse invalid annotations about the pod's group, and all of them where they cannot act."""
+    named_group(pod, config)
 
 
 def _node_is_not_chosen(
@@ -353,6 +359,7 @@ def _refuse_visible_devices(place: PodContainer) -> None:
 
 RULES: tuple[Rule, ...] = (
     _promises_are_kept,
+    _group_is_started,
     _node_is_not_chosen,
     _amounts_are_in_range,
     _slots_stand_alone,

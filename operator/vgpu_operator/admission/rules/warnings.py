@@ -143,8 +143,8 @@ def _warning(name: str, kind: str, config: ClusterConfig) -> str:
         what = near.name if near.kind == kind else f"the {near.kind} {near.name}"
         return f"vgpu has no such {kind}: did you mean {what}?"
     if name.startswith(f"{names.GROUP}/"):
-        ours = " and ".join((names.ANNOTATION_CLAIM, names.ANNOTATION_CLAIM_TEMPLATE))
-        return f"vgpu has no such {kind}: the annotations of a pod are {ours}"
+        ours = [each for each in names.POD_ANNOTATIONS if each.startswith(f"{names.GROUP}/")]
+        return f"vgpu has no such {kind}: the annotations of a pod are {', '.join(ours)}"
     return ""
 
 

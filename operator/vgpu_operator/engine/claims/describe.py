@@ -27,6 +27,7 @@ from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.hami import pod_events
 from vgpu_operator.engine.scheduling.earmarks import kept_devices, kept_text
+from vgpu_operator.engine.scheduling.gate_groups import why_not_whole, why_waiting
 from vgpu_operator.engine.scheduling.groups import never_fits, shortfall, shortfall_text
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
@@ -246,6 +247,15 @@ def _explained(waiter: Waiter, state: State) -> Refusal | None:
 
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
     """Return why no node can serve a claim of this kind, in full detail; None if one can."""
+    waiting = None
+    if kind.group is not None and kind.host_demand is not None:  # a group behind our gates
+        is_known = state.queue.has_group(kind.group)  # not to those who only explain
+        waiting = (why_waiting if is_known else why_not_whole)(state, kind.group)
+    return waiting or _refusal_of_nodes(key, kind, state)
+
+
+def _refusal_of_nodes(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
+    """Return why no node can serve a claim of this kind, or its group as a whole."""
     columns, request = state.ledger.columns, kind.request
     nodes = state.ledger.filters.of(kind.rules, kind.host_demand)
     if kind.avoided:

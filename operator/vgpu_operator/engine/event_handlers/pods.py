@@ -9,6 +9,7 @@ from vgpu_operator.demand import Demand
 from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.event_handlers.claims import drop_earmark, note_immediate, note_scopes
+from vgpu_operator.engine.event_handlers.pod_groups import note_group, running
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, gpu_pod_of, group_of
 from vgpu_operator.engine.scheduling.avoidance import note_phase
 from vgpu_operator.engine.scheduling.gate import note_lifted
@@ -39,16 +40,27 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
         _note_room(state, pod)
     found = _read(state, pod, known)
     if found is None:
-        cache.put_other(metadata.uid, None if pod.is_terminal else group_of(pod))
+        _note_other(state, pod)
         if is_new_there:
             _came_without(state, pod)
         return None
+    before = running(state, found.group)
     if not cache.put_pod(found):
         return known
     found = cache.pod(metadata.uid)
     assert found is not None
     _note_version(state, found, known)
+    note_group(state, found.group, before)
     return found
+
+
+def _note_other(state: State, pod: Pod) -> None:
+    """Record the group of a pod without GPUs."""
+    group = group_of(pod, state.config)
+    before = running(state, group)
+    state.cache.put_other(pod.metadata.uid, None if pod.is_terminal else group)
+    if running(state, group) != before:
+        note_group(state, group, before)
 
 
 def _read(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
@@ -94,6 +106,8 @@ def observe_in_call(state: State, pod: Pod) -> GPUPod | None:
 
 def pod_deleted(event: events.PodDeleted, state: State) -> None:
     """Forget a pod with its tentative place and its work, and reconcile its claim."""
+    group = state.cache.group_of_pod(event.uid)
+    before = running(state, group)
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
     state.ledger.filters.hosts.remove_pod(event.uid)
     state.ledger.forget_pod(event.uid)
@@ -108,12 +122,14 @@ def pod_deleted(event: events.PodDeleted, state: State) -> None:
             _leave_group(state, known.group)
         state.claims.look_at(known.claim)
         note_immediate(state, known.claim)
+    note_group(state, group, before)
 
 
 def _leave_group(state: State, group: GroupKey) -> None:
     """Judge the pods that are left of a group again, which may have been refused for the other."""
     if group not in state.cache.groups():
         state.shortfalls.pop(group, None)
+        state.gates.forget_group(group)
     for pod in state.cache.pods_of_group(group):
         if pod.uid in state.pods.blocked:
             state.pods.due[pod.uid] = None

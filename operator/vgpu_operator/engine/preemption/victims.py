@@ -122,7 +122,7 @@ def ends_as_a_whole(state: State, group: GroupKey) -> bool:
     """
     said = state.cache.pod_groups.get(group)
     if said is None:
-        return False
+        return (least_of(state, group) or 1) > 1
     mode = said.disruption
     return mode == "All" or (mode == "" and said.least > 1)
 

@@ -23,22 +23,23 @@ from typing import Any
 
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEvent
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.hami.records import records_of
 from vgpu_operator.engine.scheduling.avoidance import turn_away
+from vgpu_operator.engine.scheduling.gate_groups import group_to_start_with, may_pass, wake
 from vgpu_operator.engine.scheduling.queue import UNKNOWN
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Phase, Reservation
 from vgpu_operator.engine.scheduling.schedule_one import (
-    avoided_by,
     offer,
     put_in_queue,
     refusal_of,
     spec_for,
+    why_not_there,
 )
 from vgpu_operator.engine.state import State
 
@@ -89,7 +90,17 @@ def admit(state: State, pod: GPUPod) -> None:
         if state.claims.expired.get(pod.claim) != allocation.id:  # else it is being released
             offer(state, pod, {allocation.node_name})
         return
-    put_in_queue(state, pod, spec)
+    _put_in_queue(state, pod, spec)
+
+
+def _put_in_queue(state: State, pod: GPUPod, spec: VGPUClaimSpec) -> None:
+    """Queue a gated pod by itself or with its group, and wake the group if the pod is new there."""
+    group, known = group_to_start_with(state, pod), state.queue.get(pod.claim)
+    state.gates.alone.discard(pod.uid)
+    if pod.group is not None and group is None:
+        state.gates.alone.add(pod.uid)
+    if put_in_queue(state, pod, spec) is not known:
+        wake(state, group)
 
 
 def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
@@ -153,21 +164,11 @@ def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None
     name, allocation = claim.metadata.name, claim.status.allocation
     if allocation is None:
         return Refusal(Reason.RESERVED_ELSEWHERE, f"claim {name} waits for its own devices")
-    why = _ruled_out(state, pod, allocation.node_name)
+    why = why_not_there(state, pod, allocation.node_name)
     if why is None:
         return None
     text = f"claim {name} has its GPUs on {allocation.node_name}: {why}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
-
-
-def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
-    """Return why a pod cannot go to a node now, leaving its devices aside, or None if it can."""
-    number = state.ledger.columns.node_id(node)
-    if number is None:
-        return Reason.NODE_NOT_READY
-    if avoided_by(state, pod) >> number & 1:
-        return Reason.NODE_AVOIDED
-    return state.ledger.filters.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 
 def review_gates(state: State) -> None:
@@ -200,7 +201,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
     if work.not_before.get(pod.uid, 0.0) > state.now:
         state.claims.timers.set(key, work.not_before[pod.uid])
         return None
-    if held.phase is Phase.OFFERED and _ruled_out(state, pod, held.node) is not None:
+    if _is_lost(state, pod, held):
         held.until = state.now  # the pod is read, then decided again
         return None
     if served_before(state, pod, held.node):
@@ -231,7 +232,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | None:
-    """Return the gated pod if its claim's allocation is written and no PATCH is in flight."""
+    """Return the gated pod if its claim is written, its group ready and no PATCH in flight."""
     pod, allocation = state.cache.pod(held.pod_uid), claim.status.allocation
     is_ready = held.is_written and held.phase in (Phase.OFFERED, Phase.PINNED)
     if not is_ready or held.has_lapsed(state.now) or pod is None or not pod.is_gated:
@@ -239,7 +240,16 @@ def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | 
     if allocation is None or allocation.id != held.allocation_id:
         return None
     is_going = claim.metadata.deletion_timestamp is not None
-    return None if is_going or not is_on(state) or pod.uid in state.gates.lifting else pod
+    if is_going or not is_on(state) or pod.uid in state.gates.lifting:
+        return None
+    return pod if may_pass(state, pod) else None
+
+
+def _is_lost(state: State, pod: GPUPod, held: Reservation) -> bool:
+    """Return True if the pod cannot go to its node any more, and may still be placed elsewhere."""
+    if held.phase is not Phase.OFFERED or pod.uid in state.gates.passed:
+        return False
+    return why_not_there(state, pod, held.node) is not None
 
 
 def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:

@@ -25,7 +25,13 @@ from vgpu_operator.engine.scheduling.places import adopt, take_provisionally, un
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.requeue import clear_nomination, requeue
 from vgpu_operator.engine.scheduling.reservation import PROVISIONAL_S, Reservation
-from vgpu_operator.engine.scheduling.schedule_one import budget_for, nodes_of, offer, spec_for
+from vgpu_operator.engine.scheduling.schedule_one import (
+    budget_for,
+    nodes_of,
+    of_mixed_group,
+    offer,
+    spec_for,
+)
 from vgpu_operator.engine.state import GroupTry, State
 from vgpu_operator.placement import Plan, impossible_together, place
 
@@ -61,7 +67,10 @@ def group(state: State, key: GroupKey) -> Group:
 def least_of(state: State, key: GroupKey) -> int | None:
     """Return the least number of the group's pods that may run; None while nothing says it."""
     said = state.cache.pod_groups.get(key)
-    return None if said is None else said.least
+    if said is not None:
+        return said.least
+    written = (each.least for each in state.cache.traits_of_group(key))
+    return max((least for least in written if least is not None), default=None)
 
 
 def others_of(state: State, key: GroupKey) -> int:
@@ -119,7 +128,7 @@ def _given_back_first(state: State, pod: GPUPod, candidates: Collection[str]) ->
         return None
     if held.node in candidates:
         return None
-    _take_back(state, held)
+    take_back(state, held)
     if not state.reservations.is_current(held):
         return None
     return Refusal(Reason.RESERVED_ELSEWHERE, f"its GPUs on {held.node} are given back first")
@@ -216,7 +225,7 @@ def shortfall_text(state: State, key: GroupKey | None) -> str:
         return ""
     least = least_of(state, key)
     pods = members(state, key)
-    placed = sum(_stands(state, pod) or bool(work.offered.get(pod.uid)) for pod in pods)
+    placed = sum(stands(state, pod) or bool(work.offered.get(pod.uid)) for pod in pods)
     refused = [pod.pod.metadata.name for pod in pods if pod.uid in work.refused]
     if not refused:
         return ""
@@ -263,7 +272,7 @@ def review_tries(state: State) -> None:
         settle(state, key, work)
         if work.has_passed and state.now >= work.until:
             for uid in [uid for uid in work.made if uid not in work.asked]:
-                _take_back(state, work.made.pop(uid))
+                take_back(state, work.made.pop(uid))
         if state.now >= work.last + PROVISIONAL_S:
             for pod in _live(state, key):
                 cleared = clear_nomination(pod, state)
@@ -328,18 +337,27 @@ def _plan_together(
 
 def waiting_members(state: State, key: GroupKey) -> list[GPUPod]:
     """Return the group's GPU pods that have no node and no Binding under way, by name."""
-    return [pod for pod in members(state, key) if pod.wants_node and not _stands(state, pod)]
+    return [pod for pod in members(state, key) if _waits(state, pod) and not stands(state, pod)]
+
+
+def _waits(state: State, pod: GPUPod) -> bool:
+    """Return True if the pod is still to be placed: in mode Gate while it is behind our gate."""
+    if state.config.scheduling.mode == "Gate":
+        return pod.is_gated and pod.uid not in state.pods.blocked
+    return pod.wants_node
 
 
 def can_start(state: State, key: GroupKey) -> bool:
     """Return True if as many pods wait for devices as are still missing."""
+    if of_mixed_group(state, key) is not None:
+        return False
     return len(without_devices(state, key)) >= enough(state, key)
 
 
 def has_started(state: State, key: GroupKey) -> bool:
     """Return True if as many pods as must start together have devices."""
     pods = list(_live(state, key))
-    have = sum(_stands(state, pod) or _has_devices(state, pod) for pod in pods)
+    have = sum(stands(state, pod) or _has_devices(state, pod) for pod in pods)
     return have + others_of(state, key) >= (least_of(state, key) or 1)
 
 
@@ -400,11 +418,11 @@ def _needed(state: State, key: GroupKey, work: GroupTry) -> int:
 
 def _missing(state: State, key: GroupKey) -> int:
     """Return how many pods with GPUs must still bind, so that enough run; at least 1."""
-    standing = sum(_stands(state, pod) for pod in _live(state, key))
+    standing = sum(stands(state, pod) for pod in _live(state, key))
     return max((least_of(state, key) or 1) - standing - others_of(state, key), 1)
 
 
-def _stands(state: State, pod: GPUPod) -> bool:
+def stands(state: State, pod: GPUPod) -> bool:
     """Return True if the pod is bound or its Binding is under way."""
     held = state.reservations.of_pod(pod.uid)
     return pod.pod.is_bound or (held is not None and held.is_binding)
@@ -436,7 +454,7 @@ def _reserve(state: State, key: GroupKey, work: GroupTry) -> None:
         return
     # Binds without a Filter, as after a change of leader: more of them are on their way.
     for reservation in work.made.values():
-        _take_back(state, reservation)
+        take_back(state, reservation)
     work.made.clear()
 
 
@@ -483,13 +501,13 @@ def _fail(state: State, key: GroupKey, work: GroupTry, why: str) -> None:
     """Fail all Binds of a try, and take back what was reserved for them."""
     work.failure = Refusal(Reason.GROUP_INCOMPLETE, f"group {key.name} cannot start: {why}")
     for reservation in work.made.values():
-        _take_back(state, reservation)
+        take_back(state, reservation)
     work.made = {}
     for held in list(_places(state, key)):
         unreserve(state, held)
 
 
-def _take_back(state: State, held: Reservation) -> None:
+def take_back(state: State, held: Reservation) -> None:
     """End a reservation; if its claim may show it, read the pod first."""
     if held.is_binding or not state.reservations.is_current(held):
         return

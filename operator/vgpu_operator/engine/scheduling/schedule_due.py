@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from vgpu_operator.engine.effects import Effect
-from vgpu_operator.engine.gpu_pod import GPUPod, Rank
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey, Rank
+from vgpu_operator.engine.scheduling.gate_groups import is_resting, is_short, start_group
 from vgpu_operator.engine.scheduling.groups import is_being_tried, requeue_group
 from vgpu_operator.engine.scheduling.kept import Yielding
 from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
@@ -60,11 +61,10 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
         else:
             of_kind = line[at][1]
             at += 1
-            if not is_due(of_kind, state):
+            if not _is_worth_a_look(of_kind, freed, state):
                 yield []
                 continue
-            everywhere = of_kind.looks_everywhere
-            look = _Look(of_kind, None if everywhere else freed.nodes_for(of_kind))
+            look = _Look(of_kind, freed.nodes_to_look_at(of_kind))
         others = [line[at][0]] if at < len(line) else []
         others += [rank for rank, _, _ in left[:1]]
         head = yield from _schedule_class(look, min(others, default=None), freed, state)
@@ -73,11 +73,22 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
 
 class _Freed:
-    """The nodes that may now serve a class, found once for all classes with the same cursor."""
+    """The nodes that may now serve a class, found once for all classes with the same cursor.
+
+    Attributes:
+        woken: Groups for which any node may do now.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._known: dict[tuple[int, int], frozenset[int]] = {}
+        self.woken = frozenset(state.gates.woken)
+        state.gates.woken.clear()
+
+    def nodes_to_look_at(self, of_kind: WaitClass) -> frozenset[int] | None:
+        """Return the numbers of the nodes that a pass checks for a class, or None for all."""
+        everywhere = of_kind.looks_everywhere or of_kind.kind.group in self.woken
+        return None if everywhere else self.nodes_for(of_kind)
 
     def nodes_for(self, of_kind: WaitClass) -> frozenset[int] | None:
         """Return the numbers of these nodes, or None if all nodes must be checked."""
@@ -93,6 +104,17 @@ class _Freed:
             numbers = ledger.columns.node_ids(names)
             found = self._known[span] = frozenset(n for n in numbers if n is not None)
         return found
+
+
+def _is_worth_a_look(of_kind: WaitClass, freed: _Freed, state: State) -> bool:
+    """Return True if a class is due, or its group was woken, and the group may be planned."""
+    group = of_kind.kind.group
+    if is_short(state, group):
+        return False
+    if group is not None and is_resting(state, group):
+        state.gates.woken |= freed.woken & {group}
+        return False
+    return group in freed.woken or is_due(of_kind, state)
 
 
 def is_due(of_kind: WaitClass, state: State) -> bool:
@@ -118,7 +140,7 @@ def _schedule_class(
         if plan is None:
             break
         if (group := of_kind.kind.group) is not None:
-            of_kind.looks_everywhere = not (yield from requeue_group(state, group))
+            of_kind.looks_everywhere = not (yield from _serve_group(waiter, group, state))
             break
         yield list(_serve(waiter, of_kind, plan, state))
         if look.changed is not None:
@@ -133,6 +155,15 @@ def _schedule_class(
         of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
     yield effects
     return None
+
+
+def _serve_group(
+    waiter: Waiter, group: GroupKey, state: State
+) -> Generator[list[Effect], None, bool]:
+    """Requeue or reserve for the whole group of a waiter; return False if too few of it fit."""
+    pod = state.cache.pod(waiter.pod_uid)
+    start = start_group if pod is not None and pod.is_gated else requeue_group
+    return (yield from start(state, group))
 
 
 def _is_too_early(waiter: Waiter, state: State) -> bool:

@@ -291,7 +291,7 @@ def class_of(
         avoided=avoided_by(state, pod),
         host_demand=pod.host_demand if pod.is_gated else None,
         scopes=pod.scopes,
-        group=None if pod.is_gated else pod.group,
+        group=None if pod.uid in state.gates.alone else pod.group,
     )
 
 
@@ -387,16 +387,23 @@ def _refusal_of_pod(state: State, pod: GPUPod, claim: VGPUClaim | None) -> Refus
         return Refusal(Reason.NOT_ADMITTED, _NOT_ADMITTED)
     if pod.group is None or not pod.wants_node:
         return None
-    return _of_mixed_group(state, pod.group)
+    return of_mixed_group(state, pod.group)
 
 
-def _of_mixed_group(state: State, group: GroupKey) -> Refusal | None:
+def of_mixed_group(state: State, group: GroupKey) -> Refusal | None:
     """Return the refusal of a group that no scheduler places as a whole, or None."""
-    traits = sorted(state.cache.traits_of_group(group).items())
+    traits = sorted(state.cache.traits_of_group(group).items(), key=str)
     if len(traits) < 2:
         return None
-    each = (f"{count} have {name} and {priority}" for (name, priority), count in traits)
-    text = f"pods of group {group.name} need one scheduler and one priority: {', '.join(each)}"
+    needs, has_least = "one scheduler and one priority", any(each.least for each, _ in traits)
+    if has_least:
+        needs = f"one scheduler, one priority and one {names.ANNOTATION_GROUP_MIN}"
+    each = (
+        f"{count} have {trait.scheduler} and {trait.priority}"
+        + (f" and {trait.least}" if has_least else "")
+        for trait, count in traits
+    )
+    text = f"pods of group {group.name} need {needs}: {', '.join(each)}"
     return Refusal(Reason.GROUP_MISMATCH, text)
 
 
@@ -577,6 +584,16 @@ def avoided_by(state: State, pod: GPUPod) -> int:
     if bits:
         state.avoidance.waiting[pod.uid] = first
     return bits
+
+
+def why_not_there(state: State, pod: GPUPod, node: str) -> Reason | None:
+    """Return why a pod cannot go to a node now, leaving its devices aside, or None if it can."""
+    number = state.ledger.columns.node_id(node)
+    if number is None:
+        return Reason.NODE_NOT_READY
+    if avoided_by(state, pod) >> number & 1:
+        return Reason.NODE_AVOIDED
+    return state.ledger.filters.why_not_on(number, pod.rules, pod.host_demand, pod.uid)
 
 
 def controller_of(pod: GPUPod) -> str:

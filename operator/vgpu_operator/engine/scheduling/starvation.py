@@ -9,6 +9,7 @@ from vgpu_api.reasons import Reason
 from vgpu_operator.engine.claims.describe import explain_waiter
 from vgpu_operator.engine.gpu_pod import GroupKey, Standing
 from vgpu_operator.engine.scheduling.earmarks import begin_sharing, choose, is_sound, joins
+from vgpu_operator.engine.scheduling.gate_groups import is_short
 from vgpu_operator.engine.scheduling.groups import is_open, waiting_members
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP, Earmark, numbers_of
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
@@ -116,6 +117,8 @@ def _may_have_one(waiter: Waiter, state: State) -> bool:
     if has_one or not state.earmarks.has_room_for(key.namespace):
         return False
     if waiter.rank[0] == Standing.DOUBTFUL:  # the pod may lack more than devices
+        return False
+    if is_short(state, waiter.kind.group):
         return False
     refusal = explain_waiter(waiter, state)
     if refusal is None:
