@@ -203,9 +203,10 @@ async def test_a_group_without_room_holds_nothing_and_a_pod_beside_it_runs() -> 
     await town.settle()
     assert town.lifted() == town.allocated() == ["lone"]
     await town.replica.told()
-    reason, text = town.why(pods[0])
-    assert reason == "Impossible"
-    assert "2 of 3 pods of group a found a place, and a-2 did not" in text
+    for pod in pods:
+        reason, text = town.why(pod)
+        assert reason == "Impossible"
+        assert "2 of 3 pods of group a found a place, and a-2 did not" in text
     assert "asked 3 whole devices for 3 pods together; all devices of the cluster have 2" in text
 
 
@@ -563,6 +564,16 @@ async def test_pods_of_a_group_without_a_minimum_start_one_by_one() -> None:
 
 
 # Cost.
+
+
+async def test_a_group_that_is_planned_in_vain_wakes_nobody() -> None:
+    town = Town(2)
+    town.gang("a", 3)
+    await town.settle()
+    freed = town.replica.ledger.cursors
+    for _ in range(4):
+        await town.settle(1.0)
+    assert town.replica.ledger.cursors == freed
 
 
 async def test_groups_that_lack_pods_are_not_planned_when_something_becomes_free(

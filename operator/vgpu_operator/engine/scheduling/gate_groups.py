@@ -256,6 +256,8 @@ def _stop_expecting(state: State, pod: GPUPod) -> None:
 def _reserve(state: State, key: GroupKey, found: list[tuple[GPUPod, Reservation]]) -> bool:
     """Reserve for the planned pods on their nodes, or for none if too few of them fit any more."""
     needed, made = enough(state, key), list[Reservation]()
+    if len(found) < needed:
+        return False
     for planned, place_ in found:
         pod = state.cache.pod(planned.uid)
         if pod is None or not _waits(state, pod):
