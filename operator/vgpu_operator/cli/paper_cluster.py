@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from vgpu_api import conditions
+from vgpu_api import conditions, names
 from vgpu_api.core import Pod, PodDisruptionBudget, PodGroup, PriorityClass, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.errors import BadInput
@@ -31,6 +31,7 @@ from vgpu_api.v1alpha1.gpudevice import (
     MigProfile,
     MigStatus,
 )
+from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.gpu_pod import GroupKey
@@ -45,6 +46,7 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.shares import ClaimKey, ClaimShares, DeviceShare
 
 _NO_PODS = "the state has no pods"
+_IN_GATE = "for a group of mode Gate that is not judged by a state file"
 _Model = TypeVar("_Model", bound=BaseModel)
 _Object = TypeVar("_Object", Pod, PodDisruptionBudget, PodGroup, PriorityClass)
 
@@ -116,6 +118,8 @@ class PaperCluster(Cluster):
         """Return who would make way for a refused pod."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
+        if question.pod is not None and names.ANNOTATION_GROUP in question.pod.metadata.annotations:
+            return unknown(self.config, _IN_GATE)
         return self._engine.preemption(question, outcome)
 
     def preemption_of_group(
@@ -124,6 +128,8 @@ class PaperCluster(Cluster):
         """Return who would make way for a group of which too few pods fit."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
+        if group.kind is not GroupKind.KUBERNETES:
+            return unknown(self.config, _IN_GATE)
         return self._engine.preemption_of_group(group, questions, others)
 
     def know_groups(self, groups: Mapping[GroupKey, PodGroup]) -> None:
@@ -168,7 +174,8 @@ class PaperCluster(Cluster):
         for at, quota in enumerate(self._state.quotas):
             metadata = Metadata(name=str(at), namespace=quota.namespace, resource_version="1")
             yield events.QuotaObserved(ResourceQuota(metadata=metadata, spec=quota.spec))
-        yield from map(events.PodGroupObserved, self._groups.values())
+        for key, group in self._groups.items():
+            yield events.PodGroupObserved(group, key.kind)
         yield from map(events.BudgetObserved, self._budgets)
         yield events.BudgetsListed()
         yield from map(events.PodObserved, self._pods)

@@ -237,6 +237,21 @@ POD_GROUP_APIS: Mapping[GroupKind, tuple[Resource, ...]] = {
 """The versions of PodGroup in each API, newest first."""
 
 
+def _with_members(raw: Mapping[str, Any]) -> PodGroup:
+    return MemberPodGroup.model_validate(raw).as_gang()
+
+
+POD_GROUP_READERS: Mapping[str, tuple[GroupKind, Callable[[Mapping[str, Any]], PodGroup]]] = {
+    version.api_version: (
+        kind,
+        PodGroup.model_validate if kind is GroupKind.KUBERNETES else _with_members,
+    )
+    for kind, versions in POD_GROUP_APIS.items()
+    for version in versions
+}
+"""By version of an API: which API it is, and what reads its PodGroups."""
+
+
 def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
     """Return the APIs whose PodGroups matter.
 
@@ -269,17 +284,13 @@ async def follow_pod_groups(
 
 
 def _pod_groups(resource: Resource) -> _Kind[PodGroup]:
-    kind = GroupKind(resource.group)
+    kind, read = POD_GROUP_READERS[resource.api_version]
     return _Kind(
         resource,
-        PodGroup.model_validate if kind is GroupKind.KUBERNETES else _with_members,
+        read,
         lambda group: events.PodGroupObserved(group, kind),
         lambda gone: events.PodGroupDeleted(GroupKey(gone.namespace, gone.name, kind)),
     )
-
-
-def _with_members(raw: Object) -> PodGroup:
-    return MemberPodGroup.model_validate(raw).as_gang()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import PodGroup, PriorityClass
 from vgpu_api.errors import BadInput, Fault, VgpuError
 from vgpu_api.field_errors import describe
-from vgpu_api.resources import POD_GROUPS, PRIORITY_CLASSES
+from vgpu_api.resources import PRIORITY_CLASSES
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_operator.admission.rules import claim_named_by
 from vgpu_operator.admission.rules.raw_pod import read_pod
-from vgpu_operator.engine.gpu_pod import GroupKey, group_of
+from vgpu_operator.dialects.pod_groups import GroupKind, named_group
+from vgpu_operator.engine.gpu_pod import GroupKey
+from vgpu_operator.engine.informers import POD_GROUP_READERS
 from vgpu_operator.insight.documents import BadDocument
 from vgpu_operator.insight.preemption import WouldPreempt, unknown
 from vgpu_operator.insight.priorities import Priorities, PriorityUnknown
@@ -140,12 +143,13 @@ class Manifest:
 
     def _of(self, document: Document, keeps_all: bool) -> Iterator[Item]:
         """Yield the pods and claims of an object; record what others refer to."""
-        kind, version = document.get("kind"), document.get("apiVersion")
+        kind, version = document.get("kind"), str(document.get("apiVersion"))
         if kind == PRIORITY_CLASSES.kind:
             self.classes.append(PriorityClass.model_validate(document))
-        elif kind == "PodGroup" and version in {each.api_version for each in POD_GROUPS}:
-            group = PodGroup.model_validate(document)
-            self.groups[GroupKey(_namespace(document), group.metadata.name)] = group
+        elif kind == "PodGroup" and version in POD_GROUP_READERS:
+            group_kind, read_group = POD_GROUP_READERS[version]
+            group = read_group(document)
+            self.groups[GroupKey(_namespace(document), group.metadata.name, group_kind)] = group
         elif not holds_pods(document):
             if keeps_all:
                 yield Item(name_of(document), document)
@@ -263,6 +267,7 @@ class Simulation(ABC, Generic[T]):
         self._admit = admit
         self._items = manifest.items()
         self._priorities = cluster.priorities.beside(manifest.classes)
+        self._written: dict[GroupKey, set[int]] = {}  # minimums that pods themselves name
         cluster.know_groups(manifest.groups)
 
     @abstractmethod
@@ -289,14 +294,25 @@ class Simulation(ABC, Generic[T]):
             yield next(found[key])
 
     def _group_of(self, item: Item) -> GroupKey | None:
-        """Return the group of a pod; in mode Gate nobody starts a group together."""
-        if not _is_pod(item) or self._cluster.config.scheduling.mode == "Gate":
+        """Return the group of a pod, in words that act in the cluster's mode."""
+        if not _is_pod(item):
             return None
         try:
-            key = group_of(read_pod(dict(item.document)))
+            named = named_group(read_pod(dict(item.document)), self._cluster.config)
         except VgpuError:
             return None  # the pod is refused by itself
-        return None if key is None else key._replace(namespace=_namespace(item.document))
+        if named is None:
+            return None
+        key = GroupKey(_namespace(item.document), named.name, named.kind)
+        if named.least is not None:
+            self._written.setdefault(key, set()).add(named.least)
+        elif named.kind is not GroupKind.KUBERNETES and self._cluster.least_of(key) is None:
+            return None  # the cluster may not serve this API, and then the words mean nothing
+        return key
+
+    def _least_of(self, key: GroupKey) -> int | None:
+        written = self._written.get(key)
+        return self._cluster.least_of(key) if written is None else max(written)
 
     def _in_turn(self, item: Item) -> Answered[T]:
         answer = self._asked(item)
@@ -384,12 +400,12 @@ class Simulation(ABC, Generic[T]):
 
     def _judged(self, key: GroupKey, answers: Sequence[Answered[T]]) -> GroupAnswer:
         """Return whether enough pods of a group have found a place."""
-        least = self._cluster.least_of(key)
+        least = self._least_of(key)
         asking = [each for each in answers if each.question is not None or each.error is not None]
         do_not_fit = tuple(each.item.name for each in asking if not each.is_placed)
         fit = len(asking) - len(do_not_fit)
         running = self._cluster.running_of(key) + len(answers) - len(asking)
-        mixed = _mixed(answers)
+        mixed = _mixed(answers, self._written.get(key, set()))
         enough = not do_not_fit if least is None else fit + running >= least
         counts = f"{fit} of {len(asking)} pods of group {key.name} found a place"
         if do_not_fit:
@@ -474,8 +490,11 @@ class _WithClaims:
         return (namespace, named.name), item.name
 
 
-def _mixed(answers: Sequence[Answered[T]]) -> str:
-    """Return why no scheduler places a group as a whole; empty if one does."""
+def _mixed(answers: Sequence[Answered[T]], written: Collection[int]) -> str:
+    """Return why nobody starts a group as a whole; empty if somebody does."""
+    if len(written) > 1:
+        found = ", ".join(map(str, sorted(written)))
+        return f"the pods of a group need one {names.ANNOTATION_GROUP_MIN}, and these have {found}"
     pods = [each.question.pod for each in answers if each.question is not None]
     traits = {(pod.spec.scheduler_name, pod.spec.priority or 0) for pod in pods if pod is not None}
     if len(traits) < 2:

@@ -168,11 +168,71 @@ def test_a_deployment_of_a_group_is_a_group(run: Run) -> None:
     assert [each["group"]["fit"] for each in found] == [2, 2, 2]
 
 
-def test_behind_the_gate_nobody_starts_a_group_together(run: Run) -> None:
-    state = a_state(config={"scheduling": {"mode": "Gate"}})
-    found = run(state, a_group(3), *(a_member(f"g-{number}") for number in range(3)))
+GATE = {"scheduling": {"mode": "Gate"}}
+
+
+def in_words(name: str, **metadata: Document) -> Document:
+    pod = a_member(name, group="")
+    pod["metadata"] |= metadata
+    return pod
+
+
+def ours(name: str, least: int = 3) -> Document:
+    words = {"vgpu.dev/group": "gang", "vgpu.dev/group-min": str(least)}
+    return in_words(name, annotations=words)
+
+
+def test_behind_the_gate_a_group_of_kubernetes_is_placed_as_a_whole(run: Run) -> None:
+    members = [a_member(f"g-{number}") for number in range(3)]
+    found = run(a_state(config=GATE), a_group(3), *members)
+    assert [each["group"]["fit"] for each in found] == [2, 2, 2]
+    assert run(a_state(2, config=GATE), a_group(3), *members)[0]["group"]["starts"]
+
+
+def test_behind_the_gate_a_group_of_our_annotations_is_placed_as_a_whole(run: Run) -> None:
+    *members, lone = run(
+        a_state(config=GATE), *(ours(f"g-{n}") for n in range(3)), a_member("lone", group="")
+    )
+    text = "2 of 3 pods of group gang found a place, and g-2 did not; 3 must start together"
+    assert members[0]["refused"].endswith(text)
+    assert lone["node"] == "n1"
+    assert run(a_state(2, config=GATE), *(ours(f"g-{n}") for n in range(3)))[0]["group"]["starts"]
+
+
+def test_pods_that_disagree_about_their_minimum_are_refused(run: Run) -> None:
+    found = run(a_state(2, config=GATE), ours("g-0", 2), ours("g-1", 3))
+    assert found[0]["refused"].endswith(
+        "the pods of a group need one vgpu.dev/group-min, and these have 2, 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "metadata"),
+    [
+        (
+            "scheduling.volcano.sh/v1beta1",
+            {"annotations": {"scheduling.k8s.io/group-name": "gang"}},
+        ),
+        ("scheduling.x-k8s.io/v1alpha1", {"labels": {"scheduling.x-k8s.io/pod-group": "gang"}}),
+    ],
+)
+def test_behind_the_gate_the_words_of_others_act_with_their_pod_group(
+    run: Run, version: str, metadata: Document
+) -> None:
+    members = [in_words(f"g-{number}", **metadata) for number in range(3)]
+    group = a_group(None) | {"apiVersion": version, "spec": {"minMember": 3}}
+    found = run(a_state(config=GATE), group, *members)
+    assert [each["node"] for each in found] == [None, None, None]
+    found = run(a_state(config=GATE), *members)
     assert [each["node"] for each in found] == ["n1", "n1", None]
-    assert "spec.schedulingGroup: has no effect" in found[0]["warnings"][0]
+
+
+def test_who_makes_way_for_a_group_of_mode_gate_is_not_judged_by_a_file(run: Run) -> None:
+    state = a_full_state()
+    state["config"]["scheduling"]["mode"] = "Gate"
+    found = run(state, *(ours(f"g-{number}", 2) for number in range(2)))
+    why = "for a group of mode Gate that is not judged by a state file"
+    assert found[0]["preemption"]["notJudged"] == why
 
 
 def a_full_state(**rules: Any) -> Document:
