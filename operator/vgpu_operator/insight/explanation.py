@@ -191,7 +191,6 @@ def ask_nodes(
             return
         pod = None  # an existing claim decides, whatever resources its pod requests
     kind = _kind(state, key, spec, pod, scopes)
-    _note_group(state, said, gated, kind)
     if not said.node and refused is None:
         refusal = refusal_of_kind(key, kind, state)
         said.refuse(refusal)
@@ -205,23 +204,6 @@ def ask_nodes(
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
     if claim is not None and not said.node:
         _leave_out_kept(claim, said)
-
-
-def _note_group(
-    state: State, said: Explanation, gated: GPUPod | None, kind: EquivalenceClass
-) -> None:
-    """Add what is not judged of a gated pod's group to an explanation."""
-    if gated is None or gated.group is None or said.node:
-        return
-    if kind.group is not None:
-        line = (
-            f"the pods of group {kind.group.name} must fit together, which only the operator judges"
-        )
-    elif least_of(state, gated.group) is None:
-        line = f"group {gated.group.name} is not judged: its PodGroup is not known here"
-    else:
-        return
-    said.not_judged = "; ".join(filter(None, (said.not_judged, line)))
 
 
 def _preemptor(state: State, pod: GPUPod | None, claim: VGPUClaim | None) -> GPUPod | None:
