@@ -35,6 +35,7 @@ from vgpu_operator import kopf_frame
 from vgpu_operator.certificates.parts import extender_identity, keeper_of
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.controllers.controllers import Controllers
+from vgpu_operator.dialects.pod_groups import pod_group_kinds
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import Event
@@ -44,7 +45,6 @@ from vgpu_operator.engine.informers import (
     follow_pod_groups,
     informers,
     more_informers,
-    pod_group_kinds,
 )
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership

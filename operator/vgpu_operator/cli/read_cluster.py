@@ -20,14 +20,12 @@ from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
 from vgpu_operator.cli.installed import installation
 from vgpu_operator.cli.listing import listed
-from vgpu_operator.dialects.pod_groups import GroupKind
+from vgpu_operator.dialects.pod_groups import POD_GROUP_APIS, GroupKind, pod_group_kinds
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.events import BudgetsListed, Event, NodeObserved
 from vgpu_operator.engine.informers import (
-    POD_GROUP_APIS,
     STORAGE,
     current_events,
-    pod_group_kinds,
     priority_classes,
 )
 from vgpu_operator.engine.state import State

@@ -8,13 +8,21 @@ acts on it, and nobody knows ours.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import MemberPodGroup, Pod, PodGroup
 from vgpu_api.errors import BadInput, Fault
+from vgpu_api.resources import (
+    COSCHEDULING_POD_GROUPS,
+    POD_GROUPS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
 from vgpu_operator.dialects.hami_annotations import annotation_field
 
 IN_EXTENDER = (
@@ -37,6 +45,37 @@ class GroupKind(StrEnum):
     VGPU = "vgpu.dev"
     VOLCANO = "scheduling.volcano.sh"
     COSCHEDULING = "scheduling.x-k8s.io"
+
+
+POD_GROUP_APIS: Mapping[GroupKind, tuple[Resource, ...]] = {
+    GroupKind.KUBERNETES: POD_GROUPS,
+    GroupKind.VOLCANO: (VOLCANO_POD_GROUPS,),
+    GroupKind.COSCHEDULING: (COSCHEDULING_POD_GROUPS,),
+}
+"""The versions of PodGroup in each API, newest first."""
+
+
+def _with_members(raw: Mapping[str, Any]) -> PodGroup:
+    return MemberPodGroup.model_validate(raw).as_gang()
+
+
+POD_GROUP_READERS: Mapping[str, tuple[GroupKind, Callable[[Mapping[str, Any]], PodGroup]]] = {
+    version.api_version: (
+        kind,
+        PodGroup.model_validate if kind is GroupKind.KUBERNETES else _with_members,
+    )
+    for kind, versions in POD_GROUP_APIS.items()
+    for version in versions
+}
+"""By version of an API: which API it is, and what reads its PodGroups."""
+
+
+def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
+    """Return the APIs whose PodGroups matter.
+
+    In mode Extender, Volcano and Coscheduling start their groups themselves.
+    """
+    return tuple(POD_GROUP_APIS) if config.scheduling.mode == "Gate" else (GroupKind.KUBERNETES,)
 
 
 @dataclass(frozen=True, slots=True)

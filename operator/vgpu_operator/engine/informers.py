@@ -7,7 +7,7 @@ all of them have been listed (`leader/leadership.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import (
-    MemberPodGroup,
     Node,
     Pod,
     PodDisruptionBudget,
@@ -34,7 +33,6 @@ from vgpu_api.core.storage import (
 from vgpu_api.errors import BadInput
 from vgpu_api.field_errors import describe
 from vgpu_api.resources import (
-    COSCHEDULING_POD_GROUPS,
     CSI_NODES,
     GPU_DEVICES,
     LEASES,
@@ -42,13 +40,11 @@ from vgpu_api.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
-    POD_GROUPS,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
     VGPU_CLAIMS,
-    VOLCANO_POD_GROUPS,
     Resource,
 )
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
@@ -58,7 +54,7 @@ from vgpu_client.errors import NotFound
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope, Source
 from vgpu_client.transport import Object
-from vgpu_operator.dialects.pod_groups import GroupKind
+from vgpu_operator.dialects.pod_groups import POD_GROUP_APIS, POD_GROUP_READERS, GroupKind
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.gpu_pod import GroupKey
@@ -227,37 +223,6 @@ class EventReceiver(Protocol):
 
     def observe(self, event: Event) -> None:
         """Queue an event."""
-
-
-POD_GROUP_APIS: Mapping[GroupKind, tuple[Resource, ...]] = {
-    GroupKind.KUBERNETES: POD_GROUPS,
-    GroupKind.VOLCANO: (VOLCANO_POD_GROUPS,),
-    GroupKind.COSCHEDULING: (COSCHEDULING_POD_GROUPS,),
-}
-"""The versions of PodGroup in each API, newest first."""
-
-
-def _with_members(raw: Mapping[str, Any]) -> PodGroup:
-    return MemberPodGroup.model_validate(raw).as_gang()
-
-
-POD_GROUP_READERS: Mapping[str, tuple[GroupKind, Callable[[Mapping[str, Any]], PodGroup]]] = {
-    version.api_version: (
-        kind,
-        PodGroup.model_validate if kind is GroupKind.KUBERNETES else _with_members,
-    )
-    for kind, versions in POD_GROUP_APIS.items()
-    for version in versions
-}
-"""By version of an API: which API it is, and what reads its PodGroups."""
-
-
-def pod_group_kinds(config: ClusterConfig) -> tuple[GroupKind, ...]:
-    """Return the APIs whose PodGroups matter.
-
-    In mode Extender, Volcano and Coscheduling start their groups themselves.
-    """
-    return tuple(POD_GROUP_APIS) if config.scheduling.mode == "Gate" else (GroupKind.KUBERNETES,)
 
 
 async def follow_pod_groups(

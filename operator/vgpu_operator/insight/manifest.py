@@ -23,9 +23,8 @@ from vgpu_api.resources import PRIORITY_CLASSES
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_operator.admission.rules import claim_named_by
 from vgpu_operator.admission.rules.raw_pod import read_pod
-from vgpu_operator.dialects.pod_groups import GroupKind, named_group
+from vgpu_operator.dialects.pod_groups import POD_GROUP_READERS, GroupKind, named_group
 from vgpu_operator.engine.gpu_pod import GroupKey
-from vgpu_operator.engine.informers import POD_GROUP_READERS
 from vgpu_operator.insight.documents import BadDocument
 from vgpu_operator.insight.preemption import WouldPreempt, unknown
 from vgpu_operator.insight.priorities import Priorities, PriorityUnknown
