@@ -112,6 +112,7 @@ class Memory:
             "limit_bytes": limit,
             "filled_bytes": filled,
             "context_bytes_counted": counted,
+            "left_of_the_limit_bytes": room - filled,
             "results_beyond_limit": refused,
             "uncounted_bytes_of_a_process": uncounted,
             "wrong": wrong,
