@@ -28,6 +28,12 @@ def fewer(check: Check) -> None:
     )
 
 
+def leave(check: Check, *kinds: str) -> None:
+    """Leave of the kinds that have lists only these."""
+    for name in {"ALONE", "GRAPH_SHARES", "COMPANY"}.difference(kinds):
+        check.monkeypatch.setattr(check.module("gpu_compute"), name, ())
+
+
 def rows(check: Check, *, seconds: float = 200, **replaced: Any) -> dict[str, dict[str, Any]]:
     """Measure every case; the rows by name."""
     shares = check.module("gpu_compute").Shares(check.tools(**replaced))
@@ -65,6 +71,7 @@ def test_shares_that_hold_pass_alone_in_company_and_as_graphs(check: Check) -> N
 def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
     check: Check, tmp_path: Path
 ) -> None:
+    leave(check, "ALONE")
     found = rows(check, library=idle_library(tmp_path))
     alone = found["kernels of 500 us, 25 %"]
     assert (alone["outcome"], alone["why"]) == ("failed", "100.0 % instead of 25")
@@ -77,9 +84,8 @@ def test_a_share_that_does_not_hold_fails_and_says_by_how_much(
 
 def test_a_lone_tenant_that_is_limited_all_the_same_fails(check: Check) -> None:
     """A share that is in force always stands for NVML's PIDs that nobody knows."""
+    leave(check)
     compute = check.module("gpu_compute")
-    for name in ("ALONE", "GRAPH_SHARES", "COMPANY"):
-        check.monkeypatch.setattr(compute, name, ())
     force = compute.share
     check.monkeypatch.setattr(compute, "share", lambda percent, policy="": force(percent, "force"))
     lone = rows(check)["a lone tenant of policy Default"]
@@ -92,6 +98,7 @@ def test_a_library_that_is_not_there_is_not_taken_for_one_that_keeps_the_limit(
     check: Check, tmp_path: Path
 ) -> None:
     """The loader goes on without a library that it does not find."""
+    leave(check, "ALONE")
     found = rows(check, library=tmp_path / "libvgpu.so")
     assert {row["outcome"] for row in found.values()} <= {"failed", "not run"}
     reasons = {row["why"] for name, row in found.items() if "error_points" not in row}
