@@ -51,6 +51,13 @@ CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal)
     return cuda->cuCtxGetDevice ? cuda->cuCtxGetDevice(ordinal) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+int vgpu_location_is_nowhere(const struct vgpu_cuda *cuda, int type, int id)
+{
+    int count;
+    return type == CU_MEM_LOCATION_TYPE_DEVICE && cuda->cuDeviceGetCount && cuda->cuDeviceGetCount(&count) == CUDA_SUCCESS &&
+           (id < 0 || id >= count);
+}
+
 CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, CUdevice *ordinal)
 {
     switch (type) {

@@ -10,6 +10,9 @@ const struct vgpu_device *vgpu_device_of_ordinal(struct vgpu_process *p, const s
 /* Ordinal of the current context's device; returns the driver's error. */
 CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal);
 
+/* 1 for a device that does not exist: what is wrong about it is the driver's to say. */
+int vgpu_location_is_nowhere(const struct vgpu_cuda *cuda, int type, int id);
+
 /* Where memory lies that is asked for by location: VGPU_NOWHERE for host memory; the current device for kinds of
  * location that are not known, which is where the driver would put it if anywhere. */
 CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, CUdevice *ordinal);

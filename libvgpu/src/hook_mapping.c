@@ -20,7 +20,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     if (!cuda || !cuda->cuMemCreate) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (!p || !out || !bytes || !prop) {
+    if (!p || !out || !bytes || !prop || vgpu_location_is_nowhere(cuda, prop->location_type, prop->location_id)) {
         return cuda->cuMemCreate(out, bytes, prop, flags);
     }
     CUresult result = vgpu_location_ordinal(cuda, prop->location_type, prop->location_id, &ordinal);

@@ -1,4 +1,5 @@
 /* test_mapping.c - physical memory and its mappings, on the simulated device, through the library as it is shipped. */
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,6 +177,20 @@ static void *make_and_break(void *argument)
         cuMemAddressFree(at, bytes);
     }
     return NULL;
+}
+
+TEST(a_device_that_does_not_exist_is_the_driver_s_to_refuse)
+{
+    static const int none[] = {-1, 2, 63, 64, INT_MAX};
+    CUmemGenericAllocationHandle handle = 0;
+    start_under(LIMIT);
+    uint64_t before = stage_ledger_sum();
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        CUmemAllocationProp prop = on_card;
+        prop.location_id = none[i];
+        CHECK_EQ(cuMemCreate(&handle, GRAIN, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
+    }
+    CHECK_EQ(stage_ledger_sum(), before);
 }
 
 TEST(threads_whose_handles_are_reused_by_each_other_never_overshoot_and_leave_nothing)

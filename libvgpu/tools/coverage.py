@@ -31,11 +31,11 @@ PACKAGES = (
 HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h", "nvml.h")
 TYPEDEFS = "Typedefs.h"  # how their names end
 PLATFORM = "manylinux2014_x86_64"
-CLASSES = frozenset(
-    {"ROUTE", "CHARGE", "RELEASE", "VIRTUALISE", "LAUNCH", "OBSERVE", "DENY", "PASS"},
-)
 # A row of one of these classes promises that calls are interposed: a list entry is not enough.
-_MUST_HOOK = frozenset({"ROUTE", "CHARGE", "DENY"})
+_MUST_HOOK = frozenset(
+    {"ROUTE", "CHARGE", "RELEASE", "VIRTUALISE", "LAUNCH", "OBSERVE", "DENY"},
+)
+CLASSES = _MUST_HOOK | {"UNSEEN", "PASS"}
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PROTOTYPE = re.compile(r"\b(?:CUDAAPI|DECLDIR)\s+(?:char\s*\*\s*)?((?:cu|nvml)[A-Z]\w*)\s*\(")

@@ -64,6 +64,7 @@ def test_an_unclassified_prototype_fails_and_is_named(gate: ModuleType) -> None:
         ("VGPU_PLAIN(PASS, cuda, cuA)\nVGPU_PLAIN(PASS, cuda, cuA)\n", "cuA has 2 rows"),
         ("VGPU_PLAIN(PERHAPS, cuda, cuA)\n", "cuA has the unknown class PERHAPS"),
         ("VGPU_PLAIN(CHARGE, cuda, cuA)\n", "cuA is CHARGE and has no hook"),
+        ("VGPU_PLAIN(OBSERVE, cuda, cuA)\n", "cuA is OBSERVE and has no hook"),
     ],
 )
 def test_a_table_that_contradicts_itself_fails(gate: ModuleType, text: str, sentence: str) -> None:
