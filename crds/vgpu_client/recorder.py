@@ -15,13 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vgpu_api.resources import EVENTS
-from vgpu_client.api import Api
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
-from vgpu_client.transport import Object
+
+if TYPE_CHECKING:  # the engine names the subjects of events without connecting to a server
+    from vgpu_client.api import Api
+    from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
 

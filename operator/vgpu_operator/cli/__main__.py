@@ -12,7 +12,6 @@ from pathlib import Path
 from vgpu_api.errors import VgpuError
 from vgpu_client.printing import printable
 from vgpu_operator.cli import arguments
-from vgpu_operator.cli.importing import checked, imported
 
 BAD_INPUT = 2
 
@@ -37,21 +36,29 @@ def main(given: Sequence[str] | None = None) -> int:
 
         return run(options)
     try:
-        if options.command == "import":
-            print(imported(options.file), end="")
-        elif options.command == "check":
-            print(checked(options.file), end="")
-        else:
-            # Imported only here: the engine takes a quarter of a second to load.
-            from vgpu_operator.cli import simulate
-
-            simulate.run(options)
+        _run_on_files(options)
     except VgpuError as error:
         print(f"kubectl vgpu: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()
     return 0
+
+
+def _run_on_files(options: argparse.Namespace) -> None:
+    """Run a command that reads files.
+
+    Each is imported only here: the models of the configuration and the engine take a quarter of a
+    second and more to load.
+    """
+    if options.command == "simulate":
+        from vgpu_operator.cli import simulate
+
+        simulate.run(options)
+        return
+    from vgpu_operator.cli.importing import checked, imported
+
+    print({"import": imported, "check": checked}[options.command](options.file), end="")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,0 +1,74 @@
+"""A command loads only what it needs, because the libraries take longer to load than to answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
+RUN = """
+import sys
+from vgpu_operator.cli.__main__ import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sys.modules, sep="\\n", file=sys.stderr)
+"""
+NEVER = {"grpc", "kopf", "kubernetes_asyncio", "pynvml"}
+OF_ENGINE = {"numpy", "vgpu_operator.engine", "vgpu_operator.placement", "vgpu_operator.admission"}
+OF_CLUSTER = {"aiohttp", "asyncio", "pydantic", "vgpu_client.api", "yaml"}
+OTHERS = {"cryptography", "prometheus_client", "rich"}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """Return the modules that are loaded once a command has ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=True
+    )
+    found = set(done.stderr.split())
+    assert "vgpu_operator.cli.arguments" in found
+    return found
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("get", "--help"), ("nonsense",)])
+def test_help_loads_no_library(arguments: tuple[str, ...]) -> None:
+    unwanted = NEVER | OF_ENGINE | OF_CLUSTER | OTHERS
+    assert unwanted.isdisjoint(loaded(*arguments))
+
+
+@pytest.mark.parametrize("kind", ["slices", "devices", "nodes"])
+def test_get_loads_a_client_but_no_engine(tmp_path: Path, kind: str) -> None:
+    config = tmp_path / "config"
+    config.write_text(KUBECONFIG)
+    found = loaded("get", kind, "--kubeconfig", str(config))
+    assert (NEVER | OF_ENGINE | OTHERS).isdisjoint(found)
+    assert {"aiohttp", "vgpu_client.api"} <= found
+
+
+def test_checking_a_configuration_loads_no_client_and_no_engine(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("scheduling: {nodePolicy: Binpack}\n")
+    found = loaded("check", "-f", str(config))
+    unwanted = NEVER | OTHERS | {"aiohttp", "numpy", "vgpu_client.api", "vgpu_operator.engine"}
+    assert unwanted.isdisjoint(found)
+    assert "vgpu_api.config" in found
+
+
+def test_simulating_on_paper_loads_no_client(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text('{"nodes": []}')
+    (tmp_path / "pod").write_text("kind: Pod\nspec: {containers: []}\n")
+    files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "pod")]
+    found = loaded("simulate", *files)
+    assert (NEVER | {"aiohttp", "vgpu_client.api"}).isdisjoint(found)
+    assert "vgpu_operator.insight.offline_cluster" in found
