@@ -53,7 +53,7 @@ test: setup  ## unit and property tests and the C tests of the library, in two m
 property = $(foreach name,$(1),tests/property/test_$(name).py)
 TESTS_placement := tests/unit/placement tests/unit/ledger tests/unit/node_filter $(call property,best_nodes hosts_states ledger_states numbered_cores parts placement_oracle placement_plans placement_processes volume_matching)
 TESTS_dialects := tests/unit/dialects tests/unit/admission tests/unit/vendors tests/unit/api $(call property,dialects_total capacity_registers part_registers vendor_registers neighbours)
-TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates tests/unit/controllers $(call property,engine_campaign engine_states gate_states waiting_states nobody_waits preemption_choice preemption_veto lease lease_states reflector certificates)
+TESTS_engine := tests/unit/engine tests/unit/client tests/unit/certificates tests/unit/controllers $(call property,engine_campaign engine_states gate_states waiting_states nobody_waits preemption_choice gang_preemption preemption_veto lease lease_states reflector certificates)
 TESTS_agent := tests/unit/agent $(call property,slots_states instances_killed)
 TESTS_cli := tests/unit/cli tests/unit/insight $(call property,simulate_input simulate_purity)
 TESTS_web := tests/unit/web $(call property,web_sight)
