@@ -6,11 +6,12 @@ evicts nobody in these scenes but for CPU: device memory is none of its resource
 
 from __future__ import annotations
 
-import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from preemption_steps import ENABLED, add_classes, all_run, running, slices, start, stays
 from vgpu_api.resources import POD_DISRUPTION_BUDGETS, Resource
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
@@ -19,11 +20,10 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.nodes import T4, gpu_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.real_cluster import RealControlPlane, real_cluster
-from vgpu_local.steps import a_container, a_pod, create, empty, until
+from vgpu_local.steps import a_pod, create, delete_pod, empty, until
 
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
-ENABLED = {"scheduling": {"preemption": {"enabled": True}}}
-WATCHED_S = 6.0
+JOBS = Resource("batch", "v1", "jobs", "Job", namespaced=True)
+METRIC = 'vgpu_preemptions_total{result="served"}'
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -33,16 +33,7 @@ def running_cluster(kubernetes_version: MinorVersion) -> Iterator[LocalCluster]:
     node = gpu_node("t4", [T4, T4], shape=NodeShape("t4", cpu=4))
     foundation = RealControlPlane(Options(version=kubernetes_version))
     with real_cluster([node], ClusterOptions(config=ENABLED), foundation) as cluster:
-        for name, value, policy in (
-            ("p100", 100, "PreemptLowerPriority"),
-            ("p200", 200, "PreemptLowerPriority"),
-            ("p300", 300, "PreemptLowerPriority"),
-            ("p1000", 1000, "PreemptLowerPriority"),
-            ("polite", 1000, "Never"),
-        ):
-            kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-            obj = {**kind, "metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
-            cluster.run(cluster.api.create(PRIORITY_CLASSES, obj))
+        add_classes(cluster)
         yield cluster
 
 
@@ -50,38 +41,6 @@ def running_cluster(kubernetes_version: MinorVersion) -> Iterator[LocalCluster]:
 def cluster(running_cluster: LocalCluster) -> Iterator[LocalCluster]:
     yield running_cluster
     empty(running_cluster, limit=60.0)
-
-
-def start(
-    cluster: LocalCluster, name: str, priority: str, *, labels: object = None, **limits: int
-) -> None:
-    """Create a pod with limits: `cpu`, or `gpu` and `gpumem` of nvidia.com."""
-    named = {key if key == "cpu" else f"nvidia.com/{key}": n for key, n in limits.items()}
-    pod = a_pod(name, a_container(limits=named), priorityClassName=priority)
-    pod["spec"]["terminationGracePeriodSeconds"] = 1
-    if labels:
-        pod["metadata"]["labels"] = labels
-    create(cluster, pod)
-
-
-def running(cluster: LocalCluster) -> set[str]:
-    return {
-        pod["metadata"]["name"]
-        for pod in cluster.objects("pods", "default")
-        if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
-    }
-
-
-def all_run(cluster: LocalCluster, *names: str) -> None:
-    until(cluster, lambda: running(cluster) == set(names), limit=60.0)
-
-
-def stays(cluster: LocalCluster, *names: str) -> None:
-    """Exactly these pods run, for longer than a preemption takes."""
-    ends = time.monotonic() + WATCHED_S
-    while time.monotonic() < ends:
-        assert running(cluster) == set(names)
-        time.sleep(0.3)
 
 
 def four_slices(cluster: LocalCluster) -> None:
@@ -135,13 +94,111 @@ def test_a_protected_pod_is_spared(cluster: LocalCluster) -> None:
     start(cluster, "protected", "p100", labels={"app": "kept"}, gpu=1, gpumem=16000)
     start(cluster, "other", "p200", gpu=1, gpumem=16000)
     all_run(cluster, "protected", "other")
+    allow(cluster, least=1)
+    start(cluster, "high", "p1000", gpu=1, gpumem=8000)
+    all_run(cluster, "protected", "high")
+    cluster.run(cluster.api.delete(POD_DISRUPTION_BUDGETS, "kept", namespace="default"))
+
+
+def allow(cluster: LocalCluster, *, least: int) -> None:
+    """Create a budget that keeps so many of the pods with `app: kept`, and wait for its status."""
     budget: Object = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "kept", "namespace": "default"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": "kept"}}},
     }
     cluster.run(cluster.api.create(POD_DISRUPTION_BUDGETS, budget))
-    start(cluster, "high", "p1000", gpu=1, gpumem=8000)
-    all_run(cluster, "protected", "high")
+    cluster.wait_for(
+        POD_DISRUPTION_BUDGETS, "kept", lambda found: "currentHealthy" in found["status"]
+    )
+
+
+def test_a_budget_that_allows_one_eviction_spares_the_other_of_two_victims(
+    cluster: LocalCluster,
+) -> None:
+    for name in ("web0", "web1"):
+        start(cluster, name, "p100", labels={"app": "kept"}, gpu=1, gpumem=16000)
+    all_run(cluster, "web0", "web1")
+    allow(cluster, least=1)
+    for name in ("high0", "high1"):
+        start(cluster, name, "p1000", gpu=1, gpumem=16000)
+    until(cluster, lambda: running(cluster) & {"high0", "high1"}, limit=60.0)
+    stays(cluster, *running(cluster))
+    assert len(running(cluster) & {"web0", "web1"}) == 1
     cluster.run(cluster.api.delete(POD_DISRUPTION_BUDGETS, "kept", namespace="default"))
+    all_run(cluster, "high0", "high1")
+
+
+def test_two_preemptors_at_once_take_the_two_least_important(cluster: LocalCluster) -> None:
+    four_slices(cluster)
+    for name in ("high0", "high1"):
+        start(cluster, name, "p1000", gpu=1, gpumem=8000)
+    all_run(cluster, "c", "d", "high0", "high1")
+
+
+def test_the_place_of_a_victim_with_a_long_grace_period_goes_to_nobody_else(
+    cluster: LocalCluster,
+) -> None:
+    start(cluster, "full", "p300", gpu=1, gpumem=16000)
+    create(cluster, {**a_pod("low"), "spec": slices("p100", grace_s=20, gpu=1, gpumem=16000)})
+    all_run(cluster, "full", "low")
+    start(cluster, "high", "p1000", gpu=1, gpumem=16000)
+    until(cluster, lambda: running(cluster) == {"full"})
+    start(cluster, "newcomer", "p200", gpu=1, gpumem=8000)
+    all_run(cluster, "full", "high")
+    stays(cluster, "full", "high")
+
+
+def test_a_jobs_victim_counts_as_no_failure_and_its_next_pod_waits(cluster: LocalCluster) -> None:
+    """Its policy ignores failures by disruption, and it allows no other."""
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    pod = {**slices("p100", gpu=2, gpumem=16000), "restartPolicy": "Never"}
+    job: Object = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [ignored]},
+            "template": {"spec": pod},
+        },
+    }
+    cluster.run(cluster.api.create(JOBS, job))
+    until(cluster, lambda: len(running(cluster)) == 1, limit=60.0)
+    (first,) = running(cluster)
+    start(cluster, "high", "p1000", gpu=2, gpumem=16000)
+    all_run(cluster, "high")
+    until(cluster, lambda: names(cluster) - {"high", first}, limit=60.0)
+    delete_pod(cluster, "high")
+    until(cluster, lambda: running(cluster) - {"high", first}, limit=60.0)
+    status = cluster.run(cluster.api.get(JOBS, "train", namespace="default"))["status"]
+    assert not status.get("failed")
+    cluster.run(cluster.api.delete(JOBS, "train", namespace="default", propagation="Background"))
+
+
+def names(cluster: LocalCluster) -> set[str]:
+    return {pod["metadata"]["name"] for pod in cluster.objects("pods", "default")}
+
+
+def test_controllers_that_raise_the_class_of_each_new_pod_end_with_the_highest(
+    cluster: LocalCluster,
+) -> None:
+    """Each makes its pod anew at once, in the next class; the metric counts what they do."""
+    before, classes = served(cluster), iter(("p200", "p300", "p1000"))
+    start(cluster, "a0", "p100", gpu=2, gpumem=16000)
+    all_run(cluster, "a0")
+    for generation, name in enumerate(classes, start=1):
+        start(cluster, f"a{generation}", name, gpu=2, gpumem=16000)
+        all_run(cluster, f"a{generation}")
+    start(cluster, "a4", "p1000", gpu=2, gpumem=16000)
+    stays(cluster, "a3")
+    assert served(cluster) == before + 3
+
+
+def served(cluster: LocalCluster) -> float:
+    """Return the preemptions that gave a pod its devices, as the operator's metrics have them."""
+    (port,) = cluster.metrics_ports()["operator"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(METRIC))
