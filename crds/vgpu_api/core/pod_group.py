@@ -30,8 +30,9 @@ class PodGroupSpec(ApiModel):
 
     scheduling_policy: SchedulingPolicy = Field(default_factory=SchedulingPolicy)
     disruption_mode: str | dict[str, Any] | None = None
-    """1.37: an object whose only key is `single` or `all`; 1.36: Pod or PodGroup, and unset without
-    the feature gate WorkloadAwarePreemption."""
+    """1.37: an object whose only key is `single` or `all`; 1.36: Pod or PodGroup. The API server
+    sets the first of each where nothing is said, and 1.36 always without the feature gate
+    WorkloadAwarePreemption."""
 
 
 _DISRUPTION: dict[str, Literal["Single", "All"]] = {

@@ -117,8 +117,8 @@ def preempts_with(state: State, pod: GPUPod) -> GroupKey | None:
 def ends_as_a_whole(state: State, group: GroupKey) -> bool:
     """Return True if the pods of a group can only be evicted together.
 
-    The PodGroup says it. Where it does not, as without the feature gate of Kubernetes 1.36, a gang
-    ends as a whole, because the pods that are left of it would run for nothing.
+    The PodGroup says it; the API server lets them end singly where its author says nothing. Only
+    where it has no word at all, a gang ends as a whole.
     """
     said = state.cache.pod_groups.get(group)
     if said is None:
