@@ -38,6 +38,7 @@ from vgpu_nodeagent.lifecycle.releases import Releases
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.cdi_device import device_name
 from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.claim_reads import ClaimReads
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
 
@@ -60,6 +61,10 @@ class SyncedView(NodeView):
     """A view that a test fills."""
 
     synced = True
+
+    def __init__(self, node: str, events: Events) -> None:
+        super().__init__(node, events)
+        self.take_claims([], 0)
 
     @property
     def is_synced(self) -> bool:
@@ -149,6 +154,13 @@ class Said:
         return lambda *args, **named: None
 
 
+class CopiesStand:
+    """Reads no claims: a test puts them into the view itself."""
+
+    async def read_for(self, pod: Pod) -> None:
+        await asyncio.sleep(0)
+
+
 class NothingEnds:
     """Releases nothing."""
 
@@ -236,6 +248,7 @@ async def a_bench(
         kubelet=KubeletRecords(
             SLOT, cast("PodResources", kubelet), checkpoint=kubelet.path, pods=folder / "pods"
         ),
+        claims=cast("ClaimReads", CopiesStand()),
         host_numa=host or HostNuma(),
         events=events,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
+from vgpu_api.names import ANNOTATION_CLAIM
 from vgpu_api.resources import (
     NODES,
     PODS,
@@ -331,14 +332,24 @@ def a_slot_container(name: str = "main", script: str = "sleep 600", slots: int =
 
 
 async def create_pod(
-    api: Api, name: str, *containers: Json, node: str | None = "n1", **spec: Any
+    api: Api,
+    name: str,
+    *containers: Json,
+    node: str | None = "n1",
+    claim: str | None = None,
+    **spec: Any,
 ) -> Json:
+    """Create a pod that names a claim; by default, pod `p1` names claim `c1`."""
     return await api.create(
         PODS,
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "annotations": {ANNOTATION_CLAIM: claim or f"c{name.removeprefix('p')}"},
+            },
             "spec": {
                 **({"nodeName": node} if node else {}),
                 "restartPolicy": "Never",

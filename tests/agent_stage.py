@@ -134,9 +134,8 @@ class Stage:
     async def start_pod(self, number: int, *, memory_mib: int, cores: int = 5) -> dict[str, Any]:
         """A bound pod with an allocated claim, both called `p-NUMBER`; returns the claim."""
         name = f"p-{number}"
-        pod = await create_pod(
-            self.api, name, a_slot_container(script="exec sleep 3600"), node=None
-        )
+        container = a_slot_container(script="exec sleep 3600")
+        pod = await create_pod(self.api, name, container, node=None, claim=name)
         request = {"name": "main", "memory": f"{memory_mib}Mi", "cores": cores}
         claim = await create_claim(self.api, name, requests=[request])
         made = await allocate(

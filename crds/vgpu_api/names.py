@@ -39,7 +39,10 @@ DISABLE_CONTROL_ALLOWED = "allowed"
 library.
 """
 ANNOTATION_REQUEUE = "vgpu.dev/poke"
-"""Annotation that is changed to make kube-scheduler or the kubelet look at a pod again."""
+"""Annotation that is changed to make kube-scheduler or the kubelet look at a pod again.
+
+On a running pod it makes the agent read the pod's claim: the operator changes it after a resize.
+"""
 
 ANNOTATION_RESOURCES = "vgpu.dev/resources"
 """In mode Gate: the amounts that no node lists, by container, as JSON. Admission moves them here,

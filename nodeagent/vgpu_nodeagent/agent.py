@@ -59,6 +59,7 @@ from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.reporting.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.reporting.violations import Violations
 from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.claim_reads import ClaimReads
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_pods import NodePods
 from vgpu_nodeagent.state.node_view import NodeView
@@ -91,7 +92,7 @@ class Agent:
         self._liveness = Liveness(self)
         self._heartbeat = Heartbeat(api, config.node_name)
         self._serving = ServingLock(config.state_dir)
-        self._node = node = _local_node(config, driver, events)
+        self._node = node = _local_node(config, api, driver, events)
         self._view, self._inventory = node.view, node.inventory
         self._pods = NodePods(api, config.node_name)
         self._devices = devices = NodeDevices(
@@ -140,6 +141,7 @@ class Agent:
                 tasks.create_task(self._apply_events())
                 for reflector in self._view.reflectors(self._api, self._pods):
                     tasks.create_task(reflector.run())
+                tasks.create_task(self._node.claims.run())
                 # Pods, claims and devices are read before the lock is taken, so that the node is
                 # without an agent only for a moment.
                 self._inventory.configure(await self._capacities_here())
@@ -181,6 +183,7 @@ class Agent:
 
     async def _apply_events(self) -> None:
         observers: Sequence[EventObserver] = (
+            self._node.claims,
             self._waiting,
             self._releases,
             self._resizing,
@@ -297,12 +300,13 @@ class Agent:
             await asyncio.sleep(PERIOD_S)
 
 
-def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNode:
+def _local_node(config: AgentConfig, api: Api, driver: Driver, events: Events) -> LocalNode:
     """Make the node's records, still empty, and what enforces them.
 
     Raises:
         OSError: The state folder cannot be written, or usage regions cannot be mounted in it.
     """
+    view = NodeView(config.node_name, events)
     checkpoint = Checkpoint(config.state_dir / "slots.json")
     inventory = Inventory(driver, config.cluster.nvidia, checkpoint, events)
     config.state_dir.mkdir(parents=True, exist_ok=True)
@@ -311,7 +315,7 @@ def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNod
     instances = Instances(driver, checkpoint, inventory)
     return LocalNode(
         name=config.node_name,
-        view=NodeView(config.node_name, events),
+        view=view,
         inventory=inventory,
         checkpoint=checkpoint,
         backends=backends(config.limit_backend, driver, instances, config.host_root),
@@ -330,6 +334,7 @@ def _local_node(config: AgentConfig, driver: Driver, events: Events) -> LocalNod
             checkpoint=config.kubelet_checkpoint,
             pods=config.kubelet_pods,
         ),
+        claims=ClaimReads(api, view, config.resource),
         host_numa=HostNuma(config.sysfs_dir),
         events=events,
     )

@@ -23,6 +23,11 @@ class PodChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsListed:
+    """All pods of the node have been listed; some may have come and gone unseen before."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimChanged:
     """A claim allocated on the node is new (no `old`), another version, or gone (no `new`)."""
 
@@ -44,6 +49,20 @@ class InventoryChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StartRefused:
+    """A container of this pod was refused; the kubelet will ask again."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class StartGranted:
+    """A container of this pod has what its claim gives it."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class RoomMade:
     """Something was released: others may have the capacity and the slot."""
 
@@ -54,7 +73,15 @@ class StrangersChanged:
 
 
 Event: TypeAlias = (
-    PodChanged | ClaimChanged | DeviceChanged | InventoryChanged | RoomMade | StrangersChanged
+    PodChanged
+    | PodsListed
+    | ClaimChanged
+    | DeviceChanged
+    | InventoryChanged
+    | StartRefused
+    | StartGranted
+    | RoomMade
+    | StrangersChanged
 )
 
 

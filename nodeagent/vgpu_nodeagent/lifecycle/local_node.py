@@ -15,6 +15,7 @@ from vgpu_nodeagent.enforcement.backends import Backends
 from vgpu_nodeagent.events import Events
 from vgpu_nodeagent.kubelet.records import KubeletRecords
 from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.claim_reads import ClaimReads
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.node_view import NodeView
 
@@ -32,6 +33,7 @@ class LocalNode:
         backends: Enforce the limits of claims.
         instances: Makes and removes MIG instances.
         kubelet: The kubelet's own records.
+        claims: Keeps the claims in the view up to date.
         host_numa: The host's NUMA nodes.
         events: The queue for events of this node.
     """
@@ -44,5 +46,6 @@ class LocalNode:
     backends: Backends
     instances: Instances
     kubelet: KubeletRecords
+    claims: ClaimReads
     host_numa: HostNuma = field(default_factory=HostNuma)
     events: Events = field(default_factory=Events)

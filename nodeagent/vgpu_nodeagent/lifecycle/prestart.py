@@ -26,6 +26,7 @@ from vgpu_nodeagent.errors import (
     Refused,
     Why,
 )
+from vgpu_nodeagent.events import StartGranted, StartRefused
 from vgpu_nodeagent.kubelet.identity import Consumer, identify
 from vgpu_nodeagent.kubelet.server import KubeletCall
 from vgpu_nodeagent.kubelet.waiting import WaitingPods
@@ -152,6 +153,7 @@ class PreStart:
             self._report(refused, found)
             raise
         self._waiting.done(_place(start.consumer))
+        self._node.events.put(StartGranted(start.consumer.pod))
         if start.has_devices:
             took_s = clock() - began
             self._reports.prepared(start.claim, _summary(took_s), took_s=took_s)
@@ -181,6 +183,7 @@ class PreStart:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
+        await self._node.claims.read_for((await self._identify(ids, found)).pod)
         consumer, claim, allocation = await self._look_up(ids, found)
         if await self._limit(consumer, claim, allocation):
             # Anything may have changed meanwhile.
@@ -194,19 +197,24 @@ class PreStart:
         self, ids: tuple[str, ...], found: _Found
     ) -> tuple[Consumer, VGPUClaim, Allocation]:
         """Find the pod and claim of the slots, without an await after the kubelet's response."""
+        consumer = await self._identify(ids, found)
+        claim, allocation = claim_reserved_for(
+            consumer.pod, self._node.view.claims.objects.values(), node=self._node.name
+        )
+        found.claim = claim
+        return consumer, claim, allocation
+
+    async def _identify(self, ids: tuple[str, ...], found: _Found) -> Consumer:
+        """Find the pod of the slots, without an await after the kubelet's response."""
         node = self._node
         try:
             listing, entries = await node.kubelet.read()
         except KubeletUnavailable as error:
             raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
-        consumer = found.consumer = identify(
+        found.consumer = identify(
             ids, entries=entries, listing=listing, pods=node.view.pods.objects
         )
-        claim, allocation = claim_reserved_for(
-            consumer.pod, node.view.claims.objects.values(), node=node.name
-        )
-        found.claim = claim
-        return consumer, claim, allocation
+        return found.consumer
 
     async def _limit(self, consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> bool:
         """Apply the limits that lie outside the page; return True if that took an await.
@@ -273,6 +281,7 @@ class PreStart:
         place = _place(found.consumer)
         logger.warning("pod %s/%s does not start: %s: %s", *place, refused.reason, refused)
         self._waiting.add(place, refused.reason)
+        self._node.events.put(StartRefused(pod))
         self._reports.refusal(pod, refused.reason, str(refused))
         if found.claim is not None:
             self._reports.not_prepared(found.claim, refused.reason, str(refused))

@@ -290,7 +290,7 @@ class Reports:
         if desired is None:
             return True
         try:
-            await self._api.apply(
+            written = await self._api.apply(
                 VGPU_CLAIMS,
                 {
                     "metadata": {
@@ -304,13 +304,13 @@ class Reports:
                 force=True,
                 subresource="status",
             )
+            self._view.take_claim(written)
         except (NotFound, Conflict) as error:
             logger.info("claim %s/%s was deleted meanwhile: %s", *pending.place, error)
         except (Invalid, Forbidden) as error:
             # The admission policy refuses writes to a claim that is not allocated to the agent's
-            # node any more, which the watch shows here shortly after.
-            await self._clock.sleep(_FIRST_RETRY_S)
-            level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
+            # node any more.
+            level = logging.ERROR if await self._is_ours(pending.place, claim) else logging.INFO
             logger.log(level, "cannot write the status of claim %s/%s: %s", *pending.place, error)
         except ClientError as error:
             logger.warning(
@@ -324,8 +324,15 @@ class Reports:
             return False
         return True
 
-    def _is_ours(self, place: Place, claim: VGPUClaim) -> bool:
-        """True if the claim still has the same allocation here."""
+    async def _is_ours(self, place: Place, claim: VGPUClaim) -> bool:
+        """Read the claim; return True if it still has the same allocation here, or may have."""
+        namespace, name = place
+        try:
+            self._view.take_claim(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
+        except NotFound:
+            self._view.drop_claim(place)
+        except ClientError as error:
+            logger.info("claim %s/%s not read: %s", *place, error)
         newest = self._view.claims.objects.get(place)
         return newest is not None and newest.status.allocation == claim.status.allocation
 

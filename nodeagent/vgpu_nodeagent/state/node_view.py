@@ -1,24 +1,35 @@
 """The agent's copy of the node's API objects: pods, claims and devices.
 
-PreStart decides on this copy, so that containers start even while the API server is away. Each
-store is fed by a reflector and makes no request itself.
+PreStart decides on this copy, so that containers start even while the API server is away. The
+stores make no request themselves: reflectors feed pods and devices, and `claim_reads.py` reads
+claims by name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import ValidationError
 
 from vgpu_api.core.pod import Pod
-from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
-from vgpu_nodeagent.events import ClaimChanged, DeviceChanged, Event, Events, PodChanged
+from vgpu_nodeagent.events import (
+    ClaimChanged,
+    DeviceChanged,
+    Event,
+    Events,
+    PodChanged,
+    PodsListed,
+)
 from vgpu_nodeagent.state.node_pods import NodePods
 
 logger = logging.getLogger(__name__)
@@ -121,6 +132,18 @@ def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
     )
 
 
+class _PodReflector(Reflector[Pod]):
+    """Puts an event after each list: pods may have come and gone unseen before it."""
+
+    def __init__(self, events: Events, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._events = events
+
+    def listed(self, version: int, uids: Iterable[str]) -> None:
+        """Put the event."""
+        self._events.put(PodsListed())
+
+
 class NodeView:
     """Pods bound to the node, claims allocated on it, and its devices.
 
@@ -131,30 +154,25 @@ class NodeView:
 
     def __init__(self, node: str, events: Events | None = None) -> None:
         self.node = node
-        events = events or Events()
+        self.events = events = events or Events()
         self.pods: Store[Pod] = _Pods(events)
         self.claims: Store[VGPUClaim] = _Claims(events)
         self.devices: Store[GPUDevice] = _Devices(events)
-        self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
+        self._reflectors: list[Reflector[Pod] | Reflector[GPUDevice]] = []
+        self._claims_listed = asyncio.Event()
 
     def reflectors(
         self, api: Api, pods: NodePods
-    ) -> list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]]:
+    ) -> Sequence[Reflector[Pod] | Reflector[GPUDevice]]:
         """Return the reflectors that feed this view; the caller runs them."""
         self._reflectors = [
-            Reflector(
+            _PodReflector(
+                self.events,
                 pods,
                 PODS,
                 self.pods,
                 decode=Pod.model_validate,
                 scope=self._scope("spec.nodeName"),
-            ),
-            Reflector(
-                api,
-                VGPU_CLAIMS,
-                self.claims,
-                decode=lambda raw: nvidias_part(VGPUClaim.read(raw)),
-                scope=self._scope("status.allocation.nodeName"),
             ),
             Reflector(
                 api,
@@ -166,6 +184,41 @@ class NodeView:
         ]
         return self._reflectors
 
+    def take_claims(self, items: Iterable[Object], version: int) -> None:
+        """Take a list of all claims allocated here, as of that version of the kind."""
+        listed = {self.take_claim(raw) for raw in items}
+        for place, claim in list(self.claims.objects.items()):
+            if place not in listed and _version(claim.metadata) <= version:
+                self.drop_claim(place)
+        self._claims_listed.set()
+
+    def take_claim(self, raw: Object) -> Place:
+        """Take a claim as it was read or written; an older version than the known one is ignored.
+
+        Returns:
+            The claim's place.
+        """
+        metadata = Metadata.model_validate(raw["metadata"])
+        place = (metadata.namespace or "", metadata.name)
+        known = self.claims.objects.get(place)
+        if known is not None and _version(known.metadata) >= _version(metadata):
+            return place
+        try:
+            claim = nvidias_part(VGPUClaim.read(raw))
+        except ValidationError as error:
+            self.claims.unreadable(ObjectIdentity(*place, metadata.uid), raw, error)
+            return place
+        allocation = claim.status.allocation
+        if allocation is None or allocation.node_name != self.node:
+            self.drop_claim(place)
+        else:
+            self.claims.modified(claim)
+        return place
+
+    def drop_claim(self, place: Place) -> None:
+        """Drop a claim that is gone, or no longer allocated here."""
+        self.claims.deleted(ObjectIdentity(*place, ""))
+
     def _scope(self, field: str) -> Scope:
         """Select objects that name this node, from the server's cache: there are many nodes."""
         return Scope(field_selector=f"{field}={self.node}", from_cache=True)
@@ -173,12 +226,14 @@ class NodeView:
     @property
     def is_synced(self) -> bool:
         """True once every list has been read since the agent started."""
-        return bool(self._reflectors) and all(r.synced.is_set() for r in self._reflectors)
+        synced = [self._claims_listed, *(reflector.synced for reflector in self._reflectors)]
+        return bool(self._reflectors) and all(event.is_set() for event in synced)
 
     async def wait_synced(self) -> None:
         """Wait until `is_synced`."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
+        await self._claims_listed.wait()
 
     def pod_with_uid(self, uid: str) -> Pod | None:
         """Return the pod with this UID if it is bound here and not gone."""
@@ -187,3 +242,8 @@ class NodeView:
     def claim_with_uid(self, uid: str) -> VGPUClaim | None:
         """Return the claim with this UID if it is allocated here."""
         return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
+
+
+def _version(metadata: Metadata) -> int:
+    """Return the resourceVersion, by which the versions of one kind are ordered."""
+    return int(metadata.resource_version or 0)

@@ -117,7 +117,7 @@ class Effector:
                         self._background.start(self._mark_device(effect))
                 case effects.ReadPod():
                     self._background.start(self._read_pod(effect))
-                case effects.Requeue() | effects.EvictPod():
+                case effects.Requeue() | effects.MarkPod() | effects.EvictPod():
                     self._background.start(self._touch_pod(effect))
                 case effects.LiftGate() | effects.DeletePod():
                     self._background.start(self._write_pod(effect))
@@ -235,11 +235,15 @@ class Effector:
             return
         self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
 
-    async def _touch_pod(self, effect: effects.Requeue | effects.EvictPod) -> None:
+    async def _touch_pod(
+        self, effect: effects.Requeue | effects.MarkPod | effects.EvictPod
+    ) -> None:
         """Carry out an effect that applies to any version of a pod."""
         match effect:
             case effects.Requeue():
                 await self._requeue(effect)
+            case effects.MarkPod():
+                await self._mark_pod(effect)
             case effects.EvictPod():
                 await self._evict_pod(effect)
 
@@ -286,6 +290,15 @@ class Effector:
         outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
         if not isinstance(outcome, Written):
             logger.info("pod %s/%s not deleted: %s", effect.namespace, effect.name, outcome)
+
+    async def _mark_pod(self, effect: effects.MarkPod) -> None:
+        """Try once to mark a pod; the engine marks it again while the pod does not show it."""
+        annotations = {ANNOTATION_REQUEUE: effect.mark}
+        changes = Merge({"metadata": {"uid": effect.uid, "annotations": annotations}})
+        target = Target(PODS, effect.namespace, effect.name)
+        outcome = await self._writer.submit(Write(target, (changes,)))
+        if not isinstance(outcome, Written):
+            logger.info("pod %s/%s not marked: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
         """Try once to evict a pod, and report the outcome if it makes way for another.

@@ -134,6 +134,23 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkPod:
+    """A change of a running pod's annotation, so that the agent reads the pod's claim again.
+
+    Attributes:
+        namespace: The pod's namespace.
+        name: The pod's name.
+        uid: The pod's UID.
+        mark: The annotation's value.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class LiftGate:
     """A request that binds a pod to a node by affinity and removes our scheduling gate.
 
@@ -217,6 +234,7 @@ Effect: TypeAlias = (
     | MarkDevice
     | ReadPod
     | Requeue
+    | MarkPod
     | LiftGate
     | DeletePod
     | EvictPod

@@ -149,6 +149,8 @@ class ClaimWork:
             their devices, and since when.
         orphaned: Claims whose pod has ended and whose agent is silent: the id of the allocation,
             and since when.
+        marked: Resized claims whose pods do not show the mark yet: the mark, and when to write it
+            again.
         going: Claims that are being deleted and have no running pod, and since when.
         evicted: Evictions of pods of violating claims.
         init_refused: Refused plans of init containers that must run again.
@@ -167,6 +169,7 @@ class ClaimWork:
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     without_devices: dict[ClaimKey, float] = field(default_factory=dict)
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    marked: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     going: dict[ClaimKey, float] = field(default_factory=dict)
     evicted: dict[ClaimKey, Evicted] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)

@@ -299,7 +299,7 @@ async def a_pod_on(api: Api, name: str, uuid: str, number: int) -> None:
     claim = await create_claim(api, f"c-{name}", requests=[{"name": "main", "memory": "1Gi"}])
     device = {"request": "main", "uuid": uuid, "memory": "1Gi", "cores": 0, "index": 0}
     allocation_id = f"00000000-0000-0000-0000-{number:012}"
-    pod = await create_pod(api, name, a_slot_container(), restartPolicy="Always")
+    pod = await create_pod(api, name, a_slot_container(), claim=f"c-{name}", restartPolicy="Always")
     await allocate(api, claim, pod, devices=[device], allocation_id=allocation_id)
     await pod_is(api, name, "Running")
 

@@ -267,7 +267,7 @@ async def test_slots_in_use_are_no_new_pods_after_the_kubelet_lost_its_checkpoin
     for number in range(9):
         name = f"p{number}"
         claim = await create_claim(api, name, requests=[{"name": "main", "memory": "1Gi"}])
-        pod = await create_pod(api, name)
+        pod = await create_pod(api, name, claim=name)
         allocation_id = f"00000000-0000-0000-0000-{number:012}"
         await allocate(api, claim, pod, devices=[a_device("1Gi")], allocation_id=allocation_id)
         await pod_is(api, name, "Running")
@@ -283,7 +283,7 @@ async def test_slots_in_use_are_no_new_pods_after_the_kubelet_lost_its_checkpoin
         ),
     )
     claim = await create_claim(api, "c-new", requests=[{"name": "main", "memory": "1Gi"}])
-    pod = await create_pod(api, "new")
+    pod = await create_pod(api, "new", claim="c-new")
     await allocate(
         api,
         claim,

@@ -12,11 +12,7 @@ from vgpu_client.reads import Listing
 from vgpu_nodeagent.state.node_pods import NodePods
 from vgpu_nodeagent.state.node_view import NodeView
 
-FIELDS = {
-    "pods": "spec.nodeName",
-    "vgpuclaims": "status.allocation.nodeName",
-    "gpudevices": "spec.nodeName",
-}
+FIELDS = {"pods": "spec.nodeName", "gpudevices": "spec.nodeName"}
 
 
 class Lists:
@@ -35,7 +31,7 @@ class Lists:
 
     async def watch(self, resource: Resource, **selection: Any) -> Any:
         self.asked[resource.plural] |= {"watched": selection["field_selector"]}
-        if all("watched" in asked for asked in self.asked.values()) and len(self.asked) == 3:
+        if all("watched" in asked for asked in self.asked.values()) and len(self.asked) == 2:
             self.all_watched.set()
         await asyncio.Event().wait()
         yield {}

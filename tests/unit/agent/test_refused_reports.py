@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from set_clock import SetClock
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.errors import Invalid
-from vgpu_client.reflector import ObjectIdentity
+from vgpu_client.errors import Invalid, NotFound
 from vgpu_nodeagent.reporting.reports import Reports
 from vgpu_nodeagent.state.node_view import NodeView
 
@@ -29,30 +27,32 @@ CLAIM = VGPUClaim.model_validate(
 
 
 class Refusing:
-    """An API server with a policy that refuses."""
+    """An API server with a policy that refuses, and one claim or none."""
+
+    def __init__(self, claim: VGPUClaim | None) -> None:
+        self._claim = claim
+        self.was_asked = asyncio.Event()
 
     async def apply(self, *_: Any, **__: Any) -> dict[str, Any]:
         raise Invalid("the policy denied the request", status=422)
+
+    async def get(self, *_: Any, **__: Any) -> dict[str, Any]:
+        self.was_asked.set()
+        if self._claim is None:
+            raise NotFound("there is no such claim", status=404)
+        return self._claim.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
     """Return the log levels of a refused report, whether or not the claim leaves the node."""
     view = NodeView("here")
     view.claims.added(CLAIM)
-    api: Any = Refusing()
-    asleep = asyncio.Event()
-
-    class Asleep(SetClock):
-        async def sleep(self, seconds: float) -> None:
-            if goes:
-                view.claims.deleted(ObjectIdentity("default", "one", "u-1"))
-            asleep.set()
-
-    reports = Reports(api, view, clock=Asleep())
+    api: Any = Refusing(None if goes else CLAIM)
+    reports = Reports(api, view)
     with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reporting.reports"):
         task = asyncio.create_task(reports.run())
         reports.prepared(CLAIM, "limits are in place", took_s=0.1)
-        await asleep.wait()  # nothing is awaited between that and the report
+        await api.was_asked.wait()  # nothing is awaited between that and the report
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -10,7 +10,7 @@ from builders import a_claim, a_container, a_pod, a_request, use_of
 from replica import Replica
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.effective import Use
-from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_REQUEUE, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.lifecycle import REFIT_S
@@ -260,3 +260,53 @@ async def test_a_resize_that_a_filter_overtakes_is_given_back_with_its_claim(
     replica.news.claim_gone(("default", "now"), uid)
     await replica.settle()
     assert use_of(replica.ledger, "GPU-0") == Use()
+
+
+def mark_of(replica: Replica, pod: Pod) -> str:
+    metadata = replica.api.objects[("pods", "default", pod.metadata.name)]["metadata"]
+    return str(metadata.get("annotations", {}).get(ANNOTATION_REQUEUE, ""))
+
+
+async def test_each_step_of_a_resize_marks_the_pod_for_its_agent(
+    replica: Replica, pod: Pod
+) -> None:
+    """The agent watches pods and no claims, so it reads the claim when its pod changes."""
+    assert mark_of(replica, pod) == ""
+    await change(replica, pod, memory="8000Mi")
+    grown = mark_of(replica, pod)
+    assert grown.startswith("generation 2:")
+    await change(replica, pod, memory="2000Mi")
+    asked = mark_of(replica, pod)
+    assert asked.startswith("generation 3:")
+    report(replica, pod, "Resized", "True")
+    await replica.settle()
+    assert device_of(replica, pod) == (2000, 30)
+    assert mark_of(replica, pod) not in {grown, asked}
+
+
+async def test_a_mark_that_the_pod_shows_is_not_written_again(replica: Replica, pod: Pod) -> None:
+    await change(replica, pod, memory="8000Mi")
+    raw = replica.api.objects[("pods", "default", pod.metadata.name)]
+    replica.news.pod_changed(Pod.model_validate(raw))
+    before = len(replica.api.log)
+    replica.time += 10
+    await replica.settle()
+    assert replica.api.log[before:] == []
+
+
+async def test_a_mark_that_was_overwritten_is_written_again(replica: Replica, pod: Pod) -> None:
+    await change(replica, pod, memory="8000Mi")
+    mark = mark_of(replica, pod)
+    raw = replica.api.objects[("pods", "default", pod.metadata.name)]
+    raw["metadata"]["annotations"][ANNOTATION_REQUEUE] = "the agent's own"
+    replica.news.pod_changed(Pod.model_validate(replica.api.put(PODS, raw)))
+    replica.time += 2
+    await replica.settle()
+    assert mark_of(replica, pod) == mark
+
+
+async def test_a_pod_whose_claim_never_changed_is_not_marked(replica: Replica, pod: Pod) -> None:
+    replica.time += 10
+    report(replica, pod, "Prepared", "True")
+    await replica.settle()
+    assert mark_of(replica, pod) == ""

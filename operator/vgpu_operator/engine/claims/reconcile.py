@@ -18,7 +18,7 @@ from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.announce import announce_violation
 from vgpu_operator.engine.claims.describe import describe, describe_missing
 from vgpu_operator.engine.claims.init_containers import refit_init_devices, return_init_devices
-from vgpu_operator.engine.claims.resizing import fits, resized
+from vgpu_operator.engine.claims.resizing import fits, mark_resize, resized
 from vgpu_operator.engine.claims.status import (
     RELEASED,
     DesiredStatus,
@@ -384,6 +384,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     read_lapsed,
     return_init_devices,
     refit_init_devices,
+    mark_resize,
     resize,
     track_reservation,
     delete_unused,

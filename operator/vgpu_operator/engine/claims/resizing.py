@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.names import ANNOTATION_REQUEUE
 from vgpu_api.resize import granted, is_resized, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.effects import MarkPod
 from vgpu_operator.engine.state import State
+
+_MARK_AGAIN_S = 1.0
 
 
 def resized(claim: VGPUClaim, state: State) -> Allocation | None:
@@ -36,6 +40,37 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
     if devices == allocation.devices:
         return None
     return allocation.model_copy(update={"devices": list(devices)})
+
+
+def mark_resize(claim: VGPUClaim, state: State) -> None:
+    """Mark the pod of a resized claim, because its agent watches pods and no claims.
+
+    The mark names the version of the spec and the allocated amounts, so a new leader does not write
+    it again. It is written again every second until the pod shows it.
+    """
+    key, allocation, reserved = key_of(claim), claim.status.allocation, claim.status.reserved_for
+    pod = None if reserved is None else state.cache.pod(reserved.pod_uid)
+    if not was_changed(claim) or allocation is None or pod is None or pod.pod.is_terminal:
+        state.claims.marked.pop(key, None)
+        return None
+    mark = _mark_of(claim, allocation)
+    is_shown = pod.pod.metadata.annotations.get(ANNOTATION_REQUEUE) == mark
+    if is_shown or pod.pod.spec.node_name != allocation.node_name:
+        state.claims.marked.pop(key, None)
+        return None
+    sent, until = state.claims.marked.get(key, ("", state.now))
+    if sent != mark or until <= state.now:
+        until = state.now + _MARK_AGAIN_S
+        state.claims.marked[key] = mark, until
+        metadata = pod.pod.metadata
+        state.outbox.append(MarkPod(metadata.namespace or "", metadata.name, pod.uid, mark))
+    state.claims.timers.set(key, until)
+    return None
+
+
+def _mark_of(claim: VGPUClaim, allocation: Allocation) -> str:
+    amounts = "+".join(f"{each.memory_mib}Mi/{each.cores}%" for each in allocation.devices)
+    return f"generation {claim.metadata.generation}: {amounts}"
 
 
 def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:

@@ -101,6 +101,7 @@ def claim_deleted(event: events.ClaimDeleted, state: State) -> None:
         work.unusable,
         work.without_devices,
         work.orphaned,
+        work.marked,
         work.going,
         work.evicted,
         work.init_refused,

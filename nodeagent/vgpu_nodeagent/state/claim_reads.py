@@ -1,0 +1,203 @@
+"""Reads the claims of the node's pods by name, instead of watching claims.
+
+The API server has no index for fields of custom resources: with a watch of claims in each agent, it
+would compare every change of any claim with every node. It does have an index of pods by node. So
+the agent watches its pods and reads a claim
+
+* when a pod that names it is bound here: it was allocated before that;
+* when the pod's annotation `vgpu.dev/poke` changes, by which the operator tells of a resize;
+* in PreStart, so that no container starts by an old copy;
+* while a pod waits for a grant, and from the end of a pod until its allocation is gone.
+
+All claims allocated here are listed when the agent starts, and again when the watch of pods had a
+gap: a pod may have come and gone in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from vgpu_api import names
+from vgpu_api.core.pod import Pod
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_client.backoff import Backoff
+from vgpu_client.clock import Clock
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_nodeagent.events import Event, PodChanged, PodsListed, StartGranted, StartRefused
+from vgpu_nodeagent.state.node_view import NodeView, Place
+
+logger = logging.getLogger(__name__)
+
+_FIRST_S = 0.25
+_LAST_S = 10.0
+_TOGETHER = 8
+"""Claims to read at the same time."""
+_PRESTART_S = 1.0
+"""Seconds after which a container starts by the copy, because the API server does not answer."""
+
+
+class ClaimReads:
+    """Keeps the view's claims up to date.
+
+    Args:
+        api: The API server.
+        view: The pods of this node, and the claims to keep.
+        resource: The resource name of our slots; pods without it have no claim.
+        clock: The time, and the waits between reads.
+    """
+
+    def __init__(
+        self, api: Api, view: NodeView, resource: str, *, clock: Clock | None = None
+    ) -> None:
+        self._api = api
+        self._view = view
+        self._resource = resource
+        self._clock = clock or Clock()
+        self._is_list_due = False
+        self._due: dict[Place, None] = {}
+        self._refused: set[str] = set()  # UIDs of pods that wait for a grant
+        self._followed: dict[Place, tuple[Backoff, float]] = {}  # and when to read next
+        self._wake = asyncio.Event()
+        self._reading = asyncio.Semaphore(_TOGETHER)
+
+    def observe(self, event: Event) -> None:
+        """Read the claims of a pod that is new here, or whose mark has changed."""
+        match event:
+            case PodsListed():
+                self._is_list_due = True
+                self._wake.set()
+            case PodChanged(old=old, new=Pod() as new):
+                if _mark(new) != _mark(old):
+                    self._due.update(dict.fromkeys(self._places(new)))
+                    self._wake.set()
+                elif new.is_terminal and (old is None or not old.is_terminal):
+                    self._wake.set()
+            case PodChanged(old=Pod() as gone, new=None):
+                self._refused.discard(gone.metadata.uid)
+                self._wake.set()
+            case StartRefused(pod=pod):
+                self._refused.add(pod.metadata.uid)
+                self._wake.set()
+            case StartGranted(pod=pod):
+                self._refused.discard(pod.metadata.uid)
+
+    async def run(self) -> None:
+        """Read what is due, for ever."""
+        failures = Backoff(_FIRST_S, _LAST_S)
+        while True:
+            self._wake.clear()
+            try:
+                if self._is_list_due:
+                    await self._list()
+                wait_s = await self._read_due()
+                failures = Backoff(_FIRST_S, _LAST_S)
+            except ClientError as error:
+                wait_s = failures.failed()
+                logger.warning("cannot read claims, retrying in %.1f s: %s", wait_s, error)
+            try:
+                async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def read_for(self, pod: Pod) -> None:
+        """Read the claims of a pod now. If the API server does not answer, the copies stand."""
+        try:
+            async with asyncio.timeout(_PRESTART_S):
+                await asyncio.gather(*(self._read(place) for place in self._places(pod)))
+        except (ClientError, TimeoutError) as error:
+            logger.warning("claims of pod %s not read: %s", pod.metadata.name, error or "no answer")
+
+    async def _list(self) -> None:
+        """List the claims that are allocated here, from the server's cache: there are many nodes.
+
+        Raises:
+            ClientError: They could not be read.
+        """
+        self._is_list_due = False
+        try:
+            listing = await self._api.list(
+                VGPU_CLAIMS,
+                field_selector=f"status.allocation.nodeName={self._view.node}",
+                not_older_than="0",
+            )
+        except ClientError:
+            self._is_list_due = True
+            raise
+        self._view.take_claims(listing.items, int(listing.resource_version))
+
+    async def _read_due(self) -> float | None:
+        """Read what is due, and return the seconds until more is; None if nothing is followed.
+
+        Raises:
+            ClientError: A claim could not be read; it stays due.
+        """
+        now = self._clock.monotonic()
+        self._follow(now)
+        self._due.update({place: None for place, (_, at) in self._followed.items() if at <= now})
+        due = list(self._due)
+        results = await asyncio.gather(*map(self._read, due), return_exceptions=True)
+        failed = [each for each in results if isinstance(each, BaseException)]
+        for place, result in zip(due, results, strict=True):
+            if not isinstance(result, BaseException):
+                self._due.pop(place, None)
+            if place in self._followed:
+                backoff, _ = self._followed[place]
+                self._followed[place] = backoff, now + backoff.failed()
+        if failed:
+            raise failed[0]
+        waits = [at - self._clock.monotonic() for _, at in self._followed.values()]
+        return max(0.0, min(waits)) if waits else None
+
+    def _follow(self, now: float) -> None:
+        """Note the claims to be read again and again: of refused pods, and of pods that ended."""
+        wanted = {
+            place: None
+            for pod in self._view.pods.objects.values()
+            if pod.metadata.uid in self._refused
+            for place in self._places(pod)
+        }
+        for place, claim in self._view.claims.objects.items():
+            reserved = claim.status.reserved_for
+            if reserved is None:
+                continue  # no pod has used it
+            pod = self._view.pod_with_uid(reserved.pod_uid)
+            if pod is None or pod.is_terminal:
+                wanted[place] = None
+        self._followed = {
+            place: self._followed.get(place) or (Backoff(_FIRST_S, _LAST_S), now)
+            for place in wanted
+        }
+
+    async def _read(self, place: Place) -> None:
+        namespace, name = place
+        async with self._reading:
+            try:
+                raw = await self._api.get(VGPU_CLAIMS, name, namespace=namespace)
+            except NotFound:
+                self._view.drop_claim(place)
+                return
+        self._view.take_claim(raw)
+
+    def _places(self, pod: Pod) -> Iterable[Place]:
+        """Return the claims that may be reserved for a pod: its own, and the one that it names."""
+        metadata, spec = pod.metadata, pod.spec
+        containers = (*spec.init_containers, *spec.containers)
+        if all(container.requested(self._resource) is None for container in containers):
+            return ()
+        namespace = metadata.namespace or ""
+        named = metadata.annotations.get(names.ANNOTATION_CLAIM)
+        own = names.pod_claim_name(metadata.name, metadata.uid)
+        return [(namespace, name) for name in (named, own) if name]
+
+
+def _mark(pod: Pod | None) -> tuple[str, Mapping[str, str | None]]:
+    """Return what tells that the claims of a pod must be read again."""
+    if pod is None:
+        return "", {}
+    annotations = pod.metadata.annotations
+    marks = (names.ANNOTATION_CLAIM, names.ANNOTATION_REQUEUE)
+    return pod.metadata.uid, {name: annotations.get(name) for name in marks}

@@ -1,0 +1,286 @@
+"""Claims are read when a pod of the node gives a reason to, and at no other time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent_bench import a_bound_pod
+from vgpu_api.core.pod import Pod
+from vgpu_api.names import pod_claim_name
+from vgpu_api.resources import Resource
+from vgpu_client.errors import NotFound, Unreachable
+from vgpu_client.reads import Listing
+from vgpu_client.reflector import ObjectIdentity
+from vgpu_nodeagent.events import Events, PodsListed, StartGranted, StartRefused
+from vgpu_nodeagent.state import claim_reads
+from vgpu_nodeagent.state.claim_reads import ClaimReads
+from vgpu_nodeagent.state.node_view import NodeView
+
+NODE = "node-1"
+SLOT = "nvidia.com/gpu"
+
+
+def a_claim(name: str, pod: Pod, *, version: int, node: str = NODE) -> dict[str, Any]:
+    """Return a claim on the wire that is reserved for a pod on a node; without node: for nobody."""
+    reserved = {"podName": pod.metadata.name, "podUID": pod.metadata.uid}
+    allocation = {"nodeName": node, "id": "00000000-0000-0000-0000-000000000001", "devices": []}
+    return {
+        "metadata": {
+            "namespace": pod.metadata.namespace,
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+        },
+        "spec": {"requests": [{"name": "main", "memory": "1Gi"}]},
+        "status": {"allocation": allocation, "reservedFor": reserved} if node else {},
+    }
+
+
+class Claims:
+    """An API server with claims, which notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 10
+        self.asked: list[str] = []
+        self.is_up = True
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def get(self, resource: Resource, name: str, *, namespace: str) -> dict[str, Any]:
+        self.asked.append(name)
+        await self.answers.wait()
+        if not self.is_up:
+            raise Unreachable("no answer")
+        if name not in self.objects:
+            raise NotFound(f"no claim {name}", status=404)
+        return self.objects[name]
+
+    async def list(self, resource: Resource, **selection: Any) -> Listing:
+        self.asked.append("list")
+        if not self.is_up:
+            raise Unreachable("no answer")
+        assert selection["field_selector"] == f"status.allocation.nodeName={NODE}"
+        return Listing(list(self.objects.values()), str(self.version))
+
+
+class Node:
+    """A view whose events are applied to the reads of its claims."""
+
+    def __init__(self) -> None:
+        self.api = Claims()
+        self.view = NodeView(NODE, Events())
+        api: Any = self.api
+        self.reads = ClaimReads(api, self.view, SLOT)
+
+    async def settle(self) -> None:
+        """Apply the events, and let what follows at once happen."""
+        self.view.events.put(StartGranted(Pod()))  # so that there is an event to take
+        for event in await self.view.events.take():
+            self.reads.observe(event)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def until_known(self, *names: str) -> None:
+        """Wait until exactly these claims are known."""
+        async with asyncio.timeout(5):
+            while set(self.known) != set(names):
+                await self.view.events.take()
+
+    @property
+    def known(self) -> dict[str, str]:
+        """The versions of the known claims."""
+        objects = self.view.claims.objects
+        return {name: claim.metadata.resource_version for (_, name), claim in objects.items()}
+
+
+@asynccontextmanager
+async def a_node() -> AsyncIterator[Node]:
+    node = Node()
+    running = asyncio.create_task(node.reads.run())
+    node.view.events.put(PodsListed())
+    await node.settle()
+    node.api.asked.clear()
+    try:
+        yield node
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def own(pod: Pod) -> str:
+    return pod_claim_name(pod.metadata.name, pod.metadata.uid)
+
+
+def changed(pod: Pod, **annotations: str) -> Pod:
+    metadata = pod.metadata.model_copy(update={"annotations": annotations})
+    return pod.model_copy(update={"metadata": metadata})
+
+
+async def test_the_claim_of_a_pod_is_read_when_the_pod_is_bound_here() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        assert node.known == {own(pod): "11"}
+        assert node.api.asked == [own(pod)]
+
+
+async def test_a_change_that_is_no_mark_reads_nothing() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        node.api.asked.clear()
+        status = pod.status.model_copy(update={"phase": "Running"})
+        node.view.pods.modified(changed(pod, other="x").model_copy(update={"status": status}))
+        await node.settle()
+        assert node.api.asked == []
+
+
+async def test_a_mark_on_the_pod_reads_its_claim() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=12)
+        node.view.pods.modified(changed(pod, **{"vgpu.dev/poke": "2-abc"}))
+        await node.settle()
+        assert node.known == {own(pod): "12"}
+
+
+async def test_a_claim_that_the_pod_names_is_read() -> None:
+    async with a_node() as node:
+        pod = changed(a_bound_pod(), **{"vgpu.dev/claim": "shared"})
+        node.api.objects["shared"] = a_claim("shared", pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        assert node.known == {"shared": "11"}
+
+
+async def test_a_pod_without_slots_reads_nothing() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        spec = pod.spec.model_copy(update={"containers": []})
+        node.view.pods.added(pod.model_copy(update={"spec": spec}))
+        await node.settle()
+        assert node.api.asked == []
+
+
+async def test_a_refused_pods_claim_is_read_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim_reads, "_FIRST_S", 0.0)
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.view.pods.added(pod)
+        node.view.events.put(StartRefused(pod))
+        await node.settle()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        await node.until_known(own(pod))
+        node.view.events.put(StartGranted(pod))
+        await node.settle()
+        node.api.asked.clear()
+        await node.settle()
+        assert node.api.asked == []
+
+
+async def test_the_claim_of_an_ended_pod_is_read_until_its_allocation_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim_reads, "_FIRST_S", 0.0)
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.view.pods.added(pod)
+        await node.settle()
+        place = (pod.metadata.namespace or "", pod.metadata.name)
+        node.view.pods.deleted(ObjectIdentity(*place, pod.metadata.uid))
+        await node.settle()
+        assert node.known == {own(pod): "11"}
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=12, node="")
+        await node.until_known()
+        node.api.asked.clear()
+        await node.settle()
+        assert node.api.asked == []
+
+
+async def test_after_a_gap_in_the_watch_of_pods_all_claims_are_listed() -> None:
+    async with a_node() as node:
+        lost, kept = a_bound_pod(name="lost"), a_bound_pod(name="kept")
+        for pod in (lost, kept):
+            node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+            node.view.take_claim(node.api.objects[own(pod)])
+        del node.api.objects[own(lost)]
+        unseen = a_bound_pod(name="unseen")
+        node.api.objects[own(unseen)] = a_claim(own(unseen), unseen, version=12)
+        node.api.version = 13
+        node.view.pods.added(kept)
+        node.view.events.put(PodsListed())
+        await node.settle()
+        assert node.known == {own(kept): "11", own(unseen): "12"}
+
+
+async def test_a_list_of_an_older_cache_takes_nothing_back() -> None:
+    async with a_node() as node:
+        pod, newer = a_bound_pod(), a_bound_pod(name="newer")
+        for number, each in enumerate((pod, newer)):
+            node.view.pods.added(each)
+            node.view.take_claim(a_claim(own(each), each, version=20 + number))
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=9, node="")
+        node.api.version = 15
+        node.view.take_claims(node.api.objects.values(), 15)
+        assert node.known == {own(pod): "20", own(newer): "21"}
+
+
+async def test_a_claim_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_reads, "_FIRST_S", 0.0)
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=11)
+        node.api.is_up = False
+        node.view.pods.added(pod)
+        await node.settle()
+        node.api.is_up = True
+        await node.until_known(own(pod))
+
+
+async def test_prestart_waits_for_no_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim_reads, "_PRESTART_S", 0.01)
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.view.take_claim(a_claim(own(pod), pod, version=11))
+        node.api.answers.clear()
+        async with asyncio.timeout(5):
+            await node.reads.read_for(pod)
+        assert node.known == {own(pod): "11"}
+
+
+async def test_a_claim_that_is_allocated_elsewhere_by_now_is_dropped() -> None:
+    async with a_node() as node:
+        pod = a_bound_pod()
+        node.view.take_claim(a_claim(own(pod), pod, version=11))
+        node.api.objects[own(pod)] = a_claim(own(pod), pod, version=12, node="node-2")
+        await node.reads.read_for(pod)
+        assert node.known == {}
+
+
+async def test_the_view_is_not_synced_before_claims_were_listed() -> None:
+    node = Node()
+    node.api.is_up = False
+    api: Any = node.api
+    for reflector in node.view.reflectors(api, api):
+        reflector.synced.set()
+    assert not node.view.is_synced
+    node.view.take_claims([], 3)
+    assert node.view.is_synced
