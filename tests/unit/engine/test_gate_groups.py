@@ -12,10 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from builders import GATE, ROOM, a_container, a_device, a_node, a_pod, a_pod_group
 from memory_api import MemoryApi
 from replica import Replica
+from vgpu_api.config import ClusterConfig, SchedulingConfig
+from vgpu_api.config.cluster import PreemptionConfig
 from vgpu_api.core import Pod
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.names import (
@@ -30,9 +33,14 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Forbidden
 from vgpu_operator.dialects.pod_groups import GroupKind
+from vgpu_operator.engine import events
+from vgpu_operator.engine.observability.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.scheduling.gate_groups import START_S
 
 WHOLE = {"nvidia.com/gpu": 1}
+PREEMPTING = ClusterConfig(
+    scheduling=SchedulingConfig(mode="Gate", preemption=PreemptionConfig(enabled=True))
+)
 
 
 def part(mib: int) -> dict[str, int]:
@@ -42,8 +50,15 @@ def part(mib: int) -> dict[str, int]:
 class Town:
     """Nodes of one device each, in mode Gate."""
 
-    def __init__(self, nodes: int = 2, *, api: MemoryApi | None = None, **room: str) -> None:
-        self.replica = Replica(api, config=GATE)
+    def __init__(
+        self,
+        nodes: int = 2,
+        *,
+        api: MemoryApi | None = None,
+        config: ClusterConfig = GATE,
+        **room: str,
+    ) -> None:
+        self.replica = Replica(api, config=config)
         self.api = self.replica.api
         self.least: dict[str, int] = {}
         for number in range(nodes):
@@ -169,6 +184,22 @@ class Town:
         """The reason and the text that the pod's claim shows."""
         condition = self.replica.claim_of(pod).status.conditions[0]
         return condition.reason, condition.message
+
+
+async def test_a_group_that_waits_is_counted_until_it_starts() -> None:
+    town = Town(2)
+    registry = CollectorRegistry()
+    registry.register(ClaimsCollector(town.replica.engine))
+
+    def waiting() -> float | None:
+        return registry.get_sample_value("vgpu_gangs_waiting", {"namespace": "default"})
+
+    town.member("a-0", 2)
+    await town.settle()
+    assert waiting() == 1
+    town.member("a-1", 2)
+    await town.settle()
+    assert waiting() is None
 
 
 async def test_a_group_waits_until_all_its_pods_exist_and_starts_as_a_whole() -> None:
@@ -488,6 +519,57 @@ def claim_name(town: Town, name: str) -> str:
     return known.claim.name
 
 
+# Preemption.
+
+
+async def evicted(town: Town) -> list[str]:
+    """The pods that were evicted within ten seconds, by name."""
+    for _ in range(20):
+        await town.settle(0.5)
+    return sorted(name for verb, name in town.api.log if verb == "evict")
+
+
+async def test_less_important_pods_make_way_for_a_whole_group() -> None:
+    town = Town(2, config=PREEMPTING)
+    town.replica.engine.observe(events.BudgetsListed())
+    for name in ("low-0", "low-1"):
+        town.pod(name, priority=1)
+    await town.settle()
+    town.bind("low-0", "low-1")
+    town.member("a-0", 2, priority=9)
+    assert await evicted(town) == []  # the group has too few pods
+    town.member("a-1", 2, priority=9)
+    assert await evicted(town) == ["low-0", "low-1"]
+    town.end("low-0")
+    await town.settle(1.0)
+    assert town.allocated() == ["low-1"]  # the free device is kept for the group, and not given
+    town.end("low-1")
+    await town.settle(1.0)
+    assert town.lifted() == ["a-0", "a-1"]
+
+
+async def test_a_group_by_annotations_makes_way_as_a_whole() -> None:
+    town = Town(2, config=PREEMPTING)
+    town.replica.engine.observe(events.BudgetsListed())
+    town.gang("a", 2, priority=1)
+    await town.settle()
+    town.bind("a-0", "a-1")
+    town.pod("important", priority=9)
+    assert await evicted(town) == ["a-0", "a-1"]
+
+
+async def test_nobody_makes_way_for_pods_that_disagree() -> None:
+    town = Town(2, config=PREEMPTING)
+    town.replica.engine.observe(events.BudgetsListed())
+    for name in ("low-0", "low-1"):
+        town.pod(name, priority=1)
+    await town.settle()
+    town.bind("low-0", "low-1")
+    town.member("a-0", 2, priority=9)
+    town.member("a-1", 2, priority=8)
+    assert await evicted(town) == []
+
+
 # The words of others.
 
 
@@ -521,9 +603,10 @@ async def test_a_pod_group_of_any_api_says_how_many_start_together(
 
 @pytest.mark.parametrize(("kind", "words"), WORDS[1:])
 async def test_where_an_api_is_not_served_its_words_mean_nothing(
-    kind: GroupKind, words: dict[str, Any]
+    kind: GroupKind, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    town = Town(3)
+    town, told = Town(3), list[dict[str, Any]]()
+    monkeypatch.setattr(town.replica.recorder, "record", lambda _, **event: told.append(event))
     town.pod("early", **words)
     await town.settle()
     assert town.lifted() == []
@@ -531,6 +614,9 @@ async def test_where_an_api_is_not_served_its_words_mean_nothing(
     town.pod("late", **words)
     await town.settle(1.0)
     assert town.lifted() == ["early", "late"]
+    notes = [each["note"] for each in told if each["reason"] == "GroupIgnored"]
+    assert len(notes) == 2
+    assert notes[0].startswith(f"the cluster serves no PodGroups of {kind}, so the pods of group g")
 
 
 async def test_an_api_that_was_served_is_waited_for() -> None:

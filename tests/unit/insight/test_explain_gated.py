@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from builders import GATE, ROOM, a_claim, a_container, a_device, a_node, a_pod, an_allocation
 from memory_api import MemoryApi
 from replica import Replica
 from storage_objects import using
 from vgpu_api.config import ClusterConfig
-from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, SCHEDULING_GATE
+from vgpu_api.names import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_GROUP,
+    ANNOTATION_GROUP_MIN,
+    ANNOTATION_SLOTS_ADDED,
+    SCHEDULING_GATE,
+)
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.insight.explanation import Explanation, explained
 from vgpu_operator.insight.live_cluster import EVERYTHING_READ, Unread
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 
 def said_of(
@@ -23,6 +32,7 @@ def said_of(
     config: ClusterConfig = GATE,
     cpu: str = "1",
     unread: Unread = EVERYTHING_READ,
+    words: Mapping[str, str] = NO_WORDS,
 ) -> Explanation:
     """Of a claim that a pod names; the pod has a volume where some part is unread.
 
@@ -34,7 +44,7 @@ def said_of(
     container = a_container(
         limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 1, "cpu": cpu}
     )
-    annotations = {ANNOTATION_CLAIM: claim.metadata.name, ANNOTATION_SLOTS_ADDED: "main"}
+    annotations = {ANNOTATION_CLAIM: claim.metadata.name, ANNOTATION_SLOTS_ADDED: "main", **words}
     volumes = [] if unread == EVERYTHING_READ else using("data")["volumes"]
     pod = a_pod("p", containers=[container], annotations=annotations, volumes=volumes)
     gates = [{"name": SCHEDULING_GATE}]
@@ -48,6 +58,16 @@ def test_where_the_mode_is_extender_no_gate_is_lifted() -> None:
     assert said.reason == "Gated"
     assert said.now == "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
     assert said.nodes == []
+
+
+def test_a_pod_whose_group_lacks_pods_is_told_so_in_mode_gate() -> None:
+    words = {ANNOTATION_GROUP: "gang", ANNOTATION_GROUP_MIN: "2"}
+    said = said_of(a_claim("own"), words=words)
+    assert said.now == "1 of the 2 pods of group gang that must start together exist"
+    assert said.group is not None
+    assert said.group.message == (
+        "1 of 1 waiting pods of group gang would find a place now; 2 must start together"
+    )
 
 
 def test_a_pod_of_an_immediate_claim_waits_for_that_and_the_claim_is_explained() -> None:

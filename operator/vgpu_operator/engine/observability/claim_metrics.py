@@ -117,7 +117,7 @@ def _rejecting(avoided: list[tuple[str, Avoided]]) -> Metric:
 def _gangs(groups: list[GroupKey]) -> Metric:
     family = GaugeMetricFamily(
         "vgpu_gangs_waiting",
-        "Groups of pods that wait because too few of their pods fit together.",
+        "Groups of pods that wait because too few of their pods exist or fit together.",
         labels=("namespace",),
     )
     for namespace, count in Counter(group.namespace for group in groups).items():

@@ -21,16 +21,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from vgpu_api import names
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEvent
-from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.hami.plugin_turns import served_before
 from vgpu_operator.engine.hami.records import records_of
 from vgpu_operator.engine.scheduling.avoidance import turn_away
 from vgpu_operator.engine.scheduling.gate_groups import group_to_start_with, may_pass, wake
+from vgpu_operator.engine.scheduling.groups import least_of
 from vgpu_operator.engine.scheduling.queue import UNKNOWN
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Phase, Reservation
@@ -96,11 +98,23 @@ def admit(state: State, pod: GPUPod) -> None:
 def _put_in_queue(state: State, pod: GPUPod, spec: VGPUClaimSpec) -> None:
     """Queue a gated pod by itself or with its group, and wake the group if the pod is new there."""
     group, known = group_to_start_with(state, pod), state.queue.get(pod.claim)
-    state.gates.alone.discard(pod.uid)
-    if pod.group is not None and group is None:
+    if group is not None:
+        state.gates.alone.discard(pod.uid)
+    elif pod.group is not None and pod.uid not in state.gates.alone:
         state.gates.alone.add(pod.uid)
+        _tell_of_missing_api(state, pod, pod.group)
     if put_in_queue(state, pod, spec) is not known:
         wake(state, group)
+
+
+def _tell_of_missing_api(state: State, pod: GPUPod, group: GroupKey) -> None:
+    """Record an event on a pod that starts alone because its group's API is not served."""
+    if least_of(state, group) is None:
+        note = (
+            f"the cluster serves no PodGroups of {group.kind}, so the pods of group {group.name} "
+            f"start one by one; name the group in {names.ANNOTATION_GROUP}"
+        )
+        state.outbox.append(RecordEvent(pod.regarding, "Warning", "GroupIgnored", _ACTION, note))
 
 
 def _note_cure(state: State, pod: GPUPod, refusal: Refusal | None) -> None:
