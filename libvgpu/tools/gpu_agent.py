@@ -19,6 +19,13 @@ NEEDED = (3, 10)
 _PACKAGE = "vgpu_nodeagent.enforcement"
 
 
+class _StrEnum(str, enum.Enum):  # noqa: UP042
+    """What Python 3.10 lacks of the standard library."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
 class Agent:
     """The modules of the agent that write into shared files.
 
@@ -30,7 +37,7 @@ class Agent:
         if sys.version_info < NEEDED:
             raise NotRun(f"the agent's code needs Python {NEEDED[0]}.{NEEDED[1]}")
         if not hasattr(enum, "StrEnum"):  # of Python 3.11; the agent itself has it
-            setattr(enum, "StrEnum", type("StrEnum", (str, enum.Enum), {}))  # noqa: B010
+            setattr(enum, "StrEnum", _StrEnum)  # noqa: B010
         for folder in ("nodeagent", "crds"):
             if str(SOURCES / folder) not in sys.path:
                 sys.path.append(str(SOURCES / folder))

@@ -21,6 +21,19 @@ PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 SIMULATED = "simulated"
 
 
+# Faults of the check itself, or of what answered it: they cost one case, not those after it.
+UNEXPECTED = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+    subprocess.SubprocessError,
+)
+
+
 class CaseError(Exception):
     """A program of the case did not do what it was started for."""
 
@@ -65,8 +78,7 @@ def case(
         return {**row, "outcome": NOT_RUN, "why": str(error)}
     except CaseError as error:
         return {**row, "why": str(error), "took_s": round(time.monotonic() - started, 1)}
-    except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
-        # An answer that nobody expected must not cost the cases after this one.
+    except UNEXPECTED as error:
         why = f"cannot be explained: {type(error).__name__}: {error}"
         return {**row, "why": why, "took_s": round(time.monotonic() - started, 1)}
     wrong = figures.pop("wrong", [])

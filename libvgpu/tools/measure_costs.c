@@ -6,6 +6,9 @@
 
 enum { BATCH = 64, MOST = 2000 };
 
+/* Between batches of launches, so that a share saves up for the next: waiting for a share is no cost of a call. */
+#define REST_NS UINT64_C(5000000)
+
 static struct work *work;
 static CUdeviceptr held[BATCH];
 
@@ -60,6 +63,9 @@ int measure_costs(struct measurement *m)
             }
             series[n] = (double)(work_clock_ns(CLOCK_MONOTONIC) - began) / BATCH;
             TRY(cu.cuCtxSynchronize());
+            if (kinds[kind].call == one_launch) {
+                work_sleep_ns(REST_NS);
+            }
         }
         printf(", ");
         work_print_series(kinds[kind].name, series, batches, 1);

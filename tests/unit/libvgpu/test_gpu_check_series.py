@@ -127,6 +127,15 @@ def test_samples_that_agree_with_the_work_pass(part: Any) -> None:
     assert (row["clock"], row["lag_ms"]["median"]) == ("wall", 100.0)
 
 
+def test_samples_of_a_second_are_not_judged_by_the_one_at_the_edge(part: Any) -> None:
+    driver = part("gpu_driver")
+    rows = [[2e6 + n * 1e6, 1e15 + n * 1e6 + 1e5, 1e15 + n * 1e6, 7, 100] for n in range(3)]
+    busy = {**DONE, "busy_percent": 100.0}
+    row = driver.judge_samples({"samples": rows}, [busy], period_ms=1000, others=0)
+    assert row["shown_percent"] == {7: 75.0}
+    assert row["wrong"] == []
+
+
 @pytest.mark.parametrize(
     ("percents", "count", "why"),
     [
