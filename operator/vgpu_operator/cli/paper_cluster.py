@@ -14,12 +14,19 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from vgpu_api import conditions, names
-from vgpu_api.core import Pod, PodDisruptionBudget, PodGroup, PriorityClass, ResourceQuota
+from vgpu_api import conditions
+from vgpu_api.core import (
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+    PodScopes,
+    PriorityClass,
+    ResourceQuota,
+)
 from vgpu_api.effective import Use
 from vgpu_api.errors import BadInput
 from vgpu_api.field_errors import describe
-from vgpu_api.v1alpha1 import Amount, Condition, GPUDevice, Metadata
+from vgpu_api.v1alpha1 import Amount, Condition, GPUDevice, Metadata, VGPUClaim
 from vgpu_api.v1alpha1.base import ApiModel
 from vgpu_api.v1alpha1.gpudevice import (
     DeviceMetadata,
@@ -31,7 +38,6 @@ from vgpu_api.v1alpha1.gpudevice import (
     MigProfile,
     MigStatus,
 )
-from vgpu_operator.dialects.pod_groups import GroupKind
 from vgpu_operator.engine import events
 from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.gpu_pod import GroupKey
@@ -46,7 +52,6 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.ledger.shares import ClaimKey, ClaimShares, DeviceShare
 
 _NO_PODS = "the state has no pods"
-_IN_GATE = "for a group of mode Gate that is not judged by a state file"
 _Model = TypeVar("_Model", bound=BaseModel)
 _Object = TypeVar("_Object", Pod, PodDisruptionBudget, PodGroup, PriorityClass)
 
@@ -81,11 +86,11 @@ class PaperCluster(Cluster):
     """
 
     def __init__(self, state: ClusterState, *, source: str) -> None:
-        super().__init__(state, source=source)
         self._state, self._source = state, source
+        self._pods = self._read_pods()  # first: the quotas count claims by their pods
+        super().__init__(state, source=source)
         self._charged: dict[int, _Charged] = {}
         self._number = 0
-        self._pods = self._read_pods()
         self._budgets = self._read_budgets()
         self._groups = {
             GroupKey(group.metadata.namespace or "default", group.metadata.name): group
@@ -118,8 +123,6 @@ class PaperCluster(Cluster):
         """Return who would make way for a refused pod."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
-        if question.pod is not None and names.ANNOTATION_GROUP in question.pod.metadata.annotations:
-            return unknown(self.config, _IN_GATE)
         return self._engine.preemption(question, outcome)
 
     def preemption_of_group(
@@ -128,8 +131,6 @@ class PaperCluster(Cluster):
         """Return who would make way for a group of which too few pods fit."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
-        if group.kind is not GroupKind.KUBERNETES:
-            return unknown(self.config, _IN_GATE)
         return self._engine.preemption_of_group(group, questions, others)
 
     def know_groups(self, groups: Mapping[GroupKey, PodGroup]) -> None:
@@ -144,15 +145,21 @@ class PaperCluster(Cluster):
         """Return how many pods of the group run, or need no devices to."""
         return self._engine.running_of(group)
 
+    def scopes_of(self, claim: VGPUClaim) -> PodScopes | None:
+        """See `Cluster.scopes_of`."""
+        reserved = claim.status.reserved_for
+        pod = None if reserved is None else self._pods.get(reserved.pod_uid)
+        return None if pod is None else PodScopes.of(pod)
+
     # The engine's state.
 
     @cached_property
     def _engine(self) -> LiveCluster:
         """The same cluster as an engine state, which the first question makes."""
-        # A file has no capacity of nodes but devices, which mode Gate would judge by.
+        # A file has no capacity of nodes but devices, and mode Gate would have the ledger judge it.
         scheduling = self.config.scheduling.model_copy(update={"mode": "Extender"})
-        config = self.config.model_copy(update={"scheduling": scheduling})
-        state = State(config, Ledger(config=config), lambda: "")
+        ledger = Ledger(config=self.config.model_copy(update={"scheduling": scheduling}))
+        state = State(self.config, ledger, lambda: "")
         for event in self._events():
             apply(event, state)
         for number, used in enumerate(self._used()):
@@ -178,7 +185,7 @@ class PaperCluster(Cluster):
             yield events.PodGroupObserved(group, key.kind)
         yield from map(events.BudgetObserved, self._budgets)
         yield events.BudgetsListed()
-        yield from map(events.PodObserved, self._pods)
+        yield from map(events.PodObserved, self._pods.values())
         for number, claim in enumerate(self.all_claims):
             found = _numbered(claim.metadata, number)
             yield events.ClaimObserved(claim.model_copy(update={"metadata": found}))
@@ -195,20 +202,21 @@ class PaperCluster(Cluster):
 
     # The file.
 
-    def _read_pods(self) -> list[Pod]:
-        pods = []
-        first: dict[str, int] = {}
+    def _read_pods(self) -> dict[str, Pod]:
+        """Return the pods by UID."""
+        pods: dict[str, Pod] = {}
         for at, pod in enumerate(self._read(Pod, self._state.pods or [], "pods")):
             metadata, field = pod.metadata, f"pods[{at}].metadata"
             if not metadata.uid:
                 raise self._bad(BadInput.required(f"{field}.uid", "claims name pods by it"))
-            if metadata.uid in first:
-                text = f"{field}.uid: Duplicate value: {metadata.uid!r}: first at pods"
-                raise BadDocument(f"{self._source}: {text}[{first[metadata.uid]}]")
-            first[metadata.uid] = at
-            update = {"namespace": metadata.namespace or "default", "resource_version": "1"}
-            pods.append(pod.model_copy(update={"metadata": metadata.model_copy(update=update)}))
+            if metadata.uid in pods:
+                first = list(pods).index(metadata.uid)
+                text = f"{field}.uid: Duplicate value: {metadata.uid!r}: first at pods[{first}]"
+                raise BadDocument(f"{self._source}: {text}")
             _check_time(self._source, f"{field}.deletionTimestamp", metadata.deletion_timestamp)
+            update = {"namespace": metadata.namespace or "default", "resource_version": "1"}
+            stored = metadata.model_copy(update=update)
+            pods[metadata.uid] = pod.model_copy(update={"metadata": stored})
         return pods
 
     def _read_budgets(self) -> list[PodDisruptionBudget]:

@@ -265,7 +265,7 @@ class LiveCluster:
         """
         pod = None if question.pod is None else self._waiting(question, question.pod)
         if pod is not None:
-            pod = pod.seen_again(_with(pod.pod, scheduling_group=None))
+            pod = replace(pod, group=None, group_least=None)
         return self._who_makes_way(question.namespace, pod, outcome.plan.reason, None)
 
     def preemption_of_group(

@@ -257,7 +257,11 @@ class Cluster:
             raise BadDocument(f"{source}: claims[{at}]: {text}")
         self.claims[namespace, name] = claim
         self.all_claims.append(claim)
-        self._charge(namespace, shares)
+        self._charge(namespace, shares, self.scopes_of(claim))
+
+    def scopes_of(self, claim: VGPUClaim) -> PodScopes | None:
+        """Return the properties of a claim's pod that quota scopes select by; None: no pod."""
+        return None
 
     def _charge(self, namespace: str, shares: ClaimShares, scopes: PodScopes | None = None) -> None:
         columns = self.columns

@@ -227,14 +227,6 @@ def test_behind_the_gate_the_words_of_others_act_with_their_pod_group(
     assert [each["node"] for each in found] == ["n1", "n1", None]
 
 
-def test_who_makes_way_for_a_group_of_mode_gate_is_not_judged_by_a_file(run: Run) -> None:
-    state = a_full_state()
-    state["config"]["scheduling"]["mode"] = "Gate"
-    found = run(state, *(ours(f"g-{number}", 2) for number in range(2)))
-    why = "for a group of mode Gate that is not judged by a state file"
-    assert found[0]["preemption"]["notJudged"] == why
-
-
 def a_full_state(**rules: Any) -> Document:
     """Return two devices, each of which a pod of priority 1 fills."""
     pods, claims = [], []
@@ -275,6 +267,18 @@ def test_a_gang_preempts_as_a_whole(run: Run) -> None:
     assert found[0]["preemption"]["whyNot"].startswith("its group would not fit")
 
 
+def test_behind_the_gate_others_make_way_for_a_group_as_a_whole(run: Run) -> None:
+    state = a_full_state()
+    state["config"]["scheduling"]["mode"] = "Gate"
+    members = [ours(f"g-{number}", 2) for number in range(2)]
+    for member in members:
+        member["spec"]["priority"] = 9
+    found = run(state, *members)
+    # Two of 8 GiB fit on one device, so one pod that goes suffices.
+    assert [len(named(each)) for each in found] == [1, 1]
+    assert found[0]["preemption"]["message"].endswith(" on n1 for group gang")
+
+
 def test_too_few_pods_of_a_gang_preempt_nobody(run: Run) -> None:
     members = [a_member(f"g-{number}", 16384, priority=9) for number in range(2)]
     found = run(a_full_state(), a_group(3), *members)
@@ -292,6 +296,11 @@ def test_a_member_beyond_the_minimum_preempts_alone(run: Run) -> None:
     first, second = run(state, a_group(1), *members)[:2]
     assert first["node"] == "n1"
     assert len(named(second)) == 1
+    small = [a_member(f"g-{number}", 8192, priority=9) for number in range(2)]
+    found = run(state, a_group(2), *small, a_member("g-2", 16384, priority=9))
+    assert [each["node"] for each in found[:2]] == ["n1", "n1"]
+    assert len(named(found[2])) == 1
+    assert "for group" not in found[2]["preemption"]["message"]
 
 
 def test_after_a_gang_that_would_preempt_its_victims_are_ending(run: Run) -> None:

@@ -177,6 +177,22 @@ def test_amounts_that_no_claim_holds_are_freed_by_nobody(run: Run) -> None:
     assert [each["pod"] for each in found["preemption"]["victims"]] == ["default/low"]
 
 
+def test_a_quota_with_a_scope_counts_the_claims_of_the_pods_that_it_selects(run: Run) -> None:
+    state = a_state()
+    state["nodes"][0]["devices"].append({"uuid": "GPU-1", "memoryMiB": MIB})
+    scope = {"scopeName": "PriorityClass", "operator": "In", "values": ["batch"]}
+    hard = {"limits.nvidia.com/gpumem": 12_000}
+    selector = {"matchExpressions": [scope]}
+    state["quotas"] = [{"namespace": "default", "hard": hard, "scopeSelector": selector}]
+    pod = a_raw_pod("late", priorityClassName="batch")
+    assert run(state, pod)[0]["node"] == "n1"
+    state["pods"][0]["spec"]["priorityClassName"] = "batch"
+    (found,) = run(state, pod)
+    assert "ResourceQuotaNotFit" in found["refused"]
+    classless = run(state, a_raw_pod("late"))
+    assert classless[0]["node"] == "n1"
+
+
 CLASS = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",

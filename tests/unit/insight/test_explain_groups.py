@@ -6,10 +6,11 @@ import json
 from datetime import UTC, datetime
 from io import StringIO
 
-from builders import a_container, a_device, a_node, a_pod, a_pod_group
+from builders import GATE, ROOM, a_container, a_device, a_node, a_pod, a_pod_group
 from memory_api import MemoryApi
 from replica import Replica
 from vgpu_api.core import Pod
+from vgpu_api.names import SCHEDULING_GATE
 from vgpu_operator.cli.explain import show
 from vgpu_operator.cli.printing import Printer
 from vgpu_operator.engine import events
@@ -124,3 +125,26 @@ def test_a_group_without_a_minimum_waits_pod_by_pod() -> None:
     found = explain(world(member, least=None), member).group
     assert found is not None
     assert found.message.endswith("its PodGroup is not known here")
+
+
+def test_behind_the_gate_a_group_of_our_annotations_is_explained_too() -> None:
+    made = Replica(MemoryApi(), config=GATE)
+    made.news.node_changed(a_node("n1", allocatable={**ROOM, "nvidia.com/gpumem": "99999"}))
+    made.news.device_changed(a_device(uuid="GPU-0", node="n1", memory_mib=16384))
+    members = []
+    for number in range(3):
+        pod = a_member(number)
+        words = {"vgpu.dev/group": "gang", "vgpu.dev/group-min": "3"}
+        spec = {"scheduling_group": None, "scheduling_gates": [{"name": SCHEDULING_GATE}]}
+        members.append(
+            pod.model_copy(
+                update={
+                    "metadata": pod.metadata.model_copy(update={"annotations": words}),
+                    "spec": pod.spec.model_copy(update=spec),
+                }
+            )
+        )
+        made.news.pod_changed(members[-1])
+    found = explain(made, members[0]).group
+    assert found is not None
+    assert found.message == TEXT
