@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from builders import a_pod_group
+from builders import ROOM, a_device, a_node, a_pod_group
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, PodDisruptionBudget
@@ -19,9 +19,9 @@ from vgpu_operator.extender.wire import BindRequest
 MIB = 16384
 
 
-def with_preemption(**rules: Any) -> ClusterConfig:
+def with_preemption(mode: str = "Extender", **rules: Any) -> ClusterConfig:
     rules.setdefault("enabled", True)
-    return ClusterConfig.model_validate({"scheduling": {"preemption": rules}})
+    return ClusterConfig.model_validate({"scheduling": {"mode": mode, "preemption": rules}})
 
 
 class Town:
@@ -56,9 +56,10 @@ class Town:
     def device_on(self, *numbers: int, **fields: Any) -> None:
         """Add nodes `node-N` of one device `GPU-N`."""
         for number in numbers:
-            self.replica.device(
-                uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=MIB, slots=4, **fields
-            )
+            node = f"node-{number}"
+            self.replica.news.node_changed(a_node(node, allocatable=ROOM))
+            device = a_device(uuid=f"GPU-{number}", node=node, memory_mib=MIB, slots=4, **fields)
+            self.replica.news.device_changed(device)
 
     async def gang(self, name: str, mib: int, priority: int, *nodes: str, **group: Any) -> None:
         """Run a gang with a pod on each of these nodes; `group` is more of the PodGroup's spec."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def by_hand(case: Case) -> list[tuple[int, int]] | None:
     return costs[:needed] if needed <= len(costs) else None
 
 
+@pytest.mark.timeout(600)
 @given(cases())
 def test_a_gang_takes_the_nodes_whose_pods_matter_least_or_none(case: Case) -> None:
     asyncio.run(_judge(case))

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from builders import a_pod_group
+from builders import a_container, a_device, a_pod, a_pod_group
 from preemption_town import MIB, Town
 from vgpu_api.core import Pod, ResourceQuota
+from vgpu_api.core.pod import ResourceRequirements
+from vgpu_api.names import ANNOTATION_GROUP, ANNOTATION_GROUP_MIN, SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_client.errors import TooManyRequests
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
@@ -350,3 +352,80 @@ async def test_both_sides_are_told() -> None:
         assert message.endswith(
             "; less important pods or claims on node-0, node-1 are making way: 2"
         )
+
+
+# Behind our gate.
+
+
+def gated(
+    town: Town, name: str, least: int, *, count: int = 0, cpu: str = "1", **fields: Any
+) -> list[Pod]:
+    """Return a gang of whole devices behind our gate, which names itself in our annotations."""
+    words = {ANNOTATION_GROUP: name, ANNOTATION_GROUP_MIN: str(least)}
+    fields.setdefault("annotations", words)
+    pods = []
+    for number in range(count or least):
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": MIB}
+        resources = ResourceRequirements(limits=limits, requests={"nvidia.com/gpu": 1, "cpu": cpu})
+        pod = a_pod(
+            f"{name}-{number}",
+            containers=[a_container().model_copy(update={"resources": resources})],
+            priority=1000,
+            scheduler="default-scheduler",
+            **fields,
+        )
+        spec = pod.spec.model_copy(update={"scheduling_gates": [{"name": SCHEDULING_GATE}]})
+        pod = Pod.model_validate(
+            town.replica.api.put(PODS, pod.model_copy(update={"spec": spec}).to_wire())
+        )
+        town.replica.news.pod_changed(pod)
+        pods.append(pod)
+    return pods
+
+
+async def behind_gates(*priorities: int) -> Town:
+    town = Town(devices=0, mode="Gate")
+    town.device_on(*range(len(priorities)))
+    for number, priority in enumerate(priorities):
+        await town.runs(f"low-{number}", MIB, priority, node=f"node-{number}")
+    return town
+
+
+async def test_a_gang_behind_gates_preempts_as_a_whole() -> None:
+    town = await behind_gates(10, 20, 30)
+    pods = gated(town, "g", 2)
+    assert await town.evicted() == ["low-0", "low-1"]
+    await town.ends(*running(town, "low-0", "low-1"))
+    await town.replica.settle()
+    claims = [town.replica.claim_of(pod) for pod in pods]
+    assert {each.status.allocation.node_name for each in claims} == {"node-0", "node-1"}
+    assert town.results() == {"served": 1}
+
+
+async def test_nobody_goes_for_a_gang_behind_gates_that_is_not_whole() -> None:
+    town = await behind_gates(10, 20, 30)
+    gated(town, "g", 3, count=2)
+    gated(town, "large", 4)
+    assert await town.evicted(60) == []
+
+
+@pytest.mark.parametrize(("cpu", "gone"), [("4", 2), ("5", 0)])
+async def test_nobody_goes_for_a_gang_behind_gates_whose_pods_lack_cpu_beside_each_other(
+    cpu: str, gone: int
+) -> None:
+    """Both of its pods must go to one node, which has eight CPUs."""
+    town = Town(devices=0, mode="Gate")
+    town.device_on(0)
+    second = a_device(uuid="GPU-1", node="node-0", index=1, memory_mib=MIB, slots=4)
+    town.replica.news.device_changed(second)
+    for number in range(2):
+        await town.runs(f"low-{number}", MIB, 1)
+    gated(town, "g", 2, cpu=cpu)
+    assert len(await town.evicted(20)) == gone
+
+
+async def test_nobody_goes_while_nothing_says_how_many_pods_of_a_group_start() -> None:
+    """The cluster has PodGroups, and this one is not there."""
+    town = await behind_gates(10, 20)
+    gated(town, "g", 2, annotations={}, group="g")
+    assert await town.evicted(60) == []

@@ -42,6 +42,7 @@ from vgpu_operator.engine.preemption.together import (
     victims_of,
 )
 from vgpu_operator.engine.preemption.victims import OVERDUE_S, importance, preempts_with
+from vgpu_operator.engine.scheduling.gate_groups import why_waiting
 from vgpu_operator.engine.scheduling.groups import can_start, has_started, without_devices
 from vgpu_operator.engine.scheduling.kept import Earmark
 from vgpu_operator.engine.scheduling.queue import Waiter
@@ -133,8 +134,9 @@ def _may_preempt(state: State, pod: GPUPod, group: GroupKey | None) -> bool:
         return False
     if group is None:
         return _is_allowed(state, pod)
-    waiting = without_devices(state, group)
-    return can_start(state, group) and all(_is_allowed(state, each) for each in waiting)
+    if not can_start(state, group) or (pod.is_gated and why_waiting(state, group) is not None):
+        return False
+    return all(_is_allowed(state, each) for each in without_devices(state, group))
 
 
 def _is_allowed(state: State, pod: GPUPod) -> bool:

@@ -25,11 +25,17 @@ from vgpu_operator.engine.preemption.choose import (
 )
 from vgpu_operator.engine.preemption.open_preemptions import Victim
 from vgpu_operator.engine.preemption.victims import may_still_go, protected_among
+from vgpu_operator.engine.scheduling.gate_groups import expect, stop_expecting
 from vgpu_operator.engine.scheduling.groups import enough, without_devices
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.engine.scheduling.schedule_one import class_of, nodes_for, spec_for
+from vgpu_operator.engine.scheduling.schedule_one import (
+    class_of,
+    nodes_for,
+    spec_for,
+    why_not_there,
+)
 from vgpu_operator.engine.state import State
 
 
@@ -128,14 +134,25 @@ def choose_again(
 
 def holds(state: State, placed: Sequence[Placed]) -> bool:
     """Return True if all pods fit once all victims have ended, and all of these may be evicted."""
+    return (
+        _may_all_go(state, placed)
+        and _fit_beside_each_other(state, placed)
+        and _fit_without_victims(state, placed)
+    )
+
+
+def _may_all_go(state: State, placed: Sequence[Placed]) -> bool:
     victims = victims_of(placed)
     if not all(may_still_go(state, placed[0].preemptor.pod, victim) for victim in victims):
         return False
     # Those that a budget protects are deleted, so they use up nothing that the others need.
     protected = protected_among(state, sorted(victims, key=lambda each: each.is_protected))
-    if any(pod.uid in protected for each in victims if not each.is_protected for pod in each.pods):
-        return False
-    given = Given(victims=victims)
+    evicted = (pod.uid for each in victims if not each.is_protected for pod in each.pods)
+    return protected.isdisjoint(evicted)
+
+
+def _fit_without_victims(state: State, placed: Sequence[Placed]) -> bool:
+    given = Given(victims=victims_of(placed))
     for node in sorted({each.choice.node for each in placed}):
         there = [each.preemptor for each in placed if each.choice.node == node]
         more = plus_all(state, there, node, given)
@@ -143,6 +160,28 @@ def holds(state: State, placed: Sequence[Placed]) -> bool:
             return False
         given = more
     return True
+
+
+def _fit_beside_each_other(state: State, placed: Sequence[Placed]) -> bool:
+    """Return True if the nodes have CPU and all else for all of these pods behind our gate.
+
+    The search has looked for each of them alone. What the victims use besides devices does not
+    count as free. kube-scheduler sees to that itself where pods have no gate.
+    """
+    if not placed[0].preemptor.pod.is_gated:
+        return True
+    expected: list[GPUPod] = []
+    try:
+        for each in placed:
+            pod, node = each.preemptor.pod, each.choice.node
+            if why_not_there(state, pod, node) is not None:
+                return False
+            expect(state, pod, node)
+            expected.append(pod)
+        return True
+    finally:
+        for pod in expected:
+            stop_expecting(state, pod)
 
 
 def _devices(given: Given) -> int:

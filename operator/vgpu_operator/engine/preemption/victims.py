@@ -11,6 +11,7 @@ from vgpu_operator.demand import ALL_CORES
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.gpu_pod import GPUPod, GroupKey
 from vgpu_operator.engine.preemption.open_preemptions import Victim
+from vgpu_operator.engine.scheduling.gate_groups import group_to_start_with
 from vgpu_operator.engine.scheduling.groups import has_started, least_of, members
 from vgpu_operator.engine.scheduling.schedule_one import claim_priority
 from vgpu_operator.engine.state import State
@@ -107,8 +108,11 @@ def _ending(
 def preempts_with(state: State, pod: GPUPod) -> GroupKey | None:
     """Return the pod's group if the pod can only start together with others, else None.
 
-    Pods beyond a gang's minimum start, and preempt, alone.
+    Pods beyond a gang's minimum start, and preempt, alone. Behind our gate a pod also waits for a
+    group of which nothing says yet how many must start.
     """
+    if pod.is_gated:
+        return group_to_start_with(state, pod)
     if pod.group is None or (least_of(state, pod.group) or 1) == 1:
         return None
     return None if has_started(state, pod.group) else pod.group

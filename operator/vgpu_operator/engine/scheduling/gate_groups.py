@@ -180,7 +180,7 @@ def start_group(state: State, key: GroupKey) -> Generator[list[Effect], None, bo
         yield from _plan_together(state, key, work, found)
     finally:
         for pod, held in found:
-            _stop_expecting(state, pod)
+            stop_expecting(state, pod)
             if state.reservations.is_current(held):
                 unreserve(state, held)
     rest_s = max(_REST_S, len(work.offered) / _PLANNED_PER_S)
@@ -211,7 +211,7 @@ def _plan_together(
             continue
         held = take_provisionally(state, pod, plan)
         held.give_up()
-        _expect(state, pod, plan.node)
+        expect(state, pod, plan.node)
         found.append((pod, held))
         yield []
 
@@ -242,14 +242,15 @@ def _plan(state: State, pod: GPUPod) -> Plan | None:
     return plan
 
 
-def _expect(state: State, pod: GPUPod, node: str) -> None:
+def expect(state: State, pod: GPUPod, node: str) -> None:
     """Count a planned pod on its node, for the rules among pods; nobody is woken by that."""
     filters = state.ledger.filters
     filters.hosts.expect(pod.uid, node=node, cpu_milli=pod.cpu_milli)
     filters.expect_pod(pod.pod, node)
 
 
-def _stop_expecting(state: State, pod: GPUPod) -> None:
+def stop_expecting(state: State, pod: GPUPod) -> None:
+    """Undo `expect`, unless the pod is bound."""
     known = state.cache.pod(pod.uid)
     if known is None or not known.pod.is_bound:
         state.ledger.filters.hosts.remove_pod(pod.uid)
