@@ -107,7 +107,7 @@ class Cache:
         return self._running_of_group[group]
 
     def traits_of_group(self, group: GroupKey) -> Mapping[Traits, int]:
-        """Return how many of a group's GPU pods have each combination of traits."""
+        """Return how many of a group's GPU pods that have not ended have each combination."""
         return self._traits.get(group, {})
 
     def others_of_group(self, group: GroupKey) -> int:
@@ -224,7 +224,7 @@ class Cache:
             of_group, traits = self._of_group[pod.group], self._traits[pod.group]
             del of_group[pod.uid]
             self._running_of_group[pod.group] -= pod.is_running
-            traits[_traits(pod)] -= 1
+            traits[_traits(pod)] -= _is_live(pod)
             if not traits[_traits(pod)]:
                 del traits[_traits(pod)]
             if not of_group:
@@ -245,7 +245,9 @@ class Cache:
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
         if pod.group is not None:
             self._of_group.setdefault(pod.group, {})[pod.uid] = pod
-            self._traits.setdefault(pod.group, Counter())[_traits(pod)] += 1
+            traits = self._traits.setdefault(pod.group, Counter())
+            if _is_live(pod):
+                traits[_traits(pod)] += 1
             self._running_of_group[pod.group] += pod.is_running
         if pod.template is not None:
             self._by_template.setdefault(pod.template, set()).add(pod.uid)
@@ -354,6 +356,10 @@ class Cache:
             self._immediate[key] = node
         else:
             self._immediate.pop(key, None)
+
+
+def _is_live(pod: GPUPod) -> bool:
+    return not pod.pod.is_terminal and pod.pod.metadata.deletion_timestamp is None
 
 
 def _traits(pod: GPUPod) -> Traits:

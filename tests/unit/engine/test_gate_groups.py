@@ -400,6 +400,58 @@ async def test_a_pod_whose_group_cannot_be_read_gets_nothing_and_the_field_as_re
     assert town.replica.state.pods.blocked[pod.metadata.uid].message.startswith(text)
 
 
+async def test_pods_of_a_former_run_disagree_with_nobody() -> None:
+    town = Town(2)
+    town.gang("a", 2, priority=5)
+    await town.settle()
+    for name in ("a-0", "a-1"):
+        raw = Pod.model_validate(town.stored(name)).to_wire()
+        raw["spec"]["nodeName"], raw["status"]["phase"] = town.tied(name), "Succeeded"
+        town.put(Pod.model_validate(raw))
+    for raw in town._all(VGPU_CLAIMS.plural):
+        town.api.vanish(VGPU_CLAIMS, raw["metadata"]["name"])
+        metadata = raw["metadata"]
+        town.replica.news.claim_gone(("default", metadata["name"]), metadata["uid"])
+    late = town.member("a-2", 2)
+    town.least.clear()
+    await town.replica.told()
+    assert town.why(late)[1] == "1 of the 2 pods of group a that must start together exist"
+    town.member("a-3", 2)
+    await town.settle(1.0)
+    assert {"a-2", "a-3"} <= set(town.lifted())
+
+
+async def test_devices_are_kept_for_a_whole_group_that_has_waited_for_long() -> None:
+    town = Town(2)
+    for name in ("holder-0", "holder-1"):
+        town.pod(name, limits=part(9000))
+    await town.settle()
+    town.bind("holder-0", "holder-1")
+    town.gang("a", 2)
+    for _ in range(3):
+        await town.settle(61.0)
+    town.end("holder-0")
+    town.pod("small", limits=part(4096))
+    await town.settle(1.0)
+    assert town.allocated() == ["holder-1"]
+    town.end("holder-1")
+    await town.settle(1.0)
+    assert town.lifted() == ["a-0", "a-1"]
+
+
+async def test_no_devices_are_kept_for_a_group_that_lacks_pods() -> None:
+    town = Town(1)
+    town.pod("holder", limits=part(9000))
+    await town.settle()
+    town.bind("holder")
+    town.member("a-0", 2)
+    for _ in range(3):
+        await town.settle(61.0)
+    town.pod("small", limits=part(4096))
+    await town.settle(1.0)
+    assert town.allocated() == ["holder", "small"]
+
+
 # What gets in between.
 
 
