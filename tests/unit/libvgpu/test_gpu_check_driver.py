@@ -98,6 +98,37 @@ def test_a_context_that_costs_nothing_fails(check: Check) -> None:
     assert seen["why"].startswith("a context takes ")
 
 
+def test_an_nvml_that_takes_milliseconds_fails(check: Check) -> None:
+    """It is asked in launches and allocations, which are promised to cost next to nothing."""
+    check.stage.control("slow", "0", "3")
+    row = facts(check, "calls with 1 context")["cost of NVML's calls with 1 context"]
+    assert row["outcome"] == "failed"
+    assert row["us"]["list"]["median"] >= 3000
+    assert "A kernel launch costs little more." in row["limits"]
+    (slow,) = row["calibrations"]
+    assert (slow["constant"], slow["fits"]) == ("libvgpu/src/throttle.c: SLOW_NS", False)
+
+
+@pytest.mark.parametrize(
+    ("function", "case"),
+    [
+        ("nvmlDeviceGetComputeRunningProcesses", "PIDs as this check sees them"),
+        ("nvmlDeviceGetProcessUtilization", "NVML's samples of a device that is always busy"),
+    ],
+)
+def test_an_nvml_call_that_answers_with_an_error_fails_its_case(
+    check: Check, function: str, case: str
+) -> None:
+    check.stage.control("error", "0", function, "999")
+    if case.startswith("PIDs"):
+        pids = check.module("gpu_pids").Pids(check.tools())
+        row, _ = pids.rows(check.deadline(), may_unshare=False)
+    else:
+        row = facts(check, case)[case]
+    assert row["outcome"] == "failed"
+    assert "no answer (999)" in row["why"] or row["why"] == "no sample was shown"
+
+
 def test_pids_are_compared_outside_a_namespace_and_in_one(check: Check) -> None:
     pids = check.module("gpu_pids").Pids(check.tools())
     outside, inside = pids.rows(check.deadline(), may_unshare=os.geteuid() == 0)
