@@ -12,7 +12,7 @@ from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.names import ANNOTATION_GROUP, ANNOTATION_GROUP_MIN, SCHEDULING_GATE
 from vgpu_api.resources import PODS
-from vgpu_client.errors import TooManyRequests
+from vgpu_client.errors import ServerError, TooManyRequests
 from vgpu_operator.engine.scheduling.kept import MOST_OF_A_GROUP
 
 # As victims.
@@ -260,6 +260,22 @@ async def test_a_refused_eviction_ends_a_gangs_preemption_before_more_go() -> No
     town.gang_waits("g", [MIB, MIB])
     assert await town.evicted(4) == ["low-1", "low-2"]
     assert town.results() == {"protected": 1}
+
+
+async def test_a_successor_evicts_only_the_victims_that_its_predecessor_has_left() -> None:
+    """The leader ends between the two evictions for a gang."""
+    town = await two_nodes(10, 20, 30)
+    town.replica.api.before = lambda verb, name: (
+        ServerError("down", status=500) if (verb, name) == ("evict", "low-1") else None
+    )
+    pods = town.gang_waits("g", [MIB, MIB])
+    assert await town.evicted() == ["low-0"]
+    town.replica.state.preemptions.open.clear()  # as it never knew
+    for earmark in town.replica.state.earmarks:
+        town.replica.state.earmarks.remove(earmark.key)
+    town.replica.api.before = lambda verb, name: None
+    town.tries(pods)
+    assert await town.evicted(20) == ["low-1"]
 
 
 async def test_a_minute_has_a_limited_number_of_evictions_for_a_gang_too() -> None:
