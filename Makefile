@@ -281,7 +281,7 @@ ci: lint shape  ## what CI runs: lint, shape, tests, the library under ASan, a r
 # docs/development.md says which part a change to which room must pass before it is done.
 nightly: setup  ## what CI leaves out: sanitizers, fuzzers, coverage, arm64, scale, campaigns, rollouts, uninstall, chart, the page, a soak (hours)
 	@$(MAKE) test PYTEST_ARGS="--hypothesis-profile=nightly"
-	@$(MAKE) -C libvgpu coverage lookups ubsan tsan fuzz
+	@$(MAKE) -C libvgpu test-worlds coverage lookups ubsan tsan fuzz
 	@$(MAKE) arm64
 	@$(MAKE) test-scale
 	@$(MAKE) campaign SEED=$$(date +%s) RUNS=1000

@@ -145,8 +145,8 @@ static int read_list(const struct vgpu_process *p, const struct vgpu_nvml *nvml,
     out->count = result == NVML_SUCCESS ? out->count : 0;
     out->pids = vgpu_usage_pids(p, &out->all->pid, out->count, sizeof *out->all);
     /* Without a PID from the agent, a neighbour on the host may have the number that is ours here. */
-    int is_alone = out->pids == VGPU_PIDS_OWN && !vgpu_usage_host_pid(p, p->self.pid);
-    if (is_alone && !are_in_sight(&out->all->pid, out->count, sizeof *out->all)) {
+    int is_nameless = out->pids == VGPU_PIDS_OWN && !vgpu_usage_host_pid(p, p->self.pid);
+    if (is_nameless && !are_in_sight(&out->all->pid, out->count, sizeof *out->all)) {
         out->pids = VGPU_PIDS_UNKNOWN;
     }
     return result == NVML_SUCCESS;
