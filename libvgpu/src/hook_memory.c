@@ -1,5 +1,8 @@
 /* hook_memory.c - linear, pitched and managed memory. On an oversubscribed device, allocations that do not fit in its own
  * memory become managed memory, without the program's knowledge. */
+#include <stdatomic.h>
+#include <string.h>
+
 #include "devices.h"
 #include "charge.h"
 #include "ledger.h"
@@ -87,11 +90,35 @@ static CUresult free_it(void *argument, CUdeviceptr address)
     return cuda->cuMemFree_v2(address);
 }
 
+/* A library of the program that stands between us and the driver may have a cuMemFree of its own, to learn what is freed: MPI
+ * libraries keep handles of addresses. It would never be called, so it is called first; its call of the driver comes back here.
+ * To give it the driver's function instead would give that to any library with such a name. Other functions are not passed on. */
+static CUresult (*interposed_free(const struct vgpu_cuda *cuda))(CUdeviceptr)
+{
+    static void *_Atomic known;
+    void *real, *next = atomic_load_explicit(&known, memory_order_relaxed);
+    memcpy(&real, &cuda->cuMemFree_v2, sizeof real);
+    if (!next) {
+        next = vgpu_world->next ? vgpu_world->next("cuMemFree_v2") : NULL;
+        next = next ? next : real;
+        atomic_store_explicit(&known, next, memory_order_relaxed);
+    }
+    return next == real ? NULL : (CUresult (*)(CUdeviceptr))next;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
+    static _Thread_local int passed_on;
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
     if (!cuda || !cuda->cuMemFree_v2) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult (*interposed)(CUdeviceptr) = passed_on ? NULL : interposed_free(cuda);
+    if (interposed) {
+        passed_on = 1;
+        CUresult result = interposed(address);
+        passed_on = 0;
+        return result;
     }
     return vgpu_charge_free(vgpu_process(), cuda, address, free_it, (void *)(uintptr_t)cuda);
 }

@@ -79,6 +79,12 @@ vgpu_dlsym vgpu_loader_dlsym(void)
     return (vgpu_dlsym)at;
 }
 
+void *vgpu_loader_next(const char *name)
+{
+    vgpu_dlsym find = vgpu_loader_dlsym();
+    return find ? find(RTLD_NEXT, name) : NULL;
+}
+
 static void *open_library(const char *name, int flags)
 {
     static void *_Atomic found; /* looked up at run time: its symbol version is newer than the oldest glibc we support */

@@ -10,6 +10,9 @@ typedef void *(*vgpu_dlvsym)(void *handle, const char *name, const char *version
 vgpu_dlsym vgpu_loader_dlsym(void);
 vgpu_dlvsym vgpu_loader_dlvsym(void);
 
+/* What stands behind us under this name, as the loader searches; NULL if nothing does. */
+void *vgpu_loader_next(const char *name);
+
 /* The driver's functions, loading the driver if it is not loaded yet; NULL when there is none. */
 const struct vgpu_cuda *vgpu_loader_cuda(void);
 const struct vgpu_nvml *vgpu_loader_nvml(void);

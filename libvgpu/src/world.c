@@ -84,6 +84,7 @@ static void log_line(const char *text)
 const struct vgpu_world vgpu_world_real = {
     .cuda = vgpu_loader_cuda,
     .nvml = vgpu_loader_nvml,
+    .next = vgpu_loader_next,
     .now = now,
     .about_now = about_now,
     .sleep_for = sleep_for,

@@ -22,6 +22,8 @@ struct vgpu_world {
     /* The driver's functions; NULL when there is no driver. */
     const struct vgpu_cuda *(*cuda)(void);
     const struct vgpu_nvml *(*nvml)(void);
+    /* The function that a program would find behind us by this name; NULL if there is none. May be NULL. */
+    void *(*next)(const char *name);
     struct vgpu_instant (*now)(void);
     struct vgpu_instant (*about_now)(void); /* the same, up to 10 ms ago, in a fraction of the time */
     void (*sleep_for)(vgpu_duration);
