@@ -194,7 +194,10 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize("cgroup", [CGROUP, SYSTEMD])
+DOCKER_IN_A_POD = (f"{CGROUP}/docker/4567cdef", f"{SYSTEMD}/system.slice/docker-4567cdef.scope")
+
+
+@pytest.mark.parametrize("cgroup", [CGROUP, SYSTEMD, *DOCKER_IN_A_POD])
 async def test_memory_that_passed_by_the_library_is_found_by_the_cgroup(
     world: World, cgroup: str
 ) -> None:
