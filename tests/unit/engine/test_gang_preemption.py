@@ -167,6 +167,23 @@ async def test_newcomers_stay_off_all_devices_that_become_free_for_a_gang() -> N
     assert all(await town.starts(pods))
 
 
+async def test_devices_stay_kept_where_a_try_leaves_room_on_a_node_for_one_pod_only() -> None:
+    """kube-scheduler offers the second pod no node whose CPU the first would use up."""
+    town = await two_nodes(10, 20)
+    pods = town.gang_waits("g", [MIB, MIB])
+    await town.evicted()
+    await town.ends(*running(town, "low-0"))
+    assert town.tries(pods[1:]) == ["node-0"]
+    town.replica.offer(pods[0], "node-1")
+    await town.evicted(3)
+    newcomer = town.waits("newcomer", 1000, priority=5)
+    await town.ends(*running(town, "low-1"))
+    assert not town.replica.cache.pod(newcomer.metadata.uid).pod.is_bound
+    assert all(await town.starts(pods))
+    await town.evicted(1)
+    assert town.results() == {"served": 1}
+
+
 async def test_a_gang_has_one_preemption_at_a_time() -> None:
     town = await two_nodes(10, 20, 30, 40)
     pods = town.gang_waits("g", [MIB, MIB])

@@ -130,7 +130,7 @@ def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
     """Return the class of a claim that waits or whose pod was just requeued, else None."""
     waiter = state.queue.get(earmark.key)
     if waiter is not None:
-        return waiter.kind
+        return _kind_for(earmark, waiter, state)
     if earmark.group is not None and is_open(state, earmark.group):
         return earmark.kind  # another pod of the group waits, or the group is being tried
     held = state.reservations.of_claim(earmark.key)
@@ -145,6 +145,17 @@ def _kind_of(earmark: Earmark, state: State) -> EquivalenceClass | None:
     requeued = state.pods.requeued.get(pod.uid)
     is_to_come = requeued is not None and state.now < requeued + TENTATIVE_S
     return earmark.kind if is_to_come else None
+
+
+def _kind_for(earmark: Earmark, waiter: Waiter, state: State) -> EquivalenceClass:
+    """Return the class of a waiter; of a group that preempts, with the nodes it was not offered.
+
+    Which nodes a pod of it is offered depends on those that the others have found in this try, and
+    pods have been evicted for the earmark.
+    """
+    if earmark.group is None or state.preemptions.of(earmark.key, earmark.group) is None:
+        return waiter.kind
+    return waiter.kind._replace(ruled_out=0)
 
 
 def _can_use(kind: EquivalenceClass, earmark: Earmark, state: State) -> bool:
