@@ -86,6 +86,24 @@ TEST(sixty_four_processes_stay_within_the_limit_together)
     check_processes(MOST);
 }
 
+static void silence(struct state *s, void *argument)
+{
+    static const char *const functions[] = {"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMemoryInfo",
+                                            "nvmlDeviceGetProcessUtilization"};
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        snprintf(s->cards[0].faults[i].function, STATE_FUNCTION_BYTES, "%s", *(const int *)argument ? functions[i] : "");
+        s->cards[0].faults[i].result = NVML_ERROR_UNKNOWN;
+    }
+}
+
+TEST(where_nvml_answers_nothing_processes_stay_within_the_limit_too)
+{
+    state_change(machine_current(), silence, (int[]){1});
+    check_processes(1);
+    check_processes(9);
+    state_change(machine_current(), silence, (int[]){0});
+}
+
 static void speaks(struct state *s, void *argument)
 {
     const enum machine_pids *pids = argument;
