@@ -24,7 +24,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
+.PHONY: help setup demo test test-placement test-dialects test-engine test-agent test-cli test-web test-shim test-packaging test-integration test-scale test-all nightly release images-check images-arm64 campaign chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall e2e-chart bench bench-cluster bench-placement bench-start bench-waiting bench-events bench-admission bench-controllers bench-libvgpu bench-assumptions arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane control-plane-next ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -173,6 +173,9 @@ web-screenshots: $(VGPU_CACHE)/browser/.ready  ## pictures of the web page -> do
 $(VGPU_CACHE)/browser/.ready: $(SETUP) tests/browser/setup.sh tests/browser/requirements.lock
 	@bash tests/browser/setup.sh $(@D)
 	@touch $@
+
+bench-assumptions: $(SETUP)  ## shares of compute on simulated devices that differ -> build/bench/assumptions.json: BENCH_SEEDS=1
+	@$(MAKE) -s -C libvgpu assumptions
 
 # What the cross build needs comes from Debian, where we may install it.
 arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user

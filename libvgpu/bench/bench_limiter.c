@@ -1,7 +1,10 @@
 /* bench_limiter.c - how well shares are kept, over the whole matrix of workloads.h. Prints one JSON object.
  *
- *     bench_limiter [SEED [FIRST [COUNT]]]     with -v before all: one line a scene on stderr, with another one a tenant, with a third
- *                                              its use in each fifth of a window
+ *     bench_limiter [-v]... [-f FAMILY]... [-d SETTING]... [SEED [FIRST [COUNT]]]
+ *
+ *     -v  print a line for each scene on stderr; twice: one for each tenant too; three times: its use in each fifth of a window
+ *     -f  run the scenes of this family alone
+ *     -d  change the device: device.h
  *
  * A tenant's due is its share, or what its program can use without a limit and its neighbours keep theirs, if that
  * is less. What such a program gets depends on the gaps that its neighbours leave: in one three windows up to a fifth more or
@@ -20,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "simulate.h"
 
@@ -39,6 +43,7 @@ static struct figure figures[FIGURES] = {{"mean_error_points", 0, 0, 0, 0},   {"
                                          {"graph_error_points", 0, 0, 0, 0},  {"resize_response_ms", 0, 0, 0, 0}};
 static unsigned far_off, too_little; /* scenes */
 static uint64_t (*used)[MAX_CONTAINERS];
+static struct device device;
 
 static void add(int which, double value)
 {
@@ -63,7 +68,7 @@ static uint64_t window_of(const struct tenant *t)
 
 static struct simulation run(const struct scene *scene, uint64_t length_ns, uint64_t step_ns, int unlimited)
 {
-    struct simulation s = {.scene = *scene, .length_ns = length_ns, .unlimited = unlimited, .used = used};
+    struct simulation s = {.scene = *scene, .device = device, .length_ns = length_ns, .unlimited = unlimited, .used = used};
     s.step_ns = step_ns;
     simulate(&s);
     return s;
@@ -156,6 +161,7 @@ static void resize(unsigned workload, unsigned from, unsigned to, uint64_t lag_n
                                      .lag_ns = lag_ns,
                                      .count = 1,
                                      .tenants = {{&workloads[workload], from}}},
+                           .device = device,
                            .length_ns = 12 * S,
                            .unlimited = -1,
                            .resize_at_ns = 6 * S,
@@ -173,23 +179,61 @@ static void resize(unsigned workload, unsigned from, unsigned to, uint64_t lag_n
     add(RESIZE, 6000);
 }
 
+/* What the command line says. */
+struct options {
+    int verbose;
+    const char *families[8];
+    unsigned family_count;
+};
+
+static int is_wanted(const struct options *o, const struct scene *scene)
+{
+    for (unsigned i = 0; i < o->family_count; i++) {
+        if (!strcmp(o->families[i], scene->family)) {
+            return 1;
+        }
+    }
+    return !o->family_count;
+}
+
+/* Return 0 for an option that is not understood. */
+static int parse(struct options *o, int argc, char **argv)
+{
+    int option;
+    while ((option = getopt(argc, argv, "vf:d:")) != -1) {
+        if (option == 'v') {
+            o->verbose++;
+        } else if (option == 'f' && o->family_count < sizeof o->families / sizeof o->families[0]) {
+            o->families[o->family_count++] = optarg;
+        } else if (option != 'd' || !device_set(&device, optarg)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
-    int verbose = 0;
-    for (; argc > 1 && !strcmp(argv[1], "-v"); argc--, argv++) {
-        verbose++;
+    struct options options = {0};
+    device = device_nominal();
+    if (!parse(&options, argc, argv)) {
+        fprintf(stderr, "%s: bad option or setting, see bench_limiter.c and device.h\n", argv[0]);
+        return 2;
     }
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-    unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 0, count = argc > 3 ? (unsigned)atoi(argv[3]) : UINT32_MAX;
+    argc -= optind, argv += optind;
+    uint64_t seed = argc > 0 ? strtoull(argv[0], NULL, 10) : 1;
+    unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 0, count = argc > 2 ? (unsigned)atoi(argv[2]) : UINT32_MAX;
     struct scene scene;
     /* Processes of scenes are some megabytes each: memory that went back to the kernel each time would be half of a run. */
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 256 << 20);
     used = calloc(SIMULATION_STEPS, sizeof *used);
     for (unsigned i = first; used && i - first < count && scene_at(i, seed, &scene); i++) {
-        judge(&scene, verbose, i);
+        if (is_wanted(&options, &scene)) {
+            judge(&scene, options.verbose, i);
+        }
     }
-    if (count == UINT32_MAX) {
+    if (count == UINT32_MAX && !options.family_count) {
         static const unsigned kinds[] = {0, 1, 2, 3, 12};
         for (unsigned i = 0; i < 5; i++) {
             resize(kinds[i], 25, 75, 100 * MS << i % 3, seed + i);

@@ -23,8 +23,10 @@ struct CUevent_st {
 /* A process of a tenant. */
 struct member {
     unsigned tenant;
+    int32_t number;
     int context;
     uint32_t events;
+    uint64_t spent_ns; /* by its former lives */
     struct vgpu_throttle throttle;
 };
 
@@ -138,13 +140,8 @@ static CUresult event_query(CUevent event)
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)
 {
     const struct engine_event *all = sim.engine->contexts[start->process->context].events;
-    *out = (float)((double)(int64_t)(all[end->slot].at_ns - all[start->slot].at_ns) / 1e6);
-    return CUDA_SUCCESS;
-}
-
-static CUresult stream_create(CUstream *out, unsigned flags)
-{
-    *out = (CUstream)(uintptr_t)(flags & CU_STREAM_NON_BLOCKING ? ENGINE_FIRST_FREE : 1);
+    double ns = (double)(int64_t)(all[end->slot].at_ns - all[start->slot].at_ns);
+    *out = (float)(ns * (1 + sim.s->device.clock_ppm / 1e6) / 1e6);
     return CUDA_SUCCESS;
 }
 
@@ -154,8 +151,7 @@ static CUresult current(CUcontext *out)
     return CUDA_SUCCESS;
 }
 
-static const struct vgpu_cuda driver = {.cuStreamCreate = stream_create,
-                                        .cuEventCreate = event_create,
+static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
                                         .cuEventDestroy_v2 = event_destroy,
                                         .cuEventRecord = event_record,
                                         .cuEventQuery = event_query,
@@ -193,15 +189,32 @@ static uint32_t sms_of(void *owner, int ordinal)
     return sim.s->scene.sms;
 }
 
+/* Return what NVML shows of a process for the sample that ended then. */
+static unsigned shown(unsigned member, uint64_t *end_ns)
+{
+    unsigned percent = engine_utilisation(sim.engine, sim.members[member]->context, sim.s->scene.lag_ns, end_ns);
+    unsigned most = sim.s->device.noise_points;
+    uint64_t state = sim.s->scene.seed ^ (*end_ns + member);
+    if (!most || !percent) {
+        return percent > 100 ? 100 : percent;
+    }
+    int off = (int)percent + (int)(chance(&state) % (2 * most + 1)) - (int)most;
+    return off < 0 ? 0 : off > 100 ? 100 : (unsigned)off;
+}
+
 static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
     unsigned tenant = ((const struct member *)owner)->tenant;
     (void)ordinal;
     out->others_known = 1;
+    if (sim.s->device.unmatched) { /* who has company is on the page of the agent */
+        out->others = out->neighbours = sim.s->scene.count > 1;
+        return 0;
+    }
     for (unsigned i = 0; i < sim.member_count; i++) {
         uint64_t end;
         out->neighbours |= sim.members[i]->tenant != tenant;
-        unsigned percent = engine_utilisation(sim.engine, sim.members[i]->context, sim.s->scene.lag_ns, &end);
+        unsigned percent = shown(i, &end);
         end += BOOTED_NS;
         if (end == BOOTED_NS || end / 1000 <= since_us || !percent) {
             continue;
@@ -212,11 +225,28 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
             out->stamp_us = end / 1000;
         } else {
             out->others = 1;
-            out->other = out->other ? out->other : i + 1;
-            out->other_us = out->other == i + 1 ? end / 1000 : out->other_us;
         }
     }
     return out->stamp_us != 0;
+}
+
+/* A throttle is far larger than the stack of a coroutine. */
+static void begin_throttle(struct member *m)
+{
+    memset(&m->throttle, 0, sizeof m->throttle);
+    m->throttle.owner = m;
+    m->throttle.share = share_of;
+    m->throttle.bucket = bucket_of;
+    m->throttle.sms = sms_of;
+    m->throttle.measure = measure;
+}
+
+static void free_events(struct member *m)
+{
+    for (unsigned n = 0; n < VGPU_PROBES; n++) {
+        free(m->throttle.probes[n].start);
+        free(m->throttle.probes[n].end);
+    }
 }
 
 /* ------------------------------------------------------------------ programs */
@@ -248,6 +278,7 @@ static void synchronize(struct worker *w)
     w->recording = sim.engine->contexts[w->process->context].events[slot].submitted;
     w->wake_ns = UINT64_MAX;
     yield();
+    vgpu_throttle_waited(&w->process->throttle, &driver);
 }
 
 static void rest(struct worker *w, uint64_t ns)
@@ -274,11 +305,46 @@ static void graph(struct worker *w, const struct workload *k)
     launch(w, 9, 0, ns, ENGINE_WHOLE);
 }
 
+static void decode(struct worker *w, const struct workload *k, unsigned tokens)
+{
+    static const struct workload prompt = {.block_ns = 3750 * US, .waves = 1, .fill = 100, .jitter = 33};
+    for (unsigned i = 0; k->prefill && tokens % 40 == 39 && i < k->prefill; i++) {
+        kernel(w, &prompt);
+    }
+    graph(w, k);
+    synchronize(w);
+    rest(w, k->gap_ns / 2 + chance(&w->chance) % k->gap_ns);
+}
+
+/* The process of a thread ends, and another takes its place. */
+static void restart(struct worker *w)
+{
+    struct member *m = w->process;
+    m->spent_ns += sim.engine->contexts[m->context].busy_ns;
+    engine_leave(sim.engine, m->context);
+    free_events(m);
+    m->context = engine_join(sim.engine, m->number);
+    m->events = 0;
+    begin_throttle(m);
+    w->hand = (struct vgpu_hand){0};
+}
+
+static void live(struct worker *w, const struct workload *k)
+{
+    uint64_t until = now_ns() + k->life_ns;
+    do {
+        kernel(w, k);
+    } while (now_ns() < until);
+    synchronize(w);
+    restart(w);
+    rest(w, k->gap_ns);
+}
+
 static void program(void)
 {
     struct worker *w = sim.running;
     const struct workload *k = sim.s->scene.tenants[w->process->tenant].workload;
-    for (;;) {
+    for (unsigned n = 0;; n++) {
         switch (k->pattern) {
         case PATTERN_STREAM:
             kernel(w, k);
@@ -297,6 +363,12 @@ static void program(void)
             }
             synchronize(w);
             rest(w, k->gap_ns);
+            break;
+        case PATTERN_TOKENS:
+            decode(w, k, n);
+            break;
+        case PATTERN_LIVES:
+            live(w, k);
             break;
         }
     }
@@ -327,14 +399,21 @@ static void cast(void)
         for (unsigned p = 0; p < k->processes; p++) {
             struct member *m = calloc(1, sizeof *m);
             m->tenant = t;
-            m->context = engine_join(sim.engine, (int32_t)(sim.member_count + 1));
-            m->throttle =
-                (struct vgpu_throttle){.owner = m, .share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = measure};
+            m->context = -1;
+            m->number = (int32_t)(sim.member_count + 1);
+            begin_throttle(m);
             sim.members[sim.member_count++] = m;
             for (unsigned n = 0; n < k->threads; n++) {
                 hire(m, n);
             }
         }
+    }
+    for (unsigned left = sim.member_count; left; left--) { /* contexts take turns in the order in which they were made */
+        unsigned pick = sim.s->device.shuffled ? (unsigned)(chance(&sim.chance) % left) : 0, at = 0;
+        while (sim.members[at]->context >= 0 || pick--) {
+            at++;
+        }
+        sim.members[at]->context = engine_join(sim.engine, sim.members[at]->number);
     }
 }
 
@@ -357,10 +436,7 @@ static void strike(void)
         free(sim.workers[i]);
     }
     for (unsigned i = 0; i < sim.member_count; i++) {
-        for (unsigned n = 0; n < VGPU_PROBES; n++) {
-            free(sim.members[i]->throttle.probes[n].start);
-            free(sim.members[i]->throttle.probes[n].end);
-        }
+        free_events(sim.members[i]);
         free(sim.members[i]);
     }
     free(sim.stacks);
@@ -372,7 +448,8 @@ static void note(struct simulation *s)
         s->used[s->steps][t] = 0;
     }
     for (unsigned i = 0; i < sim.member_count; i++) {
-        s->used[s->steps][sim.members[i]->tenant] += sim.engine->contexts[sim.members[i]->context].busy_ns;
+        s->used[s->steps][sim.members[i]->tenant] +=
+            sim.members[i]->spent_ns + sim.engine->contexts[sim.members[i]->context].busy_ns;
     }
     s->steps++;
 }
@@ -386,7 +463,11 @@ void simulate(struct simulation *s)
     sim.stacks = malloc((size_t)MAX_THREADS * STACK_BYTES);
     s->steps = 0;
     s->launches = s->waited_ns = 0;
-    engine_start(sim.engine, 0, 2 * MS, 1 * US, 100 * MS);
+    if (!s->device.slice_ns) {
+        s->device = device_nominal();
+    }
+    engine_start(sim.engine, 0, s->device.slice_ns, s->device.switch_ns, 100 * MS);
+    sim.engine->look_ns = s->device.looks ? 100 * MS / s->device.looks : 0;
     cast();
     uint64_t due = 0;
     for (;;) {
@@ -399,8 +480,9 @@ void simulate(struct simulation *s)
             }
             next = due;
         }
+        unsigned first = s->device.shuffled ? (unsigned)(chance(&sim.chance) % sim.worker_count) : 0;
         for (unsigned i = 0; i < sim.worker_count; i++) {
-            struct worker *w = sim.workers[i];
+            struct worker *w = sim.workers[(i + first) % sim.worker_count];
             const struct engine_event *e = &sim.engine->contexts[w->process->context].events[EVENT_OF_THREAD + w->number];
             if (w->wake_ns == UINT64_MAX ? (int32_t)(e->done - w->recording) >= 0 : w->wake_ns <= now) {
                 w->wake_ns = now;

@@ -5,12 +5,14 @@
 
 #include <stdint.h>
 
+#include "device.h"
 #include "workloads.h"
 
 enum { SIMULATION_STEPS = 1 << 16 };
 
 struct simulation {
     struct scene scene;
+    struct device device; /* all zero: the nominal one */
     uint64_t length_ns;
     int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
     int by_default;             /* 1: limit only while others are active */

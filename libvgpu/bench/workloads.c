@@ -1,32 +1,47 @@
 #include "workloads.h"
 
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
 
 const struct workload workloads[] = {
-    /* name, pattern, block_ns, waves, fill, jitter, outliers, batch, gap_ns, processes, threads */
-    {"5us", PATTERN_STREAM, 5 * US, 1, 100, 5, 0, 0, 0, 1, 1},
-    {"50us", PATTERN_STREAM, 50 * US, 1, 100, 20, 0, 0, 0, 1, 1},
-    {"500us", PATTERN_STREAM, 500 * US, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"5ms", PATTERN_STREAM, 5 * MS, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"50ms", PATTERN_STREAM, 50 * MS, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"500ms", PATTERN_STREAM, 500 * MS, 1, 100, 5, 0, 0, 0, 1, 1},
-    {"2s", PATTERN_STREAM, 2000 * MS, 1, 100, 0, 0, 0, 0, 1, 1},
-    {"20us_sync", PATTERN_SYNC, 20 * US, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"2ms_sync", PATTERN_SYNC, 2 * MS, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"300ms_sync", PATTERN_SYNC, 300 * MS, 1, 100, 10, 0, 0, 0, 1, 1},
-    {"burst_short", PATTERN_BURST, 100 * US, 1, 100, 10, 0, 100, 1 * MS, 1, 1},
-    {"burst_long", PATTERN_BURST, 1 * MS, 1, 100, 10, 0, 60, 10 * MS, 1, 1},
-    {"graph_small", PATTERN_GRAPH, 10 * US, 1, 100, 5, 0, 20, 0, 1, 1},
-    {"graph_large", PATTERN_GRAPH, 50 * US, 1, 100, 5, 0, 400, 0, 1, 1},
-    {"waves", PATTERN_STREAM, 30 * US, 7, 100, 10, 0, 0, 0, 1, 1},
-    {"small_grids", PATTERN_STREAM, 200 * US, 1, 20, 10, 0, 0, 0, 1, 3},
-    {"outliers", PATTERN_STREAM, 100 * US, 1, 100, 10, 30, 0, 0, 1, 1},
-    {"processes", PATTERN_STREAM, 200 * US, 1, 100, 10, 0, 0, 0, 4, 2},
+    /* name, pattern, block_ns, waves, fill, jitter, outliers, batch, gap_ns, processes, threads, prefill, life_ns */
+    {"5us", PATTERN_STREAM, 5 * US, 1, 100, 5, 0, 0, 0, 1, 1, 0, 0},
+    {"50us", PATTERN_STREAM, 50 * US, 1, 100, 20, 0, 0, 0, 1, 1, 0, 0},
+    {"500us", PATTERN_STREAM, 500 * US, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"5ms", PATTERN_STREAM, 5 * MS, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"50ms", PATTERN_STREAM, 50 * MS, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"500ms", PATTERN_STREAM, 500 * MS, 1, 100, 5, 0, 0, 0, 1, 1, 0, 0},
+    {"2s", PATTERN_STREAM, 2000 * MS, 1, 100, 0, 0, 0, 0, 1, 1, 0, 0},
+    {"20us_sync", PATTERN_SYNC, 20 * US, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"2ms_sync", PATTERN_SYNC, 2 * MS, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"300ms_sync", PATTERN_SYNC, 300 * MS, 1, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"burst_short", PATTERN_BURST, 100 * US, 1, 100, 10, 0, 100, 1 * MS, 1, 1, 0, 0},
+    {"burst_long", PATTERN_BURST, 1 * MS, 1, 100, 10, 0, 60, 10 * MS, 1, 1, 0, 0},
+    {"graph_small", PATTERN_GRAPH, 10 * US, 1, 100, 5, 0, 20, 0, 1, 1, 0, 0},
+    {"graph_large", PATTERN_GRAPH, 50 * US, 1, 100, 5, 0, 400, 0, 1, 1, 0, 0},
+    {"waves", PATTERN_STREAM, 30 * US, 7, 100, 10, 0, 0, 0, 1, 1, 0, 0},
+    {"small_grids", PATTERN_STREAM, 200 * US, 1, 20, 10, 0, 0, 0, 1, 3, 0, 0},
+    {"outliers", PATTERN_STREAM, 100 * US, 1, 100, 10, 30, 0, 0, 1, 1, 0, 0},
+    {"processes", PATTERN_STREAM, 200 * US, 1, 100, 10, 0, 0, 0, 4, 2, 0, 0},
+    /* what the scenes of `work` are made of */
+    {"decode", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 0, 0},
+    {"prefill", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 60, 0},
+    {"training", PATTERN_BURST, 5 * MS, 1, 100, 10, 0, 30, 200 * MS, 1, 1, 0, 0},
+    {"quarters", PATTERN_STREAM, 1 * MS, 1, 25, 10, 0, 0, 0, 1, 4, 0, 0},
+    {"two_streams", PATTERN_STREAM, 2 * MS, 1, 100, 10, 0, 0, 0, 1, 2, 0, 0},
+    {"10us", PATTERN_STREAM, 10 * US, 1, 100, 5, 0, 0, 0, 1, 1, 0, 0},
+    {"100ms", PATTERN_STREAM, 100 * MS, 1, 100, 5, 0, 0, 0, 1, 1, 0, 0},
+    {"persistent", PATTERN_STREAM, 10000 * MS, 1, 100, 0, 0, 0, 0, 1, 1, 0, 0},
+    {"restarts", PATTERN_LIVES, 500 * US, 1, 100, 10, 0, 0, 150 * MS, 1, 1, 0, 1000 * MS},
+    {"one_kernel", PATTERN_LIVES, 200 * MS, 1, 100, 10, 0, 0, 20 * MS, 1, 1, 0, 1},
 };
 const unsigned workload_count = sizeof workloads / sizeof workloads[0];
+
+enum { OF_THE_MATRIX = 18 }; /* workloads that the family `alone` has */
 
 static const unsigned multiprocessors[] = {20, 108, 188};
 static const uint64_t lags[] = {100 * MS, 500 * MS, 1000 * MS};
@@ -63,7 +78,7 @@ static int alone(unsigned i, struct scene *out)
 {
     enum { DEVICES = 3 };
     unsigned n = (unsigned)(sizeof shares / sizeof shares[0]);
-    if (i >= workload_count * n * DEVICES) {
+    if (i >= OF_THE_MATRIX * n * DEVICES) {
         return 0;
     }
     unsigned which = i / (n * DEVICES), share = i / DEVICES % n, device = i % DEVICES;
@@ -116,9 +131,57 @@ static int mixed(unsigned i, struct scene *out)
     return 1;
 }
 
+static const struct workload *named(const char *name)
+{
+    for (unsigned i = 0; i < workload_count; i++) {
+        if (!strcmp(workloads[i].name, name)) {
+            return &workloads[i];
+        }
+    }
+    abort();
+}
+
+/* What tenants of real clusters run, alone and beside each other. */
+static int work(unsigned i, struct scene *out)
+{
+    static const struct {
+        const char *name;
+        unsigned cores;
+    } scenes[][3] = {
+        {{"decode", 30}},
+        {{"training", 30}},
+        {{"restarts", 30}},
+        {{"persistent", 30}},
+        {{"one_kernel", 30}},
+        {{"300ms_sync", 50}},
+        {{"two_streams", 40}},
+        {{"two_streams", 40}, {"500us", 60}},
+        {{"decode", 40}, {"5ms", 60}},
+        {{"prefill", 40}, {"5ms", 60}},
+        {{"training", 35}, {"decode", 50}},
+        {{"restarts", 30}, {"500us", 70}},
+        {{"quarters", 40}, {"5ms", 60}},
+        {{"10us", 50}, {"100ms", 50}},
+        {{"10us", 75}, {"100ms", 25}},
+        {{"one_kernel", 30}, {"5ms", 70}},
+        {{"decode", 30}, {"training", 40}, {"50ms", 30}},
+        {{"persistent", 30}, {"5ms", 60}},
+    };
+    if (i >= sizeof scenes / sizeof scenes[0]) {
+        return 0;
+    }
+    out->family = "work";
+    out->sms = 132;
+    out->lag_ns = lags[i % 3];
+    for (; out->count < 3 && scenes[i][out->count].name; out->count++) {
+        out->tenants[out->count] = (struct tenant){named(scenes[i][out->count].name), scenes[i][out->count].cores};
+    }
+    return 1;
+}
+
 int scene_at(unsigned index, uint64_t seed, struct scene *out)
 {
-    static int (*const families[])(unsigned, struct scene *) = {alone, equal, mixed};
+    static int (*const families[])(unsigned, struct scene *) = {alone, equal, mixed, work};
     unsigned i = index;
     uint64_t state = seed + index;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {

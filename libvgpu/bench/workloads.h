@@ -13,20 +13,24 @@ enum pattern {
     PATTERN_SYNC,   /* wait for each kernel before the next */
     PATTERN_BURST,  /* `batch` launches, wait for them, then `gap_ns` on the host */
     PATTERN_GRAPH,  /* graphs of `batch` kernels, one after the other */
+    PATTERN_TOKENS, /* wait for a graph of `batch` kernels, then about `gap_ns` on the host; every 40 graphs `prefill` kernels of 5 ms */
+    PATTERN_LIVES, /* processes that launch for `life_ns`, wait, end, and start again after `gap_ns` */
 };
 
 struct workload {
     const char *name;
     enum pattern pattern;
-    uint64_t block_ns;   /* what one block takes: a kernel of one wave */
-    unsigned waves;      /* of the device the kernel has */
-    unsigned fill;       /* percent of the device a wave fills */
-    unsigned jitter;     /* percent: kernels take block_ns +- this */
-    unsigned outliers;   /* per thousand launches of the same function take ten times as long */
-    unsigned batch;      /* kernels of a burst or graph */
-    uint64_t gap_ns;     /* of bursts */
-    unsigned processes;  /* of a container */
-    unsigned threads;    /* of a process, each with a stream of its own */
+    uint64_t block_ns; /* what one block takes: a kernel of one wave */
+    unsigned waves; /* of the device the kernel has */
+    unsigned fill; /* percent of the device a wave fills */
+    unsigned jitter; /* percent: kernels take block_ns +- this */
+    unsigned outliers; /* per thousand launches of the same function take ten times as long */
+    unsigned batch; /* kernels of a burst or graph */
+    uint64_t gap_ns; /* on the host */
+    unsigned processes; /* of a container */
+    unsigned threads; /* of a process, each with a stream of its own */
+    unsigned prefill;
+    uint64_t life_ns; /* after which a process launches nothing more; it launches at least once */
 };
 
 enum { MAX_CONTAINERS = 16 };

@@ -138,21 +138,38 @@ static uint64_t boundary_after(const struct engine *e)
     return (e->now_ns / e->sample_ns + 1) * e->sample_ns;
 }
 
+/* Return what NVML notices of a time in which a context runs. */
+static uint64_t noticed(const struct engine *e, uint64_t to)
+{
+    uint64_t looks = 0;
+    if (!e->look_ns) {
+        return to - e->now_ns;
+    }
+    for (uint64_t n = e->now_ns / e->look_ns; n <= to / e->look_ns; n++) {
+        uint64_t drawn = (n + 1) * UINT64_C(0x9e3779b97f4a7c15), at = n * e->look_ns + (drawn ^ drawn >> 29) % e->look_ns;
+        looks += at > e->now_ns && at <= to;
+    }
+    return looks * e->look_ns;
+}
+
 /* Let time pass; `c` (or nothing) is busy meanwhile. Never across more than one sample boundary when busy. */
 static void pass(struct engine *e, struct engine_context *c, uint64_t to)
 {
     if (c) {
+        uint64_t seen_ns = noticed(e, to);
         c->busy_ns += to - e->now_ns;
         e->busy_ns += to - e->now_ns;
+        c->seen_ns += seen_ns;
+        e->seen_ns += seen_ns;
     }
     uint64_t first = e->now_ns / e->sample_ns + 1, last = to / e->sample_ns;
     if (last - first >= ENGINE_MARKS && last >= first) {
         first = last - ENGINE_MARKS + 1; /* idle for long */
     }
     for (uint64_t n = first; n <= last; n++) {
-        e->marks[n % ENGINE_MARKS] = e->busy_ns;
+        e->marks[n % ENGINE_MARKS] = e->seen_ns;
         for (uint32_t i = 0; i < e->high; i++) {
-            e->contexts[i].marks[n % ENGINE_MARKS] = e->contexts[i].busy_ns;
+            e->contexts[i].marks[n % ENGINE_MARKS] = e->contexts[i].seen_ns;
         }
     }
     e->now_ns = to;

@@ -12,7 +12,8 @@
  *                side by side while they fit, those of higher priority first.
  *   events       get their time when they reach the head of their queue and their context runs: between two of them
  *                others' timeslices count, as on real cards.
- *   utilisation  time in which a context had something running, noted every `sample_ns`: what NVML will report.
+ *   utilisation  time in which a context had something running, noted every `sample_ns`: what NVML will report. With
+ *                `look_ns`, the moments at which it ran among those drawn, one in each `look_ns`.
  */
 #ifndef FAKE_ENGINE_H
 #define FAKE_ENGINE_H
@@ -58,7 +59,8 @@ struct engine_context {
     uint32_t pending;
     uint64_t next_seq;
     uint64_t busy_ns;             /* ever */
-    uint64_t marks[ENGINE_MARKS]; /* busy_ns at the last sample boundaries */
+    uint64_t seen_ns;             /* of it what NVML noticed: all, unless it only looks now and then */
+    uint64_t marks[ENGINE_MARKS]; /* seen_ns at the last sample boundaries */
     struct engine_queue queues[ENGINE_QUEUES];
     struct engine_event events[ENGINE_EVENTS];
 };
@@ -66,8 +68,9 @@ struct engine_context {
 struct engine {
     uint64_t now_ns;
     uint64_t slice_ns, switch_ns, sample_ns;
+    uint64_t look_ns; /* 0: NVML counts all time; else it looks about this often which context runs */
     uint64_t slice_end_ns;
-    uint64_t busy_ns;
+    uint64_t busy_ns, seen_ns;
     uint64_t marks[ENGINE_MARKS];
     int32_t current;     /* context that runs; -1 none */
     uint32_t notified;   /* records with `notify`, ever */

@@ -132,6 +132,11 @@ void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_
     atomic_fetch_add_explicit((word *)&bucket->charged_ns, (uint64_t)charged_ns, memory_order_relaxed);
 }
 
+int vgpu_bucket_is_compared(const struct vgpu_region_bucket *bucket)
+{
+    return atomic_load_explicit((const word *)&bucket->factor, memory_order_relaxed) != 0;
+}
+
 uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket)
 {
     uint64_t factor = atomic_load_explicit((const word *)&bucket->factor, memory_order_relaxed);

@@ -63,6 +63,9 @@ void vgpu_bucket_learn_queued(struct vgpu_region_bucket *bucket, vgpu_duration n
 /* Write down that so much was charged: by estimate, and as multiplied with the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
 
+/* Return 1 if charges have been compared with NVML: by any process of the container, ever. */
+int vgpu_bucket_is_compared(const struct vgpu_region_bucket *bucket);
+
 /* The factor, between a tenth and twenty. */
 uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket);
 void vgpu_bucket_set_factor(struct vgpu_region_bucket *bucket, uint64_t factor);

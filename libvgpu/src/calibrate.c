@@ -8,12 +8,7 @@
 #define GAP_NS UINT64_C(3000000000)
 #define SPACING_NS UINT64_C(10000000) /* minimum distance between samples */
 #define SHORTEST_NS UINT64_C(100000000) /* minimum length of a sample */
-#define SHOWN 0.01
-#define FAR_BETTER 2               /* times */
-#define FAR_OFF 15                 /* percent, of a sample */
 #define ROUNDED 0.5                /* points lost to NVML's whole percents; below this, trust the events */
-#define STEADY 0.25                /* largest change, in samples, of the queueing time for which the factor is updated */
-#define FADE 0.05                  /* weight lost by older observations with each sample */
 #define SURE 6                     /* gaps needed to be sure */
 #define MEMORY_NS 2e9 /* memory of the factor */
 #define DOUBT_NS 5e7 /* of GPU time */
@@ -185,51 +180,15 @@ static void learn_period(struct vgpu_calibration *s, vgpu_duration gap)
     if (gap < SPACING_NS || gap > GAP_NS) {
         return;
     }
-    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple, so what fitted it proves nothing */
-        for (unsigned i = 0; i < VGPU_PARTS; i++) {
-            s->misfit[i] = 0;
-        }
-        s->fitted = 0;
-    }
     s->period_ns = !s->period_ns || least < s->period_ns ? least : s->period_ns + s->period_ns / 256;
     s->gap_ns = gap;
     s->gaps += s->gaps < SURE;
 }
 
-void vgpu_calibrate_others(struct vgpu_calibration *s, const struct vgpu_measurement *seen)
-{
-    vgpu_duration gap = seen->other_us > s->other_us ? (seen->other_us - s->other_us) * 1000 : 0;
-    if (!seen->other) {
-        return;
-    }
-    if (seen->other == s->other && gap >= SPACING_NS && gap <= GAP_NS) {
-        s->cadence_ns = !s->cadence_ns || gap < s->cadence_ns ? gap : s->cadence_ns + s->cadence_ns / 256;
-    }
-    s->other = seen->other;
-    s->other_us = seen->other_us;
-}
-
-static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
-
 /* Return the time used in a sample, which covers at most one period, even if nothing was shown for longer before it. */
-static double used_in(const struct vgpu_calibration *s, uint32_t percent, vgpu_duration window,
-                      const struct vgpu_measurement *seen)
+static double used_in(const struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
 {
-    vgpu_duration length = length_of_samples(s, percent);
-    return (double)(window < length ? window : length) * seen->percent / 100;
-}
-
-/* Return 1 if launches wait in queues for about as long at the end of a sample as at its beginning. Otherwise it is uncertain
- * which of them ran in the sample. The debt still adds up to the same, but the factor would follow each queue that fills or
- * empties. */
-static int is_steady(const struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
-{
-    struct totals first, last;
-    if (!noted_at(s, vgpu_earlier(seen->end, window), &first) || !noted_at(s, seen->end, &last)) {
-        return 0;
-    }
-    double longer = last.queued_ns - first.queued_ns, most = (double)window * STEADY;
-    return longer < most && longer > -most;
+    return (double)(window < s->period_ns ? window : s->period_ns) * seen->percent / 100;
 }
 
 /* Update the factor from one sample and from the estimates charged for its time. */
@@ -261,14 +220,15 @@ static void learn_factor(struct vgpu_calibration *s, struct vgpu_region_bucket *
 static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
                       vgpu_duration window, const struct vgpu_measurement *seen)
 {
-    double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
+    double measured = used_in(s, window, seen), raw_from, raw_to, from, to;
     if (vgpu_is_before(now, seen->end) || seen->end.ns < window ||
         !totals_at(s, vgpu_earlier(seen->end, window), &raw_from, &from) || !totals_at(s, seen->end, &raw_to, &to)) {
         return 0;
     }
-    if (is_steady(s, window, seen)) {
-        learn_factor(s, bucket, percent, window, measured, raw_to - raw_from, seen->neighbours);
+    if (!vgpu_bucket_is_compared(bucket)) {
+        vgpu_bucket_set_factor(bucket, VGPU_FACTOR_ONE);
     }
+    learn_factor(s, bucket, percent, window, measured, raw_to - raw_from, seen->neighbours);
     return measured - (to - from);
 }
 
@@ -288,59 +248,20 @@ static void let_go(struct vgpu_calibration *s)
     s->studied -= s->studied > 0;
 }
 
-/* Find the period. A program whose own period is a multiple of the samples' appears only in every second or third sample, and
- * then the spacing looks like the length of a sample. If the real length is half of the spacing, the sample shows twice the
- * percentage. Such programs have kernels nearly that long. For other programs, charges may be any multiple of the use. */
-static void fit(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
-{
-    double raw_from, raw_to, from, to;
-    vgpu_duration spacing = s->period_ns && s->period_ns < window ? s->period_ns : window;
-    if (window < SPACING_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end, &raw_to, &to)) {
-        return; /* beside neighbours the true value of a sample is unknown */
-    }
-    s->fitted += 1 - s->fitted * FADE;
-    for (unsigned i = 0; i < VGPU_PARTS; i++) {
-        vgpu_duration length = spacing / (i + 1);
-        if (seen->end.ns > length && totals_at(s, vgpu_earlier(seen->end, length), &raw_from, &from)) {
-            double off = 100 * (raw_to - raw_from) / (double)length - seen->percent;
-            s->misfit[i] += (off < 0 ? -off : off) - s->misfit[i] * FADE;
-        }
-    }
-}
-
-/* Return the period of the samples: the shortest spacing, or a fraction of it that fits far better. A program hides samples
- * if one of its kernels pays for about a spacing; at a tenth of a device, such a kernel lasts a tenth of it. */
-static vgpu_duration length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
-{
-    uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
-    unsigned best = 0;
-    if (s->cadence_ns && s->cadence_ns < s->period_ns - s->period_ns / 4) {
-        return s->cadence_ns;
-    }
-    for (unsigned i = 1; i < VGPU_PARTS && s->period_ns / (i + 1) > SHORTEST_NS - SHORTEST_NS / 8; i++) {
-        best = s->misfit[i] < s->misfit[best] ? i : best;
-    }
-    int may_hide = paid_ns > s->period_ns / 2 && s->lump_ns < s->period_ns;
-    return may_hide && s->misfit[0] > FAR_OFF * s->fitted && s->misfit[best] * FAR_BETTER < s->misfit[0]
-               ? s->period_ns / (best + 1)
-               : s->period_ns;
-}
-
 /* Study the spacings. Samples are equally spaced, but none is shown for a time in which the container was idle. So a spacing
- * equals the length of a sample only if something ran at its beginning. */
-static void study(struct vgpu_calibration *s, vgpu_duration window, const struct vgpu_measurement *seen)
+ * equals the length of a sample only if something ran at its beginning: half of the share or 10 ms, since a kernel that ends just
+ * after a sample makes a long spacing look like a long sample, and its program would pay a multiple of what it takes. */
+static void study(struct vgpu_calibration *s, uint32_t percent, vgpu_duration window, const struct vgpu_measurement *seen)
 {
-    double raw_from, raw_to, from, to;
+    double raw_from, raw_to, from, to, enough = (double)SHORTEST_NS * (percent < 20 ? percent : 20) / 200;
     struct vgpu_instant begin = vgpu_earlier(seen->end, window);
-    fit(s, window, seen);
     if (begin.ns && totals_at(s, begin, &raw_from, &from) && totals_at(s, vgpu_later(begin, SHORTEST_NS), &raw_to, &to) &&
-        raw_to - raw_from > SHOWN * (double)SHORTEST_NS) {
+        raw_to - raw_from > enough) {
         learn_period(s, window);
     }
 }
 
-static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint32_t percent,
-                        const struct vgpu_measurement *seen)
+static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, const struct vgpu_measurement *seen)
 {
     uint64_t last_us = read_word(&bucket->calibrated_us);
     vgpu_duration window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
@@ -349,7 +270,7 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     }
     write_word(&bucket->calibrated_us, seen->stamp_us);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, SEEN_ALL, memory_order_relaxed);
-    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
+    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, window, seen), memory_order_relaxed);
     if (blind == SEEN_ALL) {
         keep(s, window, 0, seen);
     } else if (blind == MISSED_SOME && s->gaps >= SURE) {
@@ -361,7 +282,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
                     struct vgpu_instant known, const struct vgpu_measurement *seen)
 {
     if (seen) {
-        take_sample(s, bucket, percent, seen);
+        take_sample(s, bucket, seen);
     }
     for (; s->studied < s->held_count; s->studied++) {
         uint32_t at = (s->held_from + s->studied) % VGPU_HELD;
@@ -369,7 +290,7 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
             break;
         }
         if (!s->held[at].follows_missed) {
-            study(s, s->held[at].window_ns, &s->held[at].seen);
+            study(s, percent, s->held[at].window_ns, &s->held[at].seen);
         }
     }
     for (; s->studied && s->gaps >= SURE; let_go(s)) {

@@ -12,7 +12,7 @@
 
 /* Samples are 100 ms apart or more, and each is gone when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
-enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 12 };
+enum { VGPU_HISTORY = 1024, VGPU_HELD = 64 };
 
 /* Newest word of NVML about a device. */
 struct vgpu_measurement {
@@ -22,8 +22,6 @@ struct vgpu_measurement {
     int others;        /* others used the device in it */
     int neighbours;    /* others have a context on the device, now */
     int others_known;  /* the last two are known, whatever is known of the container itself */
-    uint32_t other;    /* one process of others: the lowest pid that has a sample; 0: none has */
-    uint64_t other_us; /* stamp of its sample */
 };
 
 /* 1 when there is a figure for the container. */
@@ -44,11 +42,6 @@ struct vgpu_calibration {
     vgpu_duration gap_ns;       /* between the last two samples */
     vgpu_duration period_ns;    /* of samples: the smallest spacing of them; those of idle times are never shown */
     uint32_t gaps;
-    uint32_t other;            /* process of others whose samples were last seen, and the stamp of the last */
-    uint64_t other_us;
-    vgpu_duration cadence_ns;  /* smallest spacing of others' samples, which are taken when ours are; 0: not known */
-    double fitted;             /* samples that were set against charges, fading */
-    double misfit[VGPU_PARTS]; /* how far samples are from what was charged, were they so many times shorter than their spacing */
     double measured, raw; /* of late, fading */
     uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {
@@ -82,10 +75,6 @@ void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 
 /* NVML was read `since_ns` after the last time: samples may have come and gone unseen. */
 void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, vgpu_duration since_ns);
-
-/* A sample of others: a container whose kernels come in step with samples shows itself in a part of them only, and learns from its
- * neighbours how long one is (docs/design/compute-limiter.md). Only stamps of one process are set against each other. */
-void vgpu_calibrate_others(struct vgpu_calibration *calibration, const struct vgpu_measurement *seen);
 
 /* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
 void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,

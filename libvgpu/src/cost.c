@@ -10,7 +10,6 @@
 #define ODD 32                           /* times the usual */
 #define HALF_TIMESLICE_NS UINT64_C(1000000)   /* an interrupted kernel takes at least this much longer */
 #define FEW 8                            /* measurements; any of so few may consist mostly of others' timeslices */
-#define MOST 2                           /* such a measurement counts for at most this many times the learned cost */
 #define LEAST_AVERAGED 48                /* measurements */
 #define MOST_AVERAGED 512                /* measurements; at least half a second */
 #define PER_SPREAD 512                   /* measurements after which an average that varies by its own mean is known to 3 % */
@@ -30,13 +29,6 @@ static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
 }
 
 enum { THREADS = 2048 }; /* of a multiprocessor */
-
-uint32_t vgpu_cost_fit(const struct vgpu_geometry *what)
-{
-    uint64_t room = (uint64_t)what->sms * THREADS;
-    uint64_t needed = what->blocks > room || !what->threads ? room : what->blocks * what->threads;
-    return needed && needed < room ? (uint32_t)(room / needed) : 1;
-}
 
 static uint64_t waves(const struct vgpu_geometry *what)
 {
@@ -113,29 +105,15 @@ static int is_left_out(struct vgpu_cost *cost, uint32_t samples, uint64_t before
 static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_sample_kind kind)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
-    uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
     uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
     double square = atomic_load_explicit(&cost->square, memory_order_relaxed);
     uint32_t most = averaged(before, square), weight = samples < most ? samples + 1 : most;
     switch (kind) {
     case VGPU_ITS_OWN:
         break;
-    case VGPU_WATCHED:
-        weight = watched < 16 ? watched + 1 : 16; /* costs learned without watching are discarded */
-        atomic_store_explicit(&cost->watched, watched < UINT32_MAX ? watched + 1 : watched, memory_order_relaxed);
-        break;
     case VGPU_WITH_OTHERS:
-        if (watched && ns > before / 2 && (before > 2 * HALF_TIMESLICE_NS || ns > before + HALF_TIMESLICE_NS)) {
-            ns = before; /* the earlier value is more reliable */
-        } else if (is_left_out(cost, samples, before, ns)) {
+        if (is_left_out(cost, samples, before, ns)) {
             return;
-        } else if (samples && ns > before + HALF_TIMESLICE_NS) {
-            ns = ns > before * MOST ? before * MOST : ns; /* it contains others' timeslices, and perhaps more */
-            weight = 64;
-        } else if (samples < FEW && ns < before / 2) {
-            weight = 1; /* the first measurements contained others' time */
-        } else if (ns < before / 2 || (ns < before && before > HALF_TIMESLICE_NS)) {
-            weight = 4;
         }
         break;
     case VGPU_WITH_WAITS:
@@ -164,7 +142,6 @@ void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what
 {
     struct vgpu_cost *cost = vgpu_cost_of(costs, what);
     if (cost) {
-        atomic_store_explicit(&cost->watched, 0, memory_order_relaxed);
         atomic_store_explicit(&cost->samples, 0, memory_order_release);
     }
 }

@@ -19,7 +19,6 @@ struct vgpu_cost {
     _Atomic double square;       /* mean of the squares */
     _Atomic uint32_t interrupted; /* how many of the last hold others' timeslices, parts of 65536 */
     _Atomic uint32_t samples;    /* 0: not learned */
-    _Atomic uint32_t watched;    /* of them those that were watched: others' timeslices are taken out */
     _Atomic uint32_t pending;    /* measurements on their way */
     _Atomic struct vgpu_instant running; /* when one of them was first seen to run; never: none was */
     _Atomic uint64_t least_ns;   /* about the least that was measured of late (lockstep.h) */
@@ -53,12 +52,9 @@ struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geome
 uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
                       struct vgpu_instant now, int *learned);
 
-/* How many of these the device has room for at once, by their threads alone; 1 of a graph. */
-uint32_t vgpu_cost_fit(const struct vgpu_geometry *what);
-
-/* What is in a measurement. Beside neighbours it holds others' timeslices, unless it was watched: so the lower figures
- * are nearer to the truth. So they are with kernels that wait for each other. */
-enum vgpu_sample_kind { VGPU_ITS_OWN, VGPU_WATCHED, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };
+/* What is in a measurement. Beside neighbours it may hold their timeslices. Of kernels that wait for each other the lower figures are
+ * nearer to the truth. */
+enum vgpu_sample_kind { VGPU_ITS_OWN, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };
 
 /* One measurement. */
 void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,

@@ -44,8 +44,6 @@ void vgpu_lockstep_discard(struct vgpu_calibration *calibration, struct vgpu_reg
 void vgpu_lockstep_return(struct vgpu_throttle *throttle, struct vgpu_hand *hand, struct vgpu_instant now)
 {
     struct vgpu_region_bucket *bucket = throttle->devices[hand->ordinal].bucket;
-    hand->left_ns += hand->later_ns;
-    hand->later_ns = 0;
     if (hand->left_ns <= 0 || !bucket) {
         return;
     }

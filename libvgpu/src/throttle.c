@@ -6,7 +6,6 @@
 
 #define SLICE_NS VGPU_TICK_NS             /* slice of a wait; the page is read again after each */
 #define NAP_NS UINT64_C(50000)            /* shortest useful sleep */
-#define WATCH_NS UINT64_C(250000)         /* shortest sleep while timeslices are watched; the longest is twice that */
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
 #define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked less often: */
@@ -71,7 +70,6 @@ static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_device 
     }
     vgpu_calm_take(&throttle->lock);
     vgpu_calibrate_read(&device->calibration, device->bucket, since_ns);
-    vgpu_calibrate_others(&device->calibration, &seen);
     if (vgpu_lockstep_waits(throttle, end)) {
         vgpu_lockstep_discard(&device->calibration, device->bucket, end);
         vgpu_calm_drop(&throttle->lock);
@@ -97,10 +95,9 @@ static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device
     }
     vgpu_calibrate_note(&device->calibration, device->bucket, now);
     struct vgpu_instant last = atomic_load_explicit(&throttle->harvested, memory_order_relaxed);
-    eager = eager || atomic_load_explicit(&device->watched, memory_order_relaxed);
     if ((eager || vgpu_between(last, now) >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
         atomic_store_explicit(&throttle->harvested, now, memory_order_relaxed);
-        vgpu_probe_harvest(throttle, l, now);
+        vgpu_probe_harvest(throttle, l->cuda, now);
     }
     vgpu_calm_drop(&throttle->lock);
     if (!atomic_exchange(&throttle->comparing, 1)) {
@@ -113,11 +110,8 @@ static void maintain(struct vgpu_throttle *throttle, struct vgpu_throttle_device
 
 static void wait_until(struct vgpu_throttle_device *device, struct vgpu_instant now, struct vgpu_instant until)
 {
-    vgpu_duration ns = vgpu_is_before(now, until) ? vgpu_between(now, until) : 0, most = SLICE_NS;
-    if (atomic_load_explicit(&device->watched, memory_order_relaxed)) {
-        most = WATCH_NS + now.ns / 1024 * 40503 % WATCH_NS; /* never in phase with timeslices */
-    }
-    ns = ns < NAP_NS ? NAP_NS : ns > most ? most : ns;
+    vgpu_duration ns = vgpu_is_before(now, until) ? vgpu_between(now, until) : 0;
+    ns = ns < NAP_NS ? NAP_NS : ns > SLICE_NS ? SLICE_NS : ns;
     vgpu_world->sleep_for(ns);
     atomic_fetch_add_explicit((_Atomic uint64_t *)&device->bucket->waited_ns, ns, memory_order_relaxed);
 }
@@ -140,23 +134,12 @@ static void fill(struct vgpu_hand *hand, const struct vgpu_launch *l, int64_t ch
     hand->costs[at].ns = cost;
 }
 
-/* Keep in hand what pays for the launches before one that is drawn. Return 0 if the launch just paid for is that one. */
-static int keep_back(struct vgpu_hand *hand, int64_t price, struct vgpu_instant now)
-{
-    uint64_t drawn = (now.ns * UINT64_C(0x9e3779b97f4a7c15) >> 32) % ((uint64_t)(hand->left_ns / price) + 1);
-    if (drawn) {
-        hand->later_ns = hand->left_ns - ((int64_t)drawn - 1) * price;
-        hand->left_ns -= hand->later_ns;
-    }
-    return drawn != 0;
-}
-
 static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlimited)
 {
     hand->process = l->process;
     hand->page = l->page;
     hand->ordinal = l->ordinal;
-    hand->left_ns = hand->later_ns = 0;
+    hand->left_ns = 0;
     hand->generation++;
     hand->unlimited = unlimited;
     hand->all_unlimited = 0;
@@ -171,8 +154,8 @@ static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_devi
     if (!cost) {
         return 0;
     }
-    uint64_t raw = vgpu_probe_believed(device, cost, what, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
-    int64_t price = (int64_t)((double)raw * vgpu_probe_factor(device, cost, raw, now)) + 1;
+    uint64_t raw = vgpu_cost_ns(&throttle->costs, cost, what, now, &learned);
+    int64_t price = (int64_t)((double)raw * vgpu_probe_factor(device, raw)) + 1;
     if (!learned || price > hand->left_ns) {
         return 0;
     }
@@ -242,15 +225,15 @@ static void outlast(struct attempt *a, struct vgpu_instant until, struct vgpu_in
 static int pay(struct attempt *a, struct vgpu_instant now)
 {
     struct vgpu_throttle_device *device = a->device;
+    atomic_store_explicit(&device->percent, a->share.percent, memory_order_relaxed);
     int learned, held = is_held(a, now);
-    uint64_t raw =
-        vgpu_probe_believed(device, a->cost, &a->what, vgpu_cost_ns(&a->throttle->costs, a->cost, &a->what, now, &learned));
+    uint64_t raw = vgpu_cost_ns(&a->throttle->costs, a->cost, &a->what, now, &learned);
     if (held && !learned && a->cost && atomic_load(&a->cost->pending) && vgpu_between(a->began, now) < FIRST_NS) {
         wait_until(device, now, vgpu_later(now, a->nap)); /* the first launch of its kind has not ended */
         a->nap = a->nap < 8 * NAP_NS ? a->nap * 2 : a->nap;
         return 0;
     }
-    double factor = vgpu_probe_factor(device, a->cost, raw, now);
+    double factor = vgpu_probe_factor(device, raw);
     int64_t price = (int64_t)((double)raw * factor) + 1;
     if (learned && price <= a->hand->left_ns) {
         fill(a->hand, a->launch, 0, price); /* known to the process, but new to this hand */
@@ -268,14 +251,11 @@ static int pay(struct attempt *a, struct vgpu_instant now)
     }
     if (!alone) {
         fill(a->hand, a->launch, chunk, price);
-        uint64_t apart_ns = want * 100 / a->share.percent;
-        a->probing = a->probing && !(vgpu_probe_wants_any(device, &a->what, now, apart_ns) && keep_back(a->hand, price, now));
     }
     struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),
                                  .charged_ns = (int64_t)want,
                                  .alone = alone,
-                                 .learned = learned,
-                                 .launches = alone ? 1 : (int)((int64_t)want / price)};
+                                 .learned = learned};
     vgpu_probe_start(a->throttle, a->launch, &a->what, a->probing ? a->cost : NULL, now, &charge, a->ticket);
     return 1;
 }
@@ -313,19 +293,7 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         a.probing = 1;
         break;
     }
-    struct vgpu_instant never = {0};
-    atomic_compare_exchange_strong_explicit(&a.device->first_launch, &never, vgpu_at(began.ns | 1), memory_order_relaxed,
-                                            memory_order_relaxed);
     a.cost = vgpu_cost_of(&throttle->costs, &a.what);
-    if (hand->later_ns) {
-        hand->left_ns += hand->later_ns;
-        hand->later_ns = 0;
-        if (renew(throttle, a.device, hand, l, &a.what, began)) {
-            struct vgpu_charge paid = {.learned = 1, .launches = 1};
-            vgpu_probe_start(throttle, l, &a.what, a.probing ? a.cost : NULL, began, &paid, ticket);
-            return;
-        }
-    }
     while (vgpu_share_is_limited(&a.share) && vgpu_between(began, now) < PATIENCE_NS) {
         if (pay(&a, now)) {
             return;
@@ -349,10 +317,7 @@ void vgpu_throttle_waited(struct vgpu_throttle *throttle, const struct vgpu_cuda
 {
     if (atomic_load_explicit(&throttle->guesses, memory_order_relaxed) && vgpu_probe_can(cuda)) {
         vgpu_calm_take(&throttle->lock);
-        struct vgpu_launch l = {.cuda = cuda, .ordinal = vgpu_probe_guessed(throttle)};
-        if (l.ordinal >= 0) {
-            vgpu_probe_harvest(throttle, &l, vgpu_world->now());
-        }
+        vgpu_probe_harvest(throttle, cuda, vgpu_world->now());
         vgpu_calm_drop(&throttle->lock);
     }
 }

@@ -6,8 +6,6 @@
 #include "calibrate.h"
 #include "cost.h"
 #include "lock.h"
-#include "overlap.h"
-#include "timeslice.h"
 #include "world.h"
 
 /* A thread takes so much at a time: enough for some launches of a kind, so that few of them have to see to more than a
@@ -28,9 +26,9 @@ static inline int vgpu_share_is_limited(const struct vgpu_share *share)
     return share->percent && share->percent < 100;
 }
 
-/* A probe is free, then claimed by a launch that is about to be made, then on its way until its second event has come. Then it
- * is free again, or kept for its first event. Under the lock. */
-enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_WAY, VGPU_PROBE_KEPT };
+/* A probe is free, then claimed by a launch that is about to be made, then on its way until its second event has come.
+ * Under the lock. */
+enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_WAY };
 
 /* A pair of events around a launch. */
 struct vgpu_probe {
@@ -46,16 +44,7 @@ struct vgpu_probe {
     int is_first; /* nothing else was on its way to the device then: it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     struct vgpu_instant runs; /* when it was first seen to run; never: not yet */
-    uint32_t looks, ours; /* of timeslice.h, then */
-    uint32_t generation;  /* which use of the pair this is */
     vgpu_duration took_ns;     /* the last time, by its events */
-    vgpu_duration own_ns;      /* of it what other streams of the process left it; 0: not known yet */
-    struct vgpu_instant came;  /* when it was seen to have ended */
-    uintptr_t stream;
-    int launches;              /* with those that follow it at once, paid by the same chunk */
-    int is_second;             /* of a pair of overlap.h */
-    struct vgpu_probe *before; /* the first of that pair */
-    uint32_t before_generation;
 };
 
 /* A device as this process sees it. */
@@ -64,16 +53,12 @@ struct vgpu_throttle_device {
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* for `share` to remember */
-    _Atomic struct vgpu_instant first_launch; /* of the first launch that was held or charged */
+    _Atomic uint32_t percent; /* the share by which launches were last paid for */
     _Atomic int crowded; /* others have a context there, or that is unknown */
     _Atomic int ran_free; /* launches went by unheld, of which the device may still have many to run */
     _Atomic struct vgpu_instant freed; /* they did until then, and nothing launched since is known to have run; never: it is */
     struct vgpu_calibration calibration;
-    struct vgpu_timeslice timeslice;
-    struct vgpu_overlap overlap;
-    struct vgpu_probe *origin; /* at its start the clock of `overlap` began; NULL: it has not */
     _Atomic uint64_t unprobed_ns; /* of what was launched since something was measured */
-    _Atomic int watched; /* something runs of which it is to be known how much of its time is its own */
 };
 
 struct vgpu_throttle {
@@ -91,9 +76,6 @@ struct vgpu_throttle {
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic struct vgpu_instant probed, harvested;
-    struct vgpu_instant passed; /* last harvest */
-    struct vgpu_probe *single; /* newest that is no second of a pair */
-    _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
     _Atomic struct vgpu_instant waited; /* last a kernel was seen to wait for another device's */
     _Atomic int comparing;
     _Atomic int guesses; /* launches under way that were charged by a guess */
@@ -114,7 +96,6 @@ struct vgpu_hand {
     int unlimited; /* this device has no share to keep */
     int all_unlimited; /* nor has any other */
     int64_t left_ns;
-    int64_t later_ns; /* of a chunk, kept back until one of its launches is measured */
     struct {
         uint64_t tag;
         int64_t ns;

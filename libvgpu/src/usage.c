@@ -242,10 +242,6 @@ static void add_up(const struct vgpu_process *p, const nvmlProcessUtilizationSam
             out->stamp_us = samples[i].timeStamp > out->stamp_us ? samples[i].timeStamp : out->stamp_us;
         } else {
             out->others |= samples[i].smUtil > 0;
-            if (!out->other || samples[i].pid < out->other) {
-                out->other = samples[i].pid;
-                out->other_us = samples[i].timeStamp;
-            }
         }
     }
     out->percent = out->percent > 100 ? 100 : out->percent;
@@ -260,8 +256,10 @@ int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_
     struct list list;
     nvmlDevice_t handle;
     unsigned count = SAMPLES;
-    *out = (struct vgpu_measurement){.others = 1, .neighbours = 1, .others_known = 1}; /* until proven otherwise */
-    if (!device || device->column < 0 || !vgpu_process_slot(p)) {
+    /* Where the region is gone, nobody knows: the limit holds, and nothing of a kernel's time is taken for a neighbour's. Otherwise
+     * a container could get more of an idle device by cutting its region short. */
+    *out = (struct vgpu_measurement){.others = 1, .neighbours = 0, .others_known = 1};
+    if (!device || device->column < 0 || !vgpu_process_slot(p) || !slots_of(p)) {
         return 0;
     }
     int is_alone = vgpu_usage_is_alone(p, device);

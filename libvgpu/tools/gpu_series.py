@@ -48,7 +48,7 @@ def drift_ppm(host_us: Sequence[float], device_us: Sequence[float]) -> float:
 def lateness_us(
     host_us: Sequence[float], device_us: Sequence[float], *, drift: float
 ) -> list[float]:
-    """Return how late each mark was beside the quickest of late, as src/timeslice.c counts it."""
+    """Return how late each mark was beside the quickest of late."""
     late, found = 0.0, []
     for host, device in zip(host_us, device_us):
         late = max(0.0, late + device - host * (1 + drift))

@@ -43,9 +43,9 @@ def test_the_simulated_driver_is_as_the_library_takes_it_to_be(check: Check) -> 
 
 
 def test_every_constant_that_is_compared_fits_the_simulator(check: Check) -> None:
-    rows = facts(check, "samples of a device", "clock", "turns of two processes, 500", "queue")
+    rows = facts(check, "samples of a device", "turns of two processes, 500", "queue")
     compared = [one for row in rows.values() for one in row["calibrations"]]
-    assert len(compared) >= 8
+    assert len(compared) >= 7
     assert [one["constant"] for one in compared if not one["fits"]] == []
 
 
@@ -56,12 +56,10 @@ def test_a_device_clock_beyond_the_allowed_drift_fails(check: Check, fault: str)
     row = facts(check, "clock of events")["clock of events"]
     assert row["outcome"] == "failed"
     assert row["drift_ppm"] == pytest.approx(300 if fault == "fast-clock" else -300, abs=3)
-    (drift,) = row["calibrations"]
-    assert (drift["constant"], drift["fits"]) == ("libvgpu/src/timeslice.c: DRIFT", False)
 
 
-def test_a_drift_that_the_library_allows_for_makes_no_mark_late(check: Check) -> None:
-    """Without the library's own term for it, 50 parts in a million are late in most looks."""
+def test_a_drift_that_the_check_allows_for_makes_no_mark_late(check: Check) -> None:
+    """Without a term for it, 50 parts in a million are late in most looks."""
     series = check.module("gpu_series")
     host = [500.0] * 6000
     late = series.lateness_us(host, [us * (1 + 50e-6) for us in host], drift=1e-4)
@@ -69,15 +67,16 @@ def test_a_drift_that_the_library_allows_for_makes_no_mark_late(check: Check) ->
     assert max(series.lateness_us(host, [us * (1 + 50e-6) for us in host], drift=0.0)) > 50
 
 
-def test_marks_that_come_at_once_whoever_s_turn_it_is_fail(check: Check) -> None:
+def test_marks_that_come_at_once_whoever_s_turn_it_is_are_told_and_fail_nothing(
+    check: Check,
+) -> None:
     real = check.stage.environment(limited=False)["LD_LIBRARY_PATH"] + "/libcuda.so.1"
     check.driver("faulty", FAULTY_DRIVER="marks-at-once", FAULTY_DRIVER_REAL=real)
     found = facts(check, "marks alone", "marks beside")
     assert found["marks alone on the device"]["outcome"] == "passed"
     for name in ("marks beside kernels of 5 ms", "marks beside kernels of 50 ms"):
-        assert found[name]["outcome"] == "failed"
-        assert "does not wait for its context's turn" in found[name]["why"]
-        assert found[name]["limits"] == ["A share of compute is kept."]
+        assert found[name]["outcome"] == "passed"
+        assert found[name]["late"] < 0.2
 
 
 def test_a_sample_that_is_longer_than_the_library_waits_for_does_not_fit(check: Check) -> None:

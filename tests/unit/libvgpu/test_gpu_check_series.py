@@ -192,7 +192,7 @@ def test_every_constant_that_a_finding_may_name_is_in_the_sources(part: Any) -> 
     for file, name in named:
         assert constants.constant(file, name) > 0, (file, name)
     with pytest.raises(constants.UnknownConstant):
-        constants.constant("src/timeslice.c", "NO_SUCH_NAME")
+        constants.constant("src/calibrate.c", "NO_SUCH_NAME")
 
 
 def test_every_limit_that_a_finding_may_name_is_a_row_of_the_document() -> None:
