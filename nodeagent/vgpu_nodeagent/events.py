@@ -23,7 +23,7 @@ class PodChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsListed:
+class PodListRead:
     """All pods of the node have been listed; some may have come and gone unseen before."""
 
 
@@ -74,7 +74,7 @@ class StrangersChanged:
 
 Event: TypeAlias = (
     PodChanged
-    | PodsListed
+    | PodListRead
     | ClaimChanged
     | DeviceChanged
     | InventoryChanged

@@ -26,7 +26,7 @@ from vgpu_client.api import Api
 from vgpu_client.backoff import Backoff
 from vgpu_client.clock import Clock
 from vgpu_client.errors import ClientError, NotFound
-from vgpu_nodeagent.events import Event, PodChanged, PodsListed, StartGranted, StartRefused
+from vgpu_nodeagent.events import Event, PodChanged, PodListRead, StartGranted, StartRefused
 from vgpu_nodeagent.state.node_view import NodeView, Place
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class ClaimReads:
     def observe(self, event: Event) -> None:
         """Read the claims of a pod that is new here, or whose mark has changed."""
         match event:
-            case PodsListed():
+            case PodListRead():
                 self._is_list_due = True
                 self._wake.set()
             case PodChanged(old=old, new=Pod() as new):

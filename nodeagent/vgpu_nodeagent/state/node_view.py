@@ -28,7 +28,7 @@ from vgpu_nodeagent.events import (
     Event,
     Events,
     PodChanged,
-    PodsListed,
+    PodListRead,
 )
 from vgpu_nodeagent.state.node_pods import NodePods
 
@@ -141,7 +141,7 @@ class _PodReflector(Reflector[Pod]):
 
     def listed(self, version: int, uids: Iterable[str]) -> None:
         """Put the event."""
-        self._events.put(PodsListed())
+        self._events.put(PodListRead())
 
 
 class NodeView:

@@ -16,7 +16,7 @@ from vgpu_api.resources import Resource
 from vgpu_client.errors import NotFound, Unreachable
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.events import Events, PodsListed, StartGranted, StartRefused
+from vgpu_nodeagent.events import Events, PodListRead, StartGranted, StartRefused
 from vgpu_nodeagent.state import claim_reads
 from vgpu_nodeagent.state.claim_reads import ClaimReads
 from vgpu_nodeagent.state.node_view import NodeView
@@ -103,7 +103,7 @@ class Node:
 async def a_node() -> AsyncIterator[Node]:
     node = Node()
     running = asyncio.create_task(node.reads.run())
-    node.view.events.put(PodsListed())
+    node.view.events.put(PodListRead())
     await node.settle()
     node.api.asked.clear()
     try:
@@ -224,7 +224,7 @@ async def test_after_a_gap_in_the_watch_of_pods_all_claims_are_listed() -> None:
         node.api.objects[own(unseen)] = a_claim(own(unseen), unseen, version=12)
         node.api.version = 13
         node.view.pods.added(kept)
-        node.view.events.put(PodsListed())
+        node.view.events.put(PodListRead())
         await node.settle()
         assert node.known == {own(kept): "11", own(unseen): "12"}
 
