@@ -9,7 +9,7 @@
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetMemoryInfo) {
         return NVML_ERROR_UNINITIALIZED;
     }
@@ -24,7 +24,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetMemoryInfo_v2) {
         return NVML_ERROR_UNINITIALIZED;
     }
@@ -54,7 +54,6 @@ static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     room = *count;
-    vgpu_process_check(p, vgpu_world->now());
     int column = p->region ? vgpu_region_column(p->region, uuid) : -1;
     uint32_t high = column >= 0 ? vgpu_ledger_high(p->region) : 0;
     for (uint32_t i = 0; i < high; i++) {
@@ -89,7 +88,7 @@ static void put_later(void *out, unsigned at, unsigned pid, uint64_t used)
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                               \
     {                                                                                                  \
         const struct vgpu_nvml *nvml = vgpu_world->nvml();                                             \
-        struct vgpu_process *p = vgpu_process();                                                       \
+        struct vgpu_process *p = vgpu_process_checked();                                               \
         if (!nvml || !nvml->symbol) {                                                                  \
             return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                    \
         }                                                                                              \

@@ -108,7 +108,7 @@ static nvmlReturn_t own_of(const struct vgpu_process *p, processes list_processe
     nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                  \
     {                                                                                                     \
         const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                \
-        struct vgpu_process *p = vgpu_process();                                                          \
+        struct vgpu_process *p = vgpu_process_checked();                                                  \
         if (!nvml || !nvml->symbol) {                                                                     \
             return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                       \
         }                                                                                                 \
@@ -139,7 +139,7 @@ static processes list_of_mode(const struct vgpu_nvml *nvml, unsigned mode)
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetRunningProcessDetailList) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -178,7 +178,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *list)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetProcessesUtilizationInfo) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -225,7 +225,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetAccountingPids) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -263,7 +263,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, u
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetAccountingStats) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -281,7 +281,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvm
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetAccountingStats_v2) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -305,14 +305,14 @@ nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
     if (!nvml || !nvml->nvmlDeviceClearAccountingPids) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
-    return vgpu_process() ? NVML_ERROR_NO_PERMISSION : nvml->nvmlDeviceClearAccountingPids(device);
+    return vgpu_process_checked() ? NVML_ERROR_NO_PERMISSION : nvml->nvmlDeviceClearAccountingPids(device);
 }
 
 /* Show no more of the device's window as used than the container uses of the device. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetBAR1MemoryInfo) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -353,7 +353,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
     nvmlReturn_t result = nvml->nvmlDeviceGetFieldValues(device, count, values);
-    if (result != NVML_SUCCESS || !vgpu_process()) {
+    if (result != NVML_SUCCESS || !vgpu_process_checked()) {
         return result;
     }
     for (int i = 0; i < count; i++) {
@@ -369,7 +369,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     nvmlMemory_t whole;
     if (!nvml || !nvml->nvmlDeviceGetMemoryLimits_v1 || !nvml->nvmlDeviceGetMemoryInfo) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;

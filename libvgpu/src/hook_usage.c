@@ -13,7 +13,7 @@
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetUtilizationRates) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
@@ -50,7 +50,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
                                              unsigned long long since)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    struct vgpu_process *p = vgpu_process();
+    struct vgpu_process *p = vgpu_process_checked();
     if (!nvml || !nvml->nvmlDeviceGetProcessUtilization) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }

@@ -104,6 +104,15 @@ void vgpu_process_check(struct vgpu_process *p, struct vgpu_instant now)
     }
 }
 
+struct vgpu_process *vgpu_process_checked(void)
+{
+    struct vgpu_process *p = vgpu_process();
+    if (p) {
+        vgpu_process_check(p, vgpu_world->now());
+    }
+    return p;
+}
+
 struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p)
 {
     vgpu_process_check(p, vgpu_world->about_now());

@@ -78,6 +78,9 @@ struct vgpu_process *vgpu_process(void);
  * again for 20 us of this time; the cheaper clock makes that one of its ticks. */
 void vgpu_process_check(struct vgpu_process *p, struct vgpu_instant now);
 
+/* This process, with its region looked at: for calls that need not be fast. */
+struct vgpu_process *vgpu_process_checked(void);
+
 /* The slot of this process, claimed at the first call; NULL when the region is full or unusable. */
 struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p);
 

@@ -61,6 +61,17 @@ static void asks_first(void *argument)
     CHECK_EQ(memory.total, 0);
 }
 
+static void lists_first(void *argument)
+{
+    nvmlProcessUtilizationSample_t samples[8];
+    unsigned count = 8;
+    nvmlDevice_t device;
+    (void)argument;
+    CHECK_EQ(nvmlInit_v2(), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetHandleByUUID(stage_uuid[0], &device), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetProcessUtilization(device, samples, &count, 0), NVML_ERROR_NOT_FOUND);
+}
+
 /* The share holds on: what is launched next waits for the kernels before it. */
 static void launches_on(void *argument)
 {
@@ -107,6 +118,7 @@ TEST(a_region_cut_short_denies_and_ends_no_process)
     check_survives(hold_some, fails_to_allocate, 0);
     check_survives(hold_some, frees_first, 0);
     check_survives(hold_some, asks_first, 0);
+    check_survives(begin_work, lists_first, 0);
     check_survives(hold_some, fails_to_allocate, VGPU_REGION_BYTES / 2);
     check_survives(hold_some, frees_first, VGPU_REGION_BYTES - 4096);
 }
