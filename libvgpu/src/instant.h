@@ -1,8 +1,7 @@
 /* instant.h - points in time by CLOCK_MONOTONIC, and durations, so that one cannot stand where the other is meant.
  *
  * A point in time is a struct: the compiler refuses to add two, to compare one with a number, and to pass a duration for it. A
- * duration is a plain number of nanoseconds, as GPU time and prices are multiplied, divided and faded all the time
- * (docs/design/compute-limiter.md). The words of the region, which processes share, stay numbers: vgpu_at and `.ns` convert where one is read or
+ * duration is a plain number of nanoseconds, as GPU time and prices are multiplied, divided and faded all the time. The words of the region, which processes share, stay numbers: vgpu_at and `.ns` convert where one is read or
  * written.
  */
 #ifndef VGPU_INSTANT_H
