@@ -29,10 +29,10 @@
 /* Estimates are multiplied with a factor in parts of this. */
 #define VGPU_FACTOR_ONE UINT64_C(65536)
 
-/* For how long a share keeps what it does not use. */
+/* Return for how long a share keeps unused time. */
 vgpu_duration vgpu_bucket_burst(uint32_t percent);
 
-/* Take `gpu_ns` of the device at a share of `percent` (1-99). Never: taken; else when to try again. */
+/* Take `gpu_ns` of the device at a share of `percent` (1-99). Return never if it was taken, else when to try again. */
 struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent,
                                      uint64_t gpu_ns);
 
@@ -40,10 +40,10 @@ struct vgpu_instant vgpu_bucket_take(struct vgpu_region_bucket *bucket, struct v
 int vgpu_bucket_is_ahead(struct vgpu_instant paid_until, struct vgpu_instant now);
 void vgpu_bucket_restart(struct vgpu_region_bucket *bucket, struct vgpu_instant seen, struct vgpu_instant now);
 
-/* Something was taken of late, or is still owed. */
+/* Return 1 if something was taken in the last second, or is still owed. */
 int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
-/* What was taken turned out to be more, or (negative) less. */
+/* Correct what was taken by `gpu_ns` more, or less if it is negative. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, struct vgpu_instant now, uint32_t percent, int64_t gpu_ns);
 
 /* Others have been active on the device lately, or that is unknown. Where NVML is read seldom, this may be set ahead of time. */
@@ -60,13 +60,13 @@ void vgpu_bucket_set_crowded(struct vgpu_region_bucket *bucket, int is_crowded);
 vgpu_duration vgpu_bucket_queued(const struct vgpu_region_bucket *bucket);
 void vgpu_bucket_learn_queued(struct vgpu_region_bucket *bucket, vgpu_duration ns);
 
-/* Write down that so much was charged: by estimate, and as multiplied with the factor. */
+/* Add a charge to the totals: as estimated, and as multiplied with the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
 
 /* Return 1 if charges have been compared with NVML: by any process of the container, ever. */
 int vgpu_bucket_is_compared(const struct vgpu_region_bucket *bucket);
 
-/* The factor, between a tenth and twenty. */
+/* Return the factor, between a tenth and twenty. */
 uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket);
 void vgpu_bucket_set_factor(struct vgpu_region_bucket *bucket, uint64_t factor);
 

@@ -1,4 +1,4 @@
-/* calibrate.h - charged against measured: the comparison that makes a share exact whatever the estimates.
+/* calibrate.h - compares charges with what NVML measured, so that a share is right even if estimates are wrong.
  *
  * NVML shows what a container used of a device over some time that has passed. What was charged for the same time is known
  * from a history of the totals. Their difference is a debt (or credit) of the container, paid off over about a second,
@@ -14,20 +14,20 @@
 #define VGPU_TICK_NS UINT64_C(50000000)
 enum { VGPU_HISTORY = 1024, VGPU_HELD = 64 };
 
-/* Newest word of NVML about a device. */
+/* The newest sample of NVML for a device. */
 struct vgpu_measurement {
     uint64_t stamp_us; /* of its sample; any clock, but the same always */
     struct vgpu_instant end; /* the same by our clock */
     uint32_t percent;  /* that the container used of the device in that sample */
     int others;        /* others used the device in it */
     int neighbours;    /* others have a context on the device, now */
-    int others_known;  /* the last two are known, whatever is known of the container itself */
+    int others_known;  /* 1: `others` and `neighbours` are valid, even if there is no figure for the container */
 };
 
-/* 1 when there is a figure for the container. */
+/* Return 1 if there is a figure for the container. */
 typedef int (*vgpu_measure)(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
 
-/* What one process remembers. Zero at first; under its lock. */
+/* The state of a process. Zero at first; under its lock. */
 struct vgpu_calibration {
     uint32_t next, count;
     struct {
@@ -54,34 +54,35 @@ struct vgpu_calibration {
 /* Note the totals, when the last note is a while ago. */
 void vgpu_calibrate_note(struct vgpu_calibration *calibration, const struct vgpu_region_bucket *bucket, struct vgpu_instant now);
 
-/* What was just added to the totals ran from then to then: a kernel is charged when it is launched, but in the totals it
- * belongs where it was used. */
+/* Move what was just added to the totals to the time in which it ran: a kernel is charged when it is launched, but NVML sees it when
+ * it runs. */
 void vgpu_calibrate_ran(struct vgpu_calibration *calibration, struct vgpu_instant from, struct vgpu_instant to, int64_t raw_ns,
                         int64_t charged_ns);
 
-/* A single charge so large that it takes a while to run. */
+/* Note a single charge that takes a while to run. */
 void vgpu_calibrate_lump(struct vgpu_calibration *calibration, uint64_t raw_ns);
 
-/* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. One process of a container makes all as
- * long as it launches: it has to see some samples before it compares any. Another one does when it is half a tick late. */
+/* Return 1 if a comparison is due and this process should make it; `since_ns` is the time since the last one. One process of a
+ * container makes all comparisons as long as it launches, since it must see some samples before it can compare. Another process
+ * takes over when a comparison is half a tick late. */
 int vgpu_calibrate_due(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
                        vgpu_duration *since_ns);
 
-/* No comparison before then, by any process; what NVML shows meanwhile is missed. */
+/* Let no process compare before `until`. Samples that NVML shows meanwhile are missed. */
 void vgpu_calibrate_pause(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant until);
 
-/* What NVML shows next is not to be compared. */
+/* Skip the next sample. */
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 
-/* NVML was read `since_ns` after the last time: samples may have come and gone unseen. */
+/* Note that NVML was read `since_ns` after the last time, so that samples may have been missed. */
 void vgpu_calibrate_read(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, vgpu_duration since_ns);
 
-/* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
+/* Pay off the part of the debt that is due after `since_ns`; all of it takes about a second. `percent` 0: nothing is limited now. */
 void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
                         uint32_t percent, vgpu_duration since_ns);
 
-/* Make it: debt and factor. `percent` is the share. A sample is held until it is known how long one is, and until all
- * that ran in it is in the totals, which holds before `known`. `seen` may be NULL: nothing new. */
+/* Compare: update debt and factor. `percent` is the share. A sample is held back until the length of samples is known and until all
+ * kernels that ran in it are in the totals; those that ran before `known` are. `seen` is NULL if there is no new sample. */
 void vgpu_calibrate(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, struct vgpu_instant now,
                     uint32_t percent, struct vgpu_instant known, const struct vgpu_measurement *seen);
 

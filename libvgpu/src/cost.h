@@ -44,23 +44,23 @@ static inline uint64_t vgpu_cost_key(uint64_t function, uint64_t blocks, uint32_
     return (key ^ key >> 29) | 1;
 }
 
-/* Its entry, made when new; NULL when the table is full. */
+/* Return the entry of a launch, a new one if there is none, or NULL if the table is full. */
 struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geometry *what);
 
-/* What it costs. `learned` is 0 for a mere guess. `cost` may be NULL. Something that has been running for far
- * longer than was learned costs at least so much already. */
+/* Return the cost of a launch. `learned` becomes 0 if it is a guess. `cost` may be NULL. A kernel that has been running for far longer
+ * than its learned cost costs at least that long. */
 uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
                       struct vgpu_instant now, int *learned);
 
-/* What is in a measurement. Beside neighbours it may hold their timeslices. Of kernels that wait for each other the lower figures are
+/* The time that a measurement holds. Beside neighbours it may hold their timeslices. Of kernels that wait for each other the lower figures are
  * nearer to the truth. */
 enum vgpu_sample_kind { VGPU_ITS_OWN, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };
 
-/* One measurement. */
+/* Learn from a measurement. */
 void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
                      enum vgpu_sample_kind kind);
 
-/* The handle may mean something else from now on. */
+/* Forget a launch whose handle the driver may reuse. */
 void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what);
 
 #endif

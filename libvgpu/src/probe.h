@@ -1,42 +1,41 @@
-/* probe.h - what kernels take: pairs of events around some launches, asked after without waiting. The inside of throttle.h.
+/* probe.h - measures kernels by pairs of events around some launches and never waits for an event. Used by throttle.h.
  *
- * Also what is made of it: beside neighbours, their timeslices are in the times of events.
+ * The time between two events also holds the turns of other contexts. vgpu_probe_factor takes those out of an estimate.
  */
 #ifndef VGPU_PROBE_H
 #define VGPU_PROBE_H
 
 #include "throttle_state.h"
 
-/* Has the driver what it takes? */
+/* Return 1 if the driver has the functions that measuring needs. */
 int vgpu_probe_can(const struct vgpu_cuda *cuda);
 
-/* What a launch was charged. */
+/* The charge for a launch. */
 struct vgpu_charge {
     int64_t raw_ns, charged_ns;
-    int alone; /* by itself, not out of a chunk */
-    int learned;
+    int alone;   /* 1: for this launch only, 0: out of a chunk */
+    int learned; /* 0: the cost is a guess */
 };
 
-/* Before a launch: does it get measured? vgpu_probe_end ends it. What it was charged alone is in the totals then when it
- * has run, else at once. */
+/* Call before a launch: decide whether to measure it, and record the first event. The charge for a measured launch is added to the
+ * totals when it has run, any other at once. Call vgpu_probe_end after the launch if the ticket has a probe. */
 void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
                       struct vgpu_cost *cost, struct vgpu_instant now, const struct vgpu_charge *charge,
                       struct vgpu_ticket *ticket);
 
-/* After the launch that `probe` was claimed for, with its result. */
+/* Record the second event, unless the launch failed with `result`. */
 void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_probe *probe, CUresult result);
 
-/* Under the lock: whatever of this device's kernels ran before then is in the totals. */
+/* Under the lock: return a moment before which all kernels that ran on the device are in the totals. */
 struct vgpu_instant vgpu_probe_known(const struct vgpu_throttle *throttle, int ordinal, struct vgpu_instant now);
 
-/* Under the lock: take in the measurements that have come. */
+/* Under the lock: learn from the measured launches that have ended. */
 void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_instant now);
 
-/* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as
- * it was estimated. */
+/* Call before the driver ends a context: destroy its events. Launches in it that have not ended are charged as estimated. */
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
-/* With what an estimate is multiplied. */
+/* Return the factor by which to multiply an estimate of `ns`. */
 double vgpu_probe_factor(const struct vgpu_throttle_device *device, uint64_t ns);
 
 #endif
