@@ -197,6 +197,27 @@ TEST(a_process_that_leaves_gives_its_timeslice_back)
     CHECK_EQ(e->contexts[b].busy_ns - before, 10 * MS);
 }
 
+TEST(utilisation_by_looks_is_that_of_the_moments_in_which_a_context_ran)
+{
+    fresh();
+    e->look_ns = 5 * MS;
+    int a = engine_join(e, 1), b = engine_join(e, 2);
+    uint64_t end, sum = 0;
+    engine_submit(e, a, 1, kernel(10000 * MS, ENGINE_WHOLE));
+    engine_submit(e, b, 1, kernel(10000 * MS, ENGINE_WHOLE));
+    int differ = 0;
+    for (unsigned sample = 1; sample <= 40; sample++) {
+        engine_advance(e, sample * 100 * MS);
+        unsigned of_a = engine_utilisation(e, a, 0, &end);
+        if (sample > 1) {
+            CHECK_EQ(of_a + engine_utilisation(e, b, 0, &end), 100);
+            differ |= of_a != 50;
+            sum += of_a;
+        }
+    }
+    CHECK(differ && sum / 39 > 40 && sum / 39 < 60);
+}
+
 int main(void)
 {
     return t_run();

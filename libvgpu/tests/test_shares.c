@@ -311,6 +311,31 @@ TEST(nor_what_was_launched_before_others_came)
     CHECK(near(use(&s, 0, 12, 17), 20, 3) && near(use(&s, 0, 17, 40), 20, 3) && near(use(&s, 1, 6, 40), 30, 1));
 }
 
+/* Events of kernels longer than a turn hold the neighbour's turns, and nothing tells how many. */
+TEST(no_tenant_starves_beside_a_busy_neighbour_where_nvml_cannot_be_matched)
+{
+    static const char *const names[] = {"5ms", "50ms", "graph_large"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct simulation s = scene(20, 500 * MS);
+        s.device = device_nominal();
+        s.device.unmatched = 1;
+        add(&s, names[i], 30);
+        add(&s, "500us", 70);
+        simulate(&s);
+        CHECK(use(&s, 0, 0, 20) > 0.9 * 30 && use(&s, 1, 0, 20) > 0.85 * 70);
+    }
+}
+
+TEST(a_lone_tenant_keeps_its_share_where_nvml_cannot_be_matched)
+{
+    struct simulation s = scene(20, 500 * MS);
+    s.device = device_nominal();
+    s.device.unmatched = 1;
+    add(&s, "50ms", 30);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 0, 20), 30, 1));
+}
+
 TEST(a_seed_gives_the_same_run_again)
 {
     struct simulation s = scene(3, 100 * MS);

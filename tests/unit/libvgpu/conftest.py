@@ -147,6 +147,13 @@ def report() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def assumptions(report: ModuleType) -> ModuleType:
+    """The module that measures shares on devices that differ; it uses the report's."""
+    sys.modules.setdefault("bench", report)
+    return tool("assumptions")
+
+
+@pytest.fixture(scope="session")
 def gate() -> ModuleType:
     """The module that compares the table of symbols with NVIDIA's headers."""
     return tool("coverage")
