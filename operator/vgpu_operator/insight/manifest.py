@@ -10,7 +10,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -258,7 +258,12 @@ class Simulation(ABC, Generic[T]):
         cluster: The cluster.
         manifest: The manifest.
         admit: Put pods through admission first.
+
+    Attributes:
+        most_searches: Pods for which victims are searched; a search takes a tenth of a second.
     """
+
+    most_searches: ClassVar[int] = 256
 
     def __init__(self, cluster: WholeCluster, manifest: Manifest, *, admit: bool) -> None:
         self._cluster = cluster
@@ -266,6 +271,7 @@ class Simulation(ABC, Generic[T]):
         self._admit = admit
         self._items = manifest.items()
         self._priorities = cluster.priorities.beside(manifest.classes)
+        self._searched = 0
         self._written: dict[GroupKey, set[int]] = {}  # minimums that pods themselves name
         cluster.know_groups(manifest.groups)
 
@@ -346,9 +352,17 @@ class Simulation(ABC, Generic[T]):
         question, outcome = answer.question, answer.outcome
         if question is None or outcome is None or not (outcome.refused and outcome.of_nodes):
             return None
-        if answer.priority_unknown:
-            return unknown(self._cluster.config, answer.priority_unknown)
+        why_unknown = answer.priority_unknown or self._too_many(1)
+        if why_unknown:
+            return unknown(self._cluster.config, why_unknown)
         return self._cluster.preemption(question, outcome)
+
+    def _too_many(self, pods: int) -> str:
+        """Return why nobody is searched for any more pods; empty if there may be a search."""
+        if self._searched + pods > self.most_searches:
+            return f"victims are searched for no more than {self.most_searches} pods at a time"
+        self._searched += pods
+        return ""
 
     def _hold(self, answer: Answered[T]) -> list[Undo]:
         """Hold the devices of a placed item; return what gives them back."""
@@ -392,6 +406,7 @@ class Simulation(ABC, Generic[T]):
         why_unknown = next((each.priority_unknown for each in answers if each.priority_unknown), "")
         if group.least is None:
             why_unknown = f"PodGroup {group.name} does not exist here"
+        why_unknown = why_unknown or self._too_many(len(questions))
         if why_unknown:
             return unknown(self._cluster.config, why_unknown)
         others = sum(each.question is None and each.error is None for each in answers)

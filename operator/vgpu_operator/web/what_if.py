@@ -25,6 +25,8 @@ from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight, VisitorRefused
 
 MOST_PODS = 64
+MOST_SEARCHES = 8
+"""Pods for which victims are searched. Meanwhile no other visitor gets an answer."""
 _SOURCE = "the text"
 _NEW = ClaimKey("", "")
 """The key of a claim that does not exist."""
@@ -98,6 +100,8 @@ class _WithVerdicts(Simulation[None]):
 
     They are computed before the devices are held, so that they match the decision.
     """
+
+    most_searches = MOST_SEARCHES
 
     def __init__(self, cluster: LiveCluster, manifest: Manifest, sight: Sight) -> None:
         super().__init__(cluster, manifest, admit=True)

@@ -11,7 +11,7 @@ from vgpu_operator.engine import events
 from vgpu_operator.insight.priorities import Priorities
 from vgpu_operator.web.mirror import Mirror
 from vgpu_operator.web.sight import Sight
-from vgpu_operator.web.what_if import documents, what_if
+from vgpu_operator.web.what_if import MOST_SEARCHES, documents, what_if
 from web_world import a_holder, a_mirror
 
 ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
@@ -93,6 +93,15 @@ def test_a_class_that_could_not_be_read_is_named() -> None:
     assert answer["preemption"]["notJudged"] == "PriorityClasses are not known: forbidden"
     (answer,) = asked(a_full_mirror(), pod(of="none"))
     assert answer["preemption"]["notJudged"] == "PriorityClass none does not exist here"
+
+
+def test_victims_are_searched_for_a_few_pods_only_because_others_wait_for_their_answers() -> None:
+    names = [f"p{number}" for number in range(MOST_SEARCHES + 1)]
+    *found, last = asked(a_full_mirror(), "---".join(map(pod, names)))
+    assert all(each["preemption"]["nodes"] or each["preemption"]["whyNot"] for each in found)
+    assert last["preemption"]["notJudged"] == (
+        f"victims are searched for no more than {MOST_SEARCHES} pods at a time"
+    )
 
 
 def test_a_second_pod_sees_that_the_victims_of_the_first_are_ending_and_nothing_stays() -> None:
