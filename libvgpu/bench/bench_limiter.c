@@ -91,13 +91,16 @@ static double could_use(const struct scene *scene, uint64_t length_ns, uint64_t 
 static void judge(const struct scene *scene, int verbose, unsigned index)
 {
     double due[MAX_CONTAINERS], worst_error = 0, worst_ripple = 0, least = 10, sum = 0, squares = 0;
-    uint64_t window = 0, length, step;
+    uint64_t window = 0, shortest = UINT64_MAX, length, step;
     for (unsigned t = 0; t < scene->count; t++) {
         uint64_t w = window_of(&scene->tenants[t]);
         window = w > window ? w : window;
+        shortest = w < shortest ? w : shortest;
     }
     length = WINDOWS * window;
-    step = length / 600 / MS * MS;
+    /* Fine enough for the tenant with the shortest windows, and coarse enough for the longest run. */
+    uint64_t coarse = LONG * length / (SIMULATION_STEPS - 1) + 1;
+    step = shortest / 200 > coarse ? shortest / 200 : coarse;
     for (unsigned t = 0; t < scene->count; t++) {
         due[t] = scene->tenants[t].cores;
         double could = always_busy(scene->tenants[t].workload) ? due[t] : could_use(scene, WINDOWS * window, step, t);
