@@ -121,7 +121,7 @@ async def _nothing_else(stage: Stage, chance: random.Random) -> None:
 
 
 async def _cut_record(stage: Stage, chance: random.Random) -> None:
-    """As a file system may leave a file after a power failure."""
+    """Truncate it as a file system may do after a power failure."""
     record = stage.state / "slots.json"
     if record.exists():
         os.truncate(record, chance.randrange(record.stat().st_size + 1))
@@ -179,7 +179,7 @@ async def _offers_slots(stage: Stage) -> bool:
 
 
 async def _start_if_ended(stage: Stage) -> None:
-    """As the kubelet does it: an agent that cannot start ends, and is started again."""
+    """Do as the kubelet does: an agent that cannot start exits and is started again."""
     if stage.has_ended:
         stage.gave_up += 1
         await stage.start_agent()
@@ -195,7 +195,7 @@ STRIKES: Mapping[str, tuple[float, Callable[[Stage, random.Random], Awaitable[No
     "kill and clock back": (0.06, _set_clock_back),
     "kill and hanging driver": (0.01, _hang_driver),
 }
-"""A kind of kill: its probability, and what is done until the agent runs again."""
+"""By kind of kill: its probability, and the action to take until the agent runs again."""
 
 
 async def _live(

@@ -37,7 +37,7 @@ NODE = "n1"
 SLOTS_A_DEVICE = 10
 
 DISK_BYTES = 64 << 20
-"""For an agent's state beside the usage regions of its pods."""
+"""The agent's state, beside the usage regions of its pods."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Every way in which `kubectl vgpu` and the other programs ask a cluster.
+"""All verbs of `kubectl vgpu`, and all other programs that query a cluster.
 
-Verbs come from the parser: one that it learns is among them from then on, so that what holds for
-every verb is tested of it too. Programs are compared with those of the package.
+The verbs are read from the parser, so a test of every verb covers a new verb as well. The list of
+programs is compared with the scripts of the package.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from vgpu_operator.cli.__main__ import parser
 FIND_OUT = ("doctor", "support-bundle", "uninstall")
 """These are made for clusters on which something is missing, and show what."""
 FILE = "FILE"
-"""Stands for a file: a pod for a verb that reads it, another's own for one that writes it."""
+"""Stands for a file: a pod for a verb that reads one, some other file for a verb that writes one.
+"""
 _ALWAYS = ("--yes", "--no-wait-for-capacity")
-"""Without these a verb asks or waits."""
+"""Flags without which a verb asks for confirmation or waits."""
 _NOBODY = "none"
 """A name that nothing has."""
 
@@ -125,7 +126,7 @@ def _knows(verb: argparse.ArgumentParser, option: str) -> bool:
 
 
 def _required(verb: argparse.ArgumentParser) -> Iterator[Arguments]:
-    """The required words, in every form that asks for something else."""
+    """Return the required words, in every form that makes a different query."""
     options = [word for word in _ALWAYS if _knows(verb, word)]
     for action in verb._actions:
         if action.option_strings and action.required:

@@ -11,7 +11,7 @@ from hypothesis import settings
 import hypothesis_profiles  # noqa: F401 -- registers the profiles
 
 MOST_AGAIN = 3
-"""So many tests of a run may pass only when they are run again (docs/design/tests.md)."""
+"""At most this many tests of a run may pass only on a rerun (docs/design/tests.md)."""
 REAL_TIME = {"integration", "e2e"}
 """Folders of tests that start programs and wait for them; elsewhere such a test is marked."""
 

@@ -22,9 +22,9 @@ from vgpu_client.errors import Conflict, NotFound
 from vgpu_operator.engine.leader.fence import may_be_decided
 
 Round = tuple[str, int]
-"""An allocation's id, and how often init containers were given devices anew in it."""
+"""An allocation's id, and how often its init containers were allocated devices again."""
 Runs = tuple[str, str, tuple[AllocatedDevice, ...]]
-"""Of a pod whose containers run: its claim's UID, the allocation's id, and what they use."""
+"""For a pod whose containers run: its claim's UID, the allocation's id, and what they use."""
 
 
 class LateApi(MemoryApi):
@@ -33,7 +33,7 @@ class LateApi(MemoryApi):
     def __init__(self) -> None:
         self.news: deque[tuple[str, dict[str, Any]]] = deque()
         self.pods_ever: dict[str, Pod] = {}
-        """Each pod as it was last, by UID, gone or not."""
+        """The last version of each pod, by UID, including pods that are gone."""
         self.moved: list[str] = []
         """Claims that got other devices while a new leader would not have touched them."""
         super().__init__()
@@ -133,7 +133,7 @@ class World:
         return self.loop.run_until_complete(make())
 
     def turn(self, times: int = 20) -> None:
-        """Let what is under way go on."""
+        """Let work in progress continue."""
 
         async def turns() -> None:
             for _ in range(times):
@@ -142,7 +142,7 @@ class World:
         self.loop.run_until_complete(turns())
 
     def round(self) -> None:
-        """One round of the engine, and some of what it starts."""
+        """Run one round of the engine and some of the work that it starts."""
 
         async def once() -> None:
             for node, _ in self.devices.values():  # the agents of this world live
@@ -232,7 +232,7 @@ class World:
                 self.words.append((claim.metadata.uid, "True", round_))
 
     def sandboxes_are_made_anew(self) -> None:
-        """Init containers run again: at once where they were fitted again, else it is asked for."""
+        """Run init containers again, at once if they were fitted again; otherwise request it."""
         for claim, allocation, pod_uid in self._used():
             round_, pod = _round(allocation), self.pod_of(claim)
             asking = {request.name for request in claim.spec.requests}
@@ -301,7 +301,7 @@ class World:
     # The user's part.
 
     def delete_claim(self, name: str) -> None:
-        """As the API server does it: finalizers keep the object."""
+        """Delete it as the API server does: finalizers keep the object."""
         raw = copy.deepcopy(self.api.claim(name))
         if not raw["metadata"].get("finalizers"):
             self.api.vanish(VGPU_CLAIMS, name)
@@ -310,7 +310,7 @@ class World:
             self.api.put(VGPU_CLAIMS, raw)
 
     def collect_garbage(self) -> None:
-        """Claims whose pod is gone are deleted."""
+        """Delete claims whose pod is gone."""
         there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
         for claim in self.claims():
             owners = claim.metadata.owner_references
@@ -318,7 +318,7 @@ class World:
                 self.delete_claim(claim.metadata.name)
 
     def close(self) -> None:
-        """End what is still under way."""
+        """End all work in progress."""
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,7 +1,7 @@
-"""A contract of import-linter: a room imports what its list allows, and nothing else.
+"""A contract of import-linter: a package imports what its list allows, and nothing else.
 
-A list of what is forbidden passes all that it lacks: `random`, `os`, `socket`. A room that
-must be pure lists what it needs.
+A list of forbidden imports would let through everything that it does not name, such as `random`,
+`os` or `socket`. So a package that must be pure lists the imports that it needs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ CLIENT_PATIENCE_S = 7.0
 
 
 class Time:
-    """Virtual seconds; `run` lets them pass, and looks after each moment at which anything ran."""
+    """Virtual seconds; `run` advances them and calls a check after each moment with activity."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -68,10 +68,10 @@ class Server:
 
 
 class Line:
-    """One elector's way to the server.
+    """One elector's connection to the server.
 
-    Each request takes the next trip of the script: (seconds there, seconds back,
-    "" | "refused" | "lost answer").
+    Each request takes the next trip of the script: (seconds there, seconds back, "" | "refused" |
+    "lost answer").
     """
 
     def __init__(self, server: Server, time: Time, trips: list[tuple[float, float, str]]) -> None:
@@ -177,7 +177,7 @@ class Candidate:
                 await self.elector.keep()
 
     def crash(self) -> None:
-        """End at once; what was sent goes on its way."""
+        """End at once; requests that were already sent still reach the server."""
         if self.running is not None:
             self.running.cancel()
             self.running = None

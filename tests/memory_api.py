@@ -176,7 +176,7 @@ class MemoryApi:
             return self.put(resource, merge_patch(found, changes))
 
     async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Note what was applied, with the version that it makes."""
+        """Record what was applied, with the version that results from it."""
         await self.gate.wait()
         self._fail(self.before, "apply", obj["metadata"]["name"])
         self._version += 1

@@ -241,7 +241,7 @@ def fit(
 
 
 def gather(ordered, devices, used, request, policies, ask, quota) -> list[DeviceFacts] | str:
-    """From the end of the list until there are enough; all that fit for Topology."""
+    """Take devices from the end of the list until there are enough; for Topology, all that fit."""
     reasons: Counter[str] = Counter()
     gathered: list[DeviceFacts] = []
     topology = "Topology" in policies
@@ -359,7 +359,7 @@ def charge(charged) -> tuple[int, int]:
 
 
 def in_order(fleet, devices, used, request, policies, ask: Demand) -> list[DeviceFacts]:
-    """From the least wanted to the most wanted."""
+    """Order devices from the least preferred to the most preferred."""
 
     def score(device: DeviceFacts) -> float:
         now, (slots, cores, memory) = used[device.uuid], ask.weights

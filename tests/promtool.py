@@ -27,7 +27,7 @@ def promtool(*arguments: str) -> None:
 
 
 def run_cases(folder: Path, rule_files: Sequence[str], cases: Sequence[Mapping[str, Any]]) -> None:
-    """Evaluate rules once a minute in cases of promtool's form, each of which must hold."""
+    """Evaluate rules once a minute in test cases of promtool's form, and check each case."""
     path = folder / "cases.yaml"
     document = {"rule_files": [*rule_files], "evaluation_interval": "1m", "tests": [*cases]}
     path.write_text(yaml.safe_dump(document))

@@ -25,10 +25,10 @@ SYSTEM, AGENTS = "vgpu-system", "vgpu-node"
 
 
 class RealNode:
-    """One node, its control plane included.
+    """One node, including its control plane.
 
     Args:
-        folder: where it keeps its disk; its own among nodes.
+        folder: The folder for its disk; no other node may use it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,7 +112,7 @@ class RealNode:
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """A new namespace; it is gone, and its devices are free again, when this ends."""
+        """Create a namespace; at the end, wait until it is gone and its devices are free again."""
         name = f"e2e-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         # Pods that come before their ServiceAccount are refused.

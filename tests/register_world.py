@@ -51,7 +51,7 @@ class World:
         apply(DeviceObserved(device), self.state)
 
     def ready(self, kind: Kind, node: str) -> dict[str, GPUDeviceStatus]:
-        """Return the node's devices of a kind that may be given away, by id."""
+        """Return the ids of the node's devices of a kind that may be allocated."""
         return {
             device.status.uuid: device.status
             for device in self.devices.values()

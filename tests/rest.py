@@ -95,7 +95,7 @@ class Rest:
             return decoded
 
     async def get(self, path: str, **query: str) -> Json:
-        """One object, a list, or a document."""
+        """Return one object, a list, or a document."""
         return await self.ask("GET", path, **query)
 
     async def names(self, path: str, **query: str) -> list[str]:

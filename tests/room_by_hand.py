@@ -17,7 +17,7 @@ Ask: TypeAlias = tuple[int, int, int]
 
 
 def limits(ask: Ask) -> dict[str, int]:
-    """Return the limits of a container that asks for this."""
+    """Return the limits of a container with these requests."""
     names = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
     return dict(zip(names, ask, strict=True))
 

@@ -24,7 +24,7 @@ Object = dict[str, Any]
 LOCAL = "local"
 """The class of volumes that are on a node and that nothing makes."""
 ZONAL = "zonal"
-"""The class of volumes that a CSI driver makes where the pod goes."""
+"""The class whose volumes a CSI driver creates where the pod is placed."""
 DRIVER = "disk.example.com"
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -178,7 +178,7 @@ def using(*claims: str) -> Object:
 
 
 def read(obj: Object) -> StorageObject:
-    """One of them, as the ledger takes it."""
+    """Return one of them, as the ledger reads it."""
     match obj["kind"]:
         case "PersistentVolumeClaim":
             return VolumeClaim.of(PersistentVolumeClaim.model_validate(obj))

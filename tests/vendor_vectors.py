@@ -44,10 +44,10 @@ TIMED = {names.HAMI_TIME, names.HAMI_BIND_TIME, names.HAMI_BIND_PHASE} | {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One pod on one node that others are on, and HAMi's answer.
+    """A pod on a node with other pods, and HAMi's answer.
 
-    `groups` has what devices that go together share, where HAMi decides between groups of
-    one size at random.
+    `groups` has what the devices of a group share, if HAMi picks at random between groups of one
+    size.
     """
 
     name: str
@@ -65,7 +65,7 @@ def files() -> list[Path]:
 
 
 def a_ledger(nodes: Iterable[Node], claims: Iterable[VGPUClaim] = ()) -> Ledger:
-    """As after a start: of the objects alone."""
+    """Return a ledger as after a start, from the objects alone."""
     ledger = Ledger(config=CONFIG)
     for node in nodes:
         ledger.apply_node(node)
@@ -77,7 +77,7 @@ def a_ledger(nodes: Iterable[Node], claims: Iterable[VGPUClaim] = ()) -> Ledger:
 
 
 def in_use(ledger: Ledger) -> dict[str, tuple[int, int, int, int]]:
-    """By UUID: slots, cores, MiB and bits of each device that are in use."""
+    """Return slots, cores, MiB and bits in use of each device, by UUID."""
     columns = ledger.columns
     return {
         columns.uuid[number]: columns.in_use(number)
@@ -86,7 +86,7 @@ def in_use(ledger: Ledger) -> dict[str, tuple[int, int, int, int]]:
 
 
 def a_claim_of(spec: VGPUClaimSpec, plan: Plan, number: int) -> VGPUClaim:
-    """Return a claim with what a plan gives it; no other has its number."""
+    """Return a claim with the allocation of a plan, and a number that no other claim has."""
     allocation = plan.allocation().to_wire() | {"id": allocation_id(number)}
     metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
     return VGPUClaim.read(

@@ -44,7 +44,7 @@ FIELD = "limits.nvidia.com/gpumem"
 
 
 def affinity_to(nodes: Iterable[str]) -> Affinity:
-    """As the DaemonSet controller writes it."""
+    """Return an affinity as the DaemonSet controller writes it."""
     terms = [
         NodeSelectorTerm(
             match_fields=[
@@ -171,7 +171,7 @@ class VirtualCluster(World):
         return name
 
     def create_claim(self, devices: int, mib: int, cores: int, lives_s: float) -> None:
-        """An Immediate claim, which goes some time after it has got its devices."""
+        """Create an Immediate claim that is deleted some time after it has been allocated."""
         self.born += 1
         name = f"claim-{self.born:04}"
         request = a_request(count=devices, memory=f"{mib}Mi", cores=cores)
@@ -219,7 +219,7 @@ class VirtualCluster(World):
         self._later(lambda: self.operator.news.quota_changed(quota))
 
     def _later(self, call: Callable[[], object]) -> None:
-        """In the order in which it was called, which timers of one moment do not keep."""
+        """Call it in the order of the requests, which simultaneous timers do not keep."""
         self.under_way.append(call)
         self.loop.call_later(NEWS_TAKE_S, lambda: self.under_way.popleft()())
 
@@ -243,7 +243,7 @@ class VirtualCluster(World):
         self.loop.call_at(max(self.loop.time(), plan.ready), self.active.put_nowait, name)
 
     async def schedule(self) -> None:
-        """One pod after the other, for ever."""
+        """Schedule one pod after the other, for ever."""
         while True:
             name = await self.active.get()
             pod = self.api.objects.get((PODS.plural, "default", name))
@@ -286,7 +286,7 @@ class VirtualCluster(World):
         """A pod has ended; swapped where a controller makes a new one of it."""
 
     def claims(self) -> list[VGPUClaim]:
-        """As the API has them, each version read once."""
+        """Return the claims as in the API, reading each version once."""
         found = []
         for raw in self.api.all(VGPU_CLAIMS):
             key = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Does not wait: the time for which it would have waited has passed."""
+    """A selector that does not wait: it advances the time instead."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,9 +50,9 @@ RIGHTS: Mapping[str, set[str]] = {
     "tenant": {"gpudevices", "vgpuclaims in vision"},
     "stranger": set(),
 }
-"""Of those who visit, by their tokens."""
+"""The accounts that visit, by their tokens."""
 _EVERY_WAITING = 12
-"""One claim in so many waits."""
+"""One in this many claims waits."""
 
 
 def name_of(node: int) -> str:

@@ -35,7 +35,7 @@ VIEWS = {
     "claim": ("#/claims/robotics/train-00005-gpu", "Claim robotics/train-00005-gpu"),
     "what-if": ("#/what-if", "What if"),
 }
-"""By name: the address, and how its heading begins."""
+"""By name: the address, and the beginning of its heading."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Visit:
         self.page.get_by_role("heading", level=1, name="Fleet").wait_for()
 
     def go(self, view: str) -> None:
-        """To one of the `VIEWS`; returns when it is shown."""
+        """Open one of the `VIEWS`; return when it is shown."""
         address, heading = VIEWS[view]
         self.page.evaluate("address => { location.hash = address; }", address)
         self.page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()

@@ -1,4 +1,4 @@
-"""A small cluster as the page sees it, and an API server that reviews who looks."""
+"""A small cluster as the page sees it, with an API server that reviews visitors' access."""
 
 from __future__ import annotations
 

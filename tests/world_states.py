@@ -114,7 +114,7 @@ class WorldStates(RuleBasedStateMachine):
 
     @rule()
     def another_operator_leads(self) -> None:
-        """The former one has finished its writes, as one that gives the Lease up does."""
+        """Let another operator lead; the former finished its writes before it gave up the Lease."""
         self.api.gate.set()
         self.world.turn(200)
         former = self.world.operator

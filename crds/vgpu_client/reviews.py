@@ -67,15 +67,14 @@ class Limits:
 class Answers(Generic[K, V]):
     """A cache of answers by question; callers that ask the same question share one answer.
 
-    A question that was accepted before is asked again in a lane of its own, and answers to
-    strangers cannot displace it. So a flood of forged tokens neither delays nor evicts a known
-    client.
+    A question that was accepted before is repeated in a separate lane, and answers to strangers
+    cannot displace it. So a flood of forged tokens neither delays nor evicts a known client.
 
     Args:
-        keep_s: Returns for how many seconds an answer may be cached; 0: not at all.
-        owner: Returns the owner of an accepted question; None: the question was refused.
-        limits: The limits of its size.
-        clock: The time.
+        keep_s: Returns the number of seconds for which an answer may be cached; 0: do not cache it.
+        owner: Returns the owner of an accepted question, or None if the question was refused.
+        limits: The limits of the cache's size.
+        clock: The source of the time.
     """
 
     def __init__(

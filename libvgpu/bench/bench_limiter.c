@@ -182,7 +182,7 @@ static void resize(unsigned workload, unsigned from, unsigned to, uint64_t lag_n
     add(RESIZE, 6000);
 }
 
-/* What the command line says. */
+/* The settings from the command line. */
 struct options {
     int verbose;
     const char *families[8];
@@ -199,7 +199,7 @@ static int is_wanted(const struct options *o, const struct scene *scene)
     return !o->family_count;
 }
 
-/* Return 0 for an option that is not understood. */
+/* Return 0 for an unknown option. */
 static int parse(struct options *o, int argc, char **argv)
 {
     int option;
@@ -227,7 +227,8 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 0 ? strtoull(argv[0], NULL, 10) : 1;
     unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 0, count = argc > 2 ? (unsigned)atoi(argv[2]) : UINT32_MAX;
     struct scene scene;
-    /* Processes of scenes are some megabytes each: memory that went back to the kernel each time would be half of a run. */
+    /* The processes of a scene take some megabytes each. Returning that memory to the kernel each time would cost half of a
+     * run. */
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 256 << 20);
     used = calloc(SIMULATION_STEPS, sizeof *used);

@@ -63,7 +63,7 @@ static uint64_t now_ns(void)
     return sim.engine->now_ns;
 }
 
-/* The machine has been up for a while when a scene begins: a budget that is new then holds a whole burst. */
+/* The machine has been up for a while when a scene begins, so that a new budget has a full burst. */
 #define BOOTED_NS (10000 * MS)
 
 static struct vgpu_instant clock_now(void)
@@ -71,7 +71,7 @@ static struct vgpu_instant clock_now(void)
     return vgpu_at(BOOTED_NS + now_ns());
 }
 
-/* Coroutines change over by jumps: each swapcontext asks the kernel for the signal mask, a quarter of a run. */
+/* Coroutines switch by jumps: swapcontext calls the kernel for the signal mask each time, which would take a quarter of a run. */
 static void yield(void)
 {
     if (!_setjmp(sim.running->here)) {
@@ -92,7 +92,7 @@ static void resume(struct worker *w)
     setcontext(&w->at);
 }
 
-/* Sleeps end late, as those of a real system do. */
+/* Sleeps end late, as they do on a real system. */
 static void sleep_ns(uint64_t ns)
 {
     sim.running->wake_ns = now_ns() + ns + 50 * US + chance(&sim.chance) % (30 * US);
@@ -114,7 +114,7 @@ static CUresult event_destroy(CUevent event)
     return CUDA_SUCCESS;
 }
 
-/* A full queue holds the caller up. */
+/* A full queue blocks the caller. */
 static void submit(struct worker *w, int queue, struct engine_op op)
 {
     while (!engine_submit(sim.engine, w->process->context, queue, op)) {
@@ -189,7 +189,7 @@ static uint32_t sms_of(void *owner, int ordinal)
     return sim.s->scene.sms;
 }
 
-/* Return what NVML shows of a process for the sample that ended then. */
+/* Return what NVML reports about a process for the sample that ended then. */
 static unsigned shown(unsigned member, uint64_t *end_ns)
 {
     unsigned percent = engine_utilisation(sim.engine, sim.members[member]->context, sim.s->scene.lag_ns, end_ns);
@@ -207,7 +207,7 @@ static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_meas
     unsigned tenant = ((const struct member *)owner)->tenant;
     (void)ordinal;
     out->others_known = 1;
-    if (sim.s->device.unmatched) { /* who has company is on the page of the agent */
+    if (sim.s->device.unmatched) { /* the agent's page says whether the container has neighbours */
         out->others = out->neighbours = sim.s->scene.count > 1;
         return 0;
     }
@@ -287,7 +287,7 @@ static void rest(struct worker *w, uint64_t ns)
     yield();
 }
 
-/* One kernel of the workload, as a grid of as many blocks as it needs. */
+/* A kernel of the workload, as a grid of as many blocks as it needs. */
 static void kernel(struct worker *w, const struct workload *k)
 {
     uint64_t ns, wave = (uint64_t)sim.s->scene.sms * 8, blocks = wave * k->fill / 100 * k->waves;
@@ -316,7 +316,7 @@ static void decode(struct worker *w, const struct workload *k, unsigned tokens)
     rest(w, k->gap_ns / 2 + chance(&w->chance) % k->gap_ns);
 }
 
-/* The process of a thread ends, and another takes its place. */
+/* End the process of a thread and start another in its place. */
 static void restart(struct worker *w)
 {
     struct member *m = w->process;
@@ -417,7 +417,7 @@ static void cast(void)
     }
 }
 
-/* The one engine of all runs, at rest: fresh memory for each would be a third of what a run costs. */
+/* The one engine of all runs, at rest: allocating a new one for each would take a third of a run. */
 static struct engine *an_engine(void)
 {
     static struct engine *kept;

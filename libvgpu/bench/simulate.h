@@ -14,8 +14,8 @@ struct simulation {
     struct scene scene;
     struct device device; /* all zero: the nominal one */
     uint64_t length_ns;
-    int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
-    int by_default;             /* 1: limit only while others are active */
+    int unlimited;              /* the last tenant starts this late */
+    int by_default;             /* The share that a tenant gets at some moment; 0: never. */
     uint64_t late_ns;           /* the last tenant starts so late */
     /* What a tenant's share becomes at some moment; 0: never. */
     uint64_t resize_at_ns;

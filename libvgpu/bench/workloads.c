@@ -27,7 +27,7 @@ const struct workload workloads[] = {
     {"small_grids", PATTERN_STREAM, 200 * US, 1, 20, 10, 0, 0, 0, 1, 3, 0, 0},
     {"outliers", PATTERN_STREAM, 100 * US, 1, 100, 10, 30, 0, 0, 1, 1, 0, 0},
     {"processes", PATTERN_STREAM, 200 * US, 1, 100, 10, 0, 0, 0, 4, 2, 0, 0},
-    /* what the scenes of `work` are made of */
+    /* [SIMULATION_STEPS], allocated by the caller */
     {"decode", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 0, 0},
     {"prefill", PATTERN_TOKENS, 8 * US, 1, 100, 5, 0, 300, 500 * US, 1, 1, 60, 0},
     {"training", PATTERN_BURST, 5 * MS, 1, 100, 10, 0, 30, 200 * MS, 1, 1, 0, 0},
@@ -41,7 +41,7 @@ const struct workload workloads[] = {
 };
 const unsigned workload_count = sizeof workloads / sizeof workloads[0];
 
-enum { OF_THE_MATRIX = 18 }; /* workloads that the family `alone` has */
+enum { OF_THE_MATRIX = 18 }; /* workloads of the family `alone` */
 
 static const unsigned multiprocessors[] = {20, 108, 188};
 static const uint64_t lags[] = {100 * MS, 500 * MS, 1000 * MS};
@@ -73,7 +73,7 @@ uint64_t workload_longest_ns(const struct workload *w)
     return w->pattern == PATTERN_GRAPH ? ns * w->batch : ns;
 }
 
-/* One container alone: every workload, at every share, on every device and lag in turn. */
+/* One container alone: every workload, share, device and lag in turn. */
 static int alone(unsigned i, struct scene *out)
 {
     enum { DEVICES = 3 };
@@ -90,7 +90,7 @@ static int alone(unsigned i, struct scene *out)
     return 1;
 }
 
-/* Equal neighbours with equal shares of the whole device. Kernels of seconds among sixteen would need an hour each. */
+/* Equal neighbours with equal shares of the whole device. Kernels of seconds with sixteen tenants would need an hour each. */
 static int equal(unsigned i, struct scene *out)
 {
     static const unsigned kinds[] = {0, 1, 2, 3, 4, 8, 10, 12, 13, 15};
@@ -108,7 +108,7 @@ static int equal(unsigned i, struct scene *out)
     return 1;
 }
 
-/* Tenants that come and go: shares and workloads drawn, in all at most the whole device. */
+/* Tenants that come and go: random shares and workloads, in total at most the whole device. */
 static int mixed(unsigned i, struct scene *out)
 {
     static const unsigned kinds[] = {1, 2, 3, 4, 7, 8, 10, 11, 12, 13, 14, 15, 16, 17};
@@ -141,7 +141,7 @@ static const struct workload *named(const char *name)
     abort();
 }
 
-/* What tenants of real clusters run, alone and beside each other. */
+/* The workloads of tenants in real clusters, alone and next to each other. */
 static int work(unsigned i, struct scene *out)
 {
     static const struct {

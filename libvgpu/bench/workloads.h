@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum pattern {
-    PATTERN_STREAM, /* launch after launch; the device is never without work while the limiter lets it */
+    PATTERN_STREAM, /* launch after launch; the device always has work while the limiter lets it */
     PATTERN_SYNC,   /* wait for each kernel before the next */
     PATTERN_BURST,  /* `batch` launches, wait for them, then `gap_ns` on the host */
     PATTERN_GRAPH,  /* graphs of `batch` kernels, one after the other */
@@ -28,9 +28,9 @@ struct workload {
     unsigned batch; /* kernels of a burst or graph */
     uint64_t gap_ns; /* on the host */
     unsigned processes; /* of a container */
-    unsigned threads; /* of a process, each with a stream of its own */
+    unsigned threads; /* per process, each with its own stream */
     unsigned prefill;
-    uint64_t life_ns; /* after which a process launches nothing more; it launches at least once */
+    uint64_t life_ns; /* after this time a process launches nothing more; it launches at least once */
 };
 
 enum { MAX_CONTAINERS = 16 };
@@ -55,13 +55,13 @@ extern const unsigned workload_count;
 /* Scene `index` of the matrix for this seed; 0 when there are no more. */
 int scene_at(unsigned index, uint64_t seed, struct scene *out);
 
-/* The chance of a scene: splitmix64. */
+/* The random numbers of a scene: splitmix64. */
 uint64_t chance(uint64_t *state);
 
-/* What the next kernel of a workload takes on a whole device of `sms` multiprocessors, with its jitter. */
+/* The time that the next kernel of a workload takes on a whole device of `sms` multiprocessors, with its jitter. */
 uint64_t kernel_block_ns(const struct workload *w, uint64_t *state);
 
-/* Longest kernel (or graph) a workload may launch, ns. */
+/* The longest kernel (or graph) that a workload may launch, in ns. */
 uint64_t workload_longest_ns(const struct workload *w);
 
 #endif

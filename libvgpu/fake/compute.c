@@ -16,11 +16,11 @@
 #define SLICE_NS UINT64_C(1000000)
 #define CLEAR_DEAD_NS UINT64_C(20000000)
 
-/* A card's engine and who last looked for the dead. */
+/* A card's engine, and the process that last looked for dead ones. */
 struct compute {
     uint64_t started;
     uint64_t cleared_ns;
-    uint64_t wall_ns; /* of the clock on the wall at 0 of the other */
+    uint64_t wall_ns; /* wall clock at time 0 of the engine's clock */
     struct engine engine;
 };
 
@@ -33,7 +33,7 @@ static struct {
 } here[MACHINE_MAX_CARDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A forked child opens its own file: a lock belongs to the open file. */
+/* A forked child opens its own file, because a lock belongs to the open file. */
 static void start_anew(void)
 {
     for (int i = 0; i < MACHINE_MAX_CARDS; i++) {

@@ -17,13 +17,13 @@ uint64_t compute_now_ns(void);
 struct engine *compute_enter(const struct machine *m, int card, int join, int *context);
 void compute_leave(int card);
 
-/* A moment of the engine by the clock on the wall, ns since 1970: always the same for the same moment. */
+/* Convert a moment of the engine to the wall clock, ns since 1970: the same moment always gives the same result. */
 uint64_t compute_wall_ns(const struct engine *e, uint64_t ns);
 
 /* The process whose context this is, by its number (state_serial); 0: none. For NVML, under the lock. */
 int compute_owner(const struct engine *e, int context);
 
-/* Let time pass until something may have changed in a context: an engine's rest, in slices of 1 ms. */
+/* Let an engine's rest pass, after which something may have changed in a context, in slices of 1 ms. */
 void compute_rest(uint64_t rest_ns);
 
 #endif

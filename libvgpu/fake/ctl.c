@@ -89,7 +89,7 @@ static void set_words(struct state *s, void *argument)
     __atomic_store_n(word, order->value, __ATOMIC_RELAXED);
 }
 
-/* Put the driver's way of naming processes in place of the machine's. */
+/* Replace the machine's settings of how the driver names processes. */
 static int speak(const struct machine *m, const char *verb, const char *value)
 {
     int at = !strcmp(verb, "pids") ? machine_pids_named(value) : machine_bytes_named(value);

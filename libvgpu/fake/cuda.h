@@ -1,4 +1,4 @@
-/* cuda.h - what the files of the simulated libcuda share. */
+/* cuda.h - declarations that the files of the simulated libcuda share. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -23,31 +23,31 @@ struct CUctx_st {
     int card;
     int primary;
     unsigned flags;
-    unsigned retained;      /* primary contexts: how often */
+    unsigned retained;      /* number of retains of the primary context */
     int alive;              /* its memory is charged and usable */
-    int broken;             /* a kernel of it touched what it may not: every call in it fails until it is destroyed */
+    int broken;             /* after an invalid access by a kernel: every call fails until it is destroyed */
 };
 
-/* Session of this process, NULL when cuInit has not been called (or this is a fork of one that did). */
+/* The session of this process; NULL if cuInit has not been called (or this is a fork of a process that called it). */
 const struct cuda_session *cuda_session(void);
 
-/* CUDA_SUCCESS, or why no call on `device` can work. */
+/* Return CUDA_SUCCESS, or the reason why no call on `device` can work. */
 CUresult cuda_check_device(CUdevice device);
 
-/* Current context of this thread; sets `*result` when there is none. */
+/* Return the current context of this thread; set `*result` if there is none. */
 struct CUctx_st *cuda_current(CUresult *result);
 
-/* The thread's stack of contexts: what lies on top, dead or alive. */
+/* Return the top of the thread's stack of contexts, dead or alive. */
 struct CUctx_st *cuda_top(void);
 struct CUctx_st *cuda_pop(void);
 CUresult cuda_push(struct CUctx_st *context);
 
-/* Context a stream belongs to; the null stream and its two aliases belong to the current one. */
+/* Return the context of a stream; the null stream and its two aliases belong to the current context. */
 struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result);
 
 CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device);
 
-/* Turn the answer of the shared state into a CUresult. */
+/* Convert a result of the shared state into a CUresult. */
 CUresult cuda_result(enum state_result result);
 
 /* End all events, streams, modules and functions of a context. */
@@ -58,7 +58,7 @@ void cuda_module_drop_context(struct CUctx_st *context);
 /* Destroy all arrays of a context. */
 void cuda_array_drop_context(struct CUctx_st *context);
 
-/* Let go of all page-locked memory of a context. */
+/* Release all page-locked memory of a context. */
 void cuda_host_drop_context(struct CUctx_st *context);
 
 /* Free all memory that was allocated in a context. */

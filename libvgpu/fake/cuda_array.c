@@ -65,7 +65,7 @@ static CUresult make(struct CUarray_st **out, const CUDA_ARRAY3D_DESCRIPTOR *wha
     return CUDA_SUCCESS;
 }
 
-/* Destroy `only` (or, when it is NULL, all arrays of `context`). Returns how many. */
+/* Destroy `only`, or all arrays of `context` if it is NULL. Return how many. */
 static int destroy(struct CUarray_st *only, struct CUctx_st *context)
 {
     int count = 0;
@@ -123,7 +123,7 @@ CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
     return cuArrayDestroy((CUarray)(void *)array);
 }
 
-/* What is not simulated, but judges its arguments first, as a driver does: descriptions of 32 bits, memory mapped into
+/* These are not simulated, but check their arguments first, as a driver does: descriptions of 32 bits, memory mapped into
  * sparse arrays, logical endpoints. */
 #define ELSEWHERE(symbol)                                                                           \
     CUDA_API CUresult symbol(const void *what, size_t count, const void *more)                      \

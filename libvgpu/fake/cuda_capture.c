@@ -1,4 +1,4 @@
-/* cuda_capture.c - captures: streams that record into a graph, and what must not be called meanwhile. */
+/* cuda_capture.c - captures: streams that record into a graph, and the calls that are forbidden meanwhile. */
 #include "cuda_work.h"
 
 static __thread int capture_mode; /* of this thread: CU_STREAM_CAPTURE_MODE_* */
@@ -14,7 +14,7 @@ CUDA_API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
     return CUDA_SUCCESS;
 }
 
-/* A search among all streams for captures that a call is not allowed beside. */
+/* A search of all streams for captures during which a call is not allowed. */
 struct search {
     const struct CUctx_st *context;
     int break_it;

@@ -84,7 +84,7 @@ CUDA_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     }
     pthread_mutex_lock(&contexts_lock);
     if (primaries[device].alive) {
-        tear_down(&primaries[device]); /* its uses stay, and are to be released */
+        tear_down(&primaries[device]); /* its retains stay and must be released */
     }
     pthread_mutex_unlock(&contexts_lock);
     return CUDA_SUCCESS;

@@ -97,7 +97,7 @@ static CUresult any_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
     return result;
 }
 
-/* Each of them exists once for the legacy and once for the per-thread default stream. */
+/* Each exists twice: for the legacy and for the per-thread default stream. */
 #define BOTH(name, parameters, call)         \
     CUDA_API CUresult name parameters        \
     {                                        \

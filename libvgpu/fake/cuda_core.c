@@ -35,7 +35,7 @@ CUresult cuda_result(enum state_result result)
     return CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* A card in MIG mode is seen as its first instance, not at all without one, and of instances a process sees only one. */
+/* A card in MIG mode appears as its first instance, or not at all if it has none; a process sees only one instance. */
 static void take_instances(void)
 {
     const struct machine *m = session.machine;
@@ -50,7 +50,7 @@ static void take_instances(void)
     session.count = count;
 }
 
-/* Is this card, or the card this instance is part of, among those of the container? */
+/* Is this card, or the card of this instance, visible in the container? */
 static int is_within(int card)
 {
     for (int i = 0; card >= 0 && i < session.count; i++) {
@@ -61,7 +61,7 @@ static int is_within(int card)
     return 0;
 }
 
-/* CUDA_VISIBLE_DEVICES picks and orders among the cards of the container; the list ends at its first bad entry. */
+/* CUDA_VISIBLE_DEVICES selects and orders the cards of the container; the list ends at its first invalid entry. */
 static void narrow(const char *list)
 {
     int cards[MACHINE_MAX_CARDS], count = 0;

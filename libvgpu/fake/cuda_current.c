@@ -1,10 +1,10 @@
-/* cuda_current.c - which context a thread works in: a stack for each thread. */
+/* cuda_current.c - the current context of each thread, kept as a stack. */
 #include <stdlib.h>
 
 #include "cuda_memory.h"
 #include "cuda_work.h"
 
-/* A thread's stack holds contexts by reference; the same context may lie on it more than once. */
+/* A thread's stack refers to contexts; the same context may be on it more than once. */
 struct frame {
     struct CUctx_st *context;
     struct frame *below;

@@ -65,7 +65,7 @@ CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* The first form names the card, also that of an instance. */
+/* The first form returns the card's UUID, even for an instance. */
 CUDA_API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     QUERY(device, uuid);

@@ -1,7 +1,6 @@
-/* cuda_event.c - events of the simulated driver: each a slot of the engine, where there is one.
+/* cuda_event.c - events of the simulated driver: each is a slot of the engine, if there is one.
  *
- * A process that never launched a kernel that takes time has no context on the engine; its events are of the moment.
- */
+ * A process that never launched a kernel that takes time has no context on the engine; its events complete at once. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -13,7 +12,7 @@ struct CUevent_st {
     struct cuda_handle handle;
     uint32_t slot; /* of the engine's events; 0: not yet */
     uint32_t recording;
-    uint64_t at_ns; /* when there was no engine to ask */
+    uint64_t at_ns; /* time of the recording, if there was no engine */
     int recorded;
 };
 
@@ -111,7 +110,7 @@ static CUresult record(CUevent event, CUstream handle, int thread)
         event->at_ns = compute_now_ns();
         event->recording = 0;
         if (!e || mine < 0) {
-            taken = 1; /* nothing here ever took time */
+            taken = 1; /* no work here ever took time */
         } else {
             event->slot = event->slot ? event->slot : take_slot(stream->context->card);
             taken =
@@ -153,7 +152,7 @@ CUDA_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, un
     return record(event, stream, 1);
 }
 
-/* Has the event happened, and when? `rest` is how long it will not have. */
+/* Has the event completed, and when? `rest` is the time for which it certainly has not. */
 static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
 {
     int mine, done = 1;

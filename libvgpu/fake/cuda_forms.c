@@ -7,7 +7,7 @@ CUresult cuCtxSynchronize(void);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device);
 CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device);
 
-/* ------------------------------------------------------------------ code: what it holds is not looked at */
+/* ------------------------------------------------------------------ code, whose content is ignored */
 
 CUDA_API CUresult cuModuleLoad(CUmodule *out, const char *name)
 {

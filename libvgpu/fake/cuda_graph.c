@@ -1,4 +1,4 @@
-/* cuda_graph.c - graphs of kernels, memory and other graphs, as they are put together, by hand or by capture. */
+/* cuda_graph.c - graphs of kernels, memory and other graphs, and how they are built, by calls or by capture. */
 #include <stdlib.h>
 
 #include "cuda_graph.h"
@@ -110,7 +110,7 @@ CUDA_API CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const C
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The child is taken as it is; who changes or destroys it afterwards is on their own here. */
+/* The child is not copied; changing or destroying it afterwards has undefined results here. */
 CUDA_API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUgraph child)
 {
     (void)after, (void)count;

@@ -1,4 +1,4 @@
-/* cuda_graph.h - graphs of the simulated driver: the list of their nodes, in the order in which they were added. */
+/* cuda_graph.h - graphs of the simulated driver: a list of nodes in the order in which they were added. */
 #ifndef FAKE_CUDA_GRAPH_H
 #define FAKE_CUDA_GRAPH_H
 

@@ -1,4 +1,4 @@
-/* cuda_graph_exec.c - graphs that were instantiated: launched, their nodes run one after the other as one piece of work. */
+/* cuda_graph_exec.c - instantiated graphs: when launched, their nodes run one after the other as one piece of work. */
 #include <stdlib.h>
 
 #include "cuda_graph.h"
@@ -20,7 +20,7 @@ static struct shape sum(const struct CUgraph_st *graph)
     return shape;
 }
 
-/* The steps of a graph and its children, in order; with `steps` NULL only how many. */
+/* Collect the steps of a graph and its children, in order; if `steps` is NULL, only count them. */
 static size_t steps_of(const struct CUgraph_st *graph, struct graph_step *steps)
 {
     size_t n = 0;

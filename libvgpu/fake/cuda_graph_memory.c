@@ -20,7 +20,7 @@ struct graph_memory {
 static struct graph_memory *all;
 static struct {
     uint64_t reserved, reserved_high, used, used_high;
-} pools[MACHINE_MAX_CARDS]; /* used: allocated by a graph that ran, and not freed since */
+} pools[MACHINE_MAX_CARDS]; /* used: allocated by a graph that ran, and not freed since then */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct graph_memory *cuda_graph_memory_new(CUdevice device, size_t bytes)
@@ -58,7 +58,7 @@ struct graph_memory *cuda_graph_memory_at(CUdeviceptr address)
     return found;
 }
 
-/* Under the lock: what a device needs at most while the steps run. */
+/* Under the lock: return the largest amount that a device needs while the steps run. */
 static uint64_t most_of(const struct graph_step *steps, size_t count, CUdevice device)
 {
     uint64_t used = pools[device].used, most = used;

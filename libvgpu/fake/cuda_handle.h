@@ -11,23 +11,23 @@
 
 enum cuda_handle_kind { CUDA_EVENT = 1, CUDA_STREAM, CUDA_MODULE, CUDA_FUNCTION, CUDA_HANDLE_KINDS };
 
-/* First member of what a handle points to. */
+/* The first member of the struct that a handle points to. */
 struct cuda_handle {
     uint32_t kind; /* 0: ended */
     struct CUctx_st *context;
     struct cuda_handle *next, *before; /* among the living */
 };
 
-/* Zeroed memory of `bytes` that begins with a handle; NULL without memory. */
+/* Return zeroed memory of `bytes` that begins with a handle; NULL if there is no memory. */
 void *cuda_handle_make(enum cuda_handle_kind kind, size_t bytes, struct CUctx_st *context);
 
-/* 1: `handle` (not NULL) is a living one of this kind. */
+/* Return 1 if `handle` (not NULL) is alive and of this kind. */
 int cuda_handle_lives(const void *handle, enum cuda_handle_kind kind);
 
 /* End a living handle. */
 void cuda_handle_end(void *handle);
 
-/* End all handles of a kind that were made in a context, after `release`, which may be NULL. */
+/* End all handles of a kind that were created in a context, calling `release` first unless it is NULL. */
 void cuda_handles_end(const struct CUctx_st *context, enum cuda_handle_kind kind, void (*release)(void *handle));
 
 #endif

@@ -1,4 +1,4 @@
-/* cuda_launch.c - every way to launch a kernel. */
+/* cuda_launch.c - all functions that launch a kernel. */
 #include "cuda_work.h"
 
 static CUresult launch(CUfunction function, const unsigned *grid, const unsigned *block, CUstream handle, int thread,
@@ -34,7 +34,7 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
             compute_leave(stream->context->card);
         }
         if (!e || mine < 0) {
-            return CUDA_SUCCESS; /* nothing before it took time either */
+            return CUDA_SUCCESS; /* no earlier work took time either */
         }
     }
     return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = shape.ns, .fraction = shape.fraction});
@@ -90,7 +90,7 @@ CUDA_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list,
     return result;
 }
 
-/* The launches of before CUDA 4: the block's shape belongs to the function, the stream is the legacy one. */
+/* Launches from before CUDA 4: the block's shape belongs to the function, and the stream is the legacy one. */
 CUDA_API CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z)
 {
     if (!function || x <= 0 || y <= 0 || z <= 0) {

@@ -1,5 +1,5 @@
-/* cuda_library.c - libraries of CUDA 12: modules that belong to no context, here to the one they were loaded in. A kernel is a
- * function; both handles may be launched, as NVIDIA allows. Also what programs ask of functions, streams and pointers. */
+/* cuda_library.c - libraries of CUDA 12: modules without a context, here with the context in which they were loaded. A kernel
+ * is a function; both handles may be launched, as NVIDIA allows. Also queries of functions, streams and pointers. */
 #include <string.h>
 
 #include "cuda_memory.h"
@@ -18,7 +18,7 @@ static int is_kernel(const void *kernel)
     return kernel && cuda_handle_lives(kernel, CUDA_FUNCTION);
 }
 
-/* CUDA_SUCCESS after cuInit with a living handle and somewhere to put the answer. */
+/* Return CUDA_SUCCESS after cuInit if the handle is alive and the out pointer is not NULL. */
 #define NEED(living, out)                      \
     do {                                       \
         if (!cuda_session()) {                 \
@@ -78,7 +78,7 @@ CUDA_API CUresult cuFuncGetModule(CUmodule *out, CUfunction kernel)
     return CUDA_SUCCESS;
 }
 
-/* What a kernel takes of a multiprocessor: nothing but threads. */
+/* A kernel uses nothing of a multiprocessor but threads. */
 static CUresult attribute(int *out, int which, CUfunction kernel)
 {
     enum { MAX_THREADS = 0, REGISTERS = 4, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, LAST = 18 };
@@ -133,7 +133,7 @@ CUDA_API CUresult cuFuncLoad(CUfunction function)
     return CUDA_SUCCESS;
 }
 
-/* As many blocks as have room for their threads. */
+/* Return as many blocks as have room for their threads. */
 CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction function, int threads, size_t shared)
 {
     (void)shared;
@@ -159,7 +159,7 @@ CUDA_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunc
     return CUDA_SUCCESS;
 }
 
-/* Two priorities, of which the engine makes no difference but their order. */
+/* There are two priorities; the engine ignores them except for their order. */
 CUDA_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     CUresult result = CUDA_SUCCESS;
@@ -225,7 +225,7 @@ CUDA_API CUresult cuCtxGetFlags(unsigned *out)
     return context ? out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE : result;
 }
 
-/* What is known of an address: whose it is and where it begins. */
+/* The attributes of an address: its owner and its beginning. */
 CUDA_API CUresult cuPointerGetAttribute(void *out, int which, CUdeviceptr address)
 {
     enum {
@@ -286,7 +286,7 @@ CUDA_API CUresult cuPointerGetAttributes(unsigned count, int *which, void **out,
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (unsigned i = 0; i < count; i++) {
-        cuPointerGetAttribute(out[i], which[i], address); /* what is not known is left alone */
+        cuPointerGetAttribute(out[i], which[i], address); /* unknown attributes are left alone */
     }
     return CUDA_SUCCESS;
 }

@@ -75,7 +75,7 @@ CUresult look_up_v2(const char *name, void **out, int version, uint64_t flags, i
     return look_up(name, out, version, flags, status);
 }
 
-/* To a program compiled for per-thread default streams, the default means those. */
+/* In a program compiled for per-thread default streams, the default stream means the thread's own. */
 static uint64_t meant(uint64_t flags)
 {
     return flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;

@@ -1,8 +1,7 @@
 /* cuda_mapping.c - physical memory without an address, and addresses to map it at.
  *
- * Memory is a file without a name, so that one handle mapped twice shows the same bytes twice. It is charged to its
- * card until its last handle is released and its last mapping is gone.
- */
+ * Memory is an unnamed file, so that a handle mapped twice shows the same bytes at both addresses. It is charged to its card
+ * until its last handle is released and its last mapping is gone. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -14,7 +13,7 @@
 #define GRAIN (UINT64_C(2) << 20)
 
 struct physical {
-    int card, fd; /* card -1: memory of the host */
+    int card, fd; /* card -1: host memory */
     int share; /* of the machine's, when others may have it open; -1: our own */
     unsigned handles, mappings;
     size_t bytes;
@@ -115,7 +114,7 @@ CUDA_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocation
     return *(int *)out < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* Unlike a real one, this memory is gone when its file alone is left. */
+/* Unlike real memory, this is freed once only its file remains. */
 CUDA_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *what, int type)
 {
     const struct cuda_session *s = cuda_session();
@@ -159,7 +158,7 @@ CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t ali
     if (!out || !bytes || bytes % GRAIN || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    void *at = nowhere(0, bytes + GRAIN); /* more than asked for, to begin on a grain; the rest stays reserved */
+    void *at = nowhere(0, bytes + GRAIN); /* more than requested, so that it starts on a grain; the rest stays reserved */
     if (at == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Kept in an array sorted by address: copies look up any address inside an allocation, and the sizes of tests
- * make insertion in O(n) cheap enough. */
+/* The array is sorted by address: copies look up any address inside an allocation, and tests are small enough for insertion in
+ * O(n). */
 struct allocation {
     uintptr_t start;
     size_t bytes;   /* as asked for */
@@ -21,7 +21,7 @@ static struct allocation *list;
 static size_t count, room;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Index of the first allocation that starts above `address`. */
+/* Return the index of the first allocation that starts above `address`. */
 static size_t above(uintptr_t address)
 {
     size_t low = 0, high = count;
@@ -92,7 +92,7 @@ static size_t rounded_up(const struct machine *m, size_t bytes)
     return (bytes + m->granularity - 1) & ~(size_t)(m->granularity - 1);
 }
 
-/* Find addresses for what has been charged. */
+/* Find addresses for memory that has been charged. */
 static CUresult place(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, size_t charged, CUdeviceptr *out)
 {
     const struct machine *m = cuda_session()->machine;

@@ -11,32 +11,32 @@
 /* Allocate `bytes` on the card of `context`, charging it in the shared state. */
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
-/* The same of no card: managed memory that is not used yet. */
+/* The same without a card: managed memory that is not used yet. */
 CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
 /* The same from a pool of the current context's process. */
 CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out);
 
-/* Pools: take and give bytes of one, and let go of what pools keep beyond their thresholds. */
+/* Pools: take bytes, give them back, and release what pools cache beyond their thresholds. */
 CUresult cuda_pool_take(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_give(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_synchronise(void);
 
-/* So many of a pool's bytes were a share's, and are none of the pool's any more. */
+/* This many of a pool's bytes belonged to a share and no longer belong to the pool. */
 void cuda_pool_lose(struct CUmemPoolHandle_st *pool, size_t bytes);
 
-/* Make a share of the allocation around an address, or put one that is open at addresses of ours. */
+/* Share the allocation around an address, or map an opened share into our address space. */
 CUresult cuda_memory_share(CUdeviceptr address, int pooled, int *number);
 CUresult cuda_memory_open_share(struct CUctx_st *context, int number, size_t bytes, CUdeviceptr *out);
 
-/* Free what starts at `address`; CUDA_ERROR_INVALID_VALUE when nothing does. */
+/* Free the allocation that starts at `address`; CUDA_ERROR_INVALID_VALUE if there is none. */
 CUresult cuda_memory_give(CUdeviceptr address);
 
-/* A range of addresses that something else owns: copies reach it, cuMemFree does not. 0, or -1 without memory. */
+/* Register a range of addresses that something else owns: copies reach it, cuMemFree does not. 0, or -1 if out of memory. */
 int cuda_memory_show(uintptr_t start, size_t bytes);
 void cuda_memory_hide(uintptr_t start);
 
-/* The allocation that contains [address, address + bytes); 0 when there is none. */
+/* Return the allocation that contains [address, address + bytes); 0 if there is none. */
 int cuda_memory_find(CUdeviceptr address, size_t bytes, CUdeviceptr *base, size_t *size);
 
 #endif

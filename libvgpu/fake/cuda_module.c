@@ -15,7 +15,7 @@ struct CUmod_st {
     char *ptx; /* NULL: some other image */
 };
 
-/* `name` is PREFIX<N>UNIT: how long that is; 0 when it is called anything else. */
+/* `name` is PREFIX<N>UNIT: return that time; 0 for any other name. */
 static uint64_t time_named(const char *name, const char *prefix)
 {
     unsigned long long n;

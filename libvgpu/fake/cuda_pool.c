@@ -31,7 +31,7 @@ static int card_of(const struct CUmemPoolHandle_st *pool)
     return cuda_session()->visible[pool->device];
 }
 
-/* Under the lock: keep no more than `keep` bytes beside what is in use. */
+/* Under the lock: cache no more than `keep` bytes beyond those in use. */
 static void let_go(struct CUmemPoolHandle_st *pool, uint64_t keep)
 {
     uint64_t kept = pool->used > keep ? pool->used : keep;
@@ -217,7 +217,7 @@ CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props
     return CUDA_SUCCESS;
 }
 
-/* The struct stays: allocations that are still out refer to it. */
+/* The struct stays: existing allocations refer to it. */
 CUDA_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     if (!pool || pool->destroyed) {

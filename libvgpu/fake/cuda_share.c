@@ -1,4 +1,4 @@
-/* cuda_share.c - linear memory and pools opened by other processes. What is charged is simulated, the contents are not. */
+/* cuda_share.c - linear memory and pools opened by other processes. Charges are simulated, contents are not. */
 #include <string.h>
 
 #include "cuda_memory.h"
@@ -57,7 +57,7 @@ CUDA_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle from, u
     return find(out, &from);
 }
 
-/* The pool is not needed: each pointer names its memory. */
+/* The pool is not needed: each pointer identifies its memory. */
 CUDA_API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
 {
     (void)type, (void)flags;

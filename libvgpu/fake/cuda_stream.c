@@ -1,4 +1,4 @@
-/* cuda_stream.c - streams of the simulated driver: what stands behind a handle, and which queue of the engine it is. */
+/* cuda_stream.c - streams of the simulated driver: what a handle refers to, and its queue of the engine. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result)
     return stream->context;
 }
 
-/* Streams that are names, by context: made when first spoken of, kept for ever. */
+/* Special stream handles, by context: created at their first use and kept for ever. */
 static struct CUstream_st *named(struct CUctx_st *context, int per_thread)
 {
     static __thread struct CUstream_st own[THREAD_STREAMS], legacy[THREAD_STREAMS];

@@ -1,7 +1,6 @@
-/* cuda_work.c - work of streams on the engine of their card: put there, and waited for.
+/* cuda_work.c - work of streams on the engine of their card: submitting it and waiting for it.
  *
- * A process that never put any there has no context on the engine, and never waits.
- */
+ * A process that never submitted any has no context on the engine, and never waits. */
 #include "cuda_work.h"
 
 CUresult cuda_work_submit(struct CUstream_st *stream, struct engine_op op)
@@ -41,7 +40,7 @@ CUresult cuda_work_finish(struct CUctx_st *context, const struct CUstream_st *st
             return CUDA_SUCCESS;
         }
         if (stream) {
-            /* What others put behind us meanwhile is none of our business. */
+            /* Work that others submit meanwhile does not concern us. */
             const struct engine_queue *q = &e->contexts[mine].queues[stream->queue];
             until = first ? q->tail : until;
             done = (int32_t)(q->head - until) >= 0;

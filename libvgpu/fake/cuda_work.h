@@ -29,7 +29,7 @@ struct CUfunc_st {
     char name[64];
 };
 
-/* What a launch of a kernel comes to on a card. */
+/* The cost of a kernel launch on a card. */
 struct shape {
     uint64_t ns;
     uint32_t fraction;
@@ -42,19 +42,19 @@ struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction functi
  * that the null stream means the thread's own. NULL and why not. */
 struct CUstream_st *cuda_stream(CUstream handle, int thread, CUresult *result);
 
-/* Visit every stream that was created and not destroyed, one visitor at a time. */
+/* Visit every existing stream, one visitor at a time. */
 void cuda_streams_each(void (*visit)(struct CUstream_st *, void *), void *argument);
 
 /* Put work into a stream; waits while its queue is full. A stream that is being captured must have been looked after. */
 CUresult cuda_work_submit(struct CUstream_st *stream, struct engine_op op);
 
-/* Wait until a stream (or, with stream NULL, the context) has nothing left to do. */
+/* Wait until a stream (or, if it is NULL, the context) has no work left. */
 CUresult cuda_work_finish(struct CUctx_st *context, const struct CUstream_st *stream);
 
-/* A call that an open capture of global mode does not bear, from any thread that did not ask for the relaxed mode. */
+/* Return the error of a call that is forbidden during a global-mode capture, from any thread not in relaxed mode. */
 CUresult cuda_capture_offended(struct CUctx_st *context);
 
-/* Is a stream of the context being captured that the null stream waits for? `break_it` invalidates its capture. */
+/* Is a stream being captured in this context that the null stream waits for? `break_it` invalidates its capture. */
 int cuda_capture_is_open(struct CUctx_st *context, int break_it);
 
 /* Add a kernel to the graph a stream is captured into. */

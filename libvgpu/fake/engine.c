@@ -39,7 +39,7 @@ static struct engine_op *head_of(struct engine_queue *q)
     return q->head == q->tail ? NULL : &q->ops[q->head % ENGINE_DEPTH];
 }
 
-/* First of its queue, and nothing that must come before it is still there. */
+/* It is first in its queue, and everything it must wait for is done. */
 static struct engine_op *ready_in(struct engine_context *c, int queue)
 {
     struct engine_op *op = head_of(&c->queues[queue]);
@@ -81,7 +81,7 @@ static void finish(struct engine_context *c, int queue)
     c->pending--;
 }
 
-/* Records and waits at the head of a queue take no time. 1 when one of them is to be notified. */
+/* Records and waits at the head of a queue take no time. Return 1 if the caller must be notified of one of them. */
 static int finish_events(struct engine *e, struct engine_context *c)
 {
     int notify = 0, more = 1;
@@ -105,7 +105,7 @@ static int finish_events(struct engine *e, struct engine_context *c)
     return notify;
 }
 
-/* Kernels that run side by side now, by queue; returns how many. */
+/* Find the kernels that run concurrently now, by queue; return how many. */
 static int running(struct engine_context *c, int queues[ENGINE_QUEUES])
 {
     struct engine_op *ready[ENGINE_QUEUES];
@@ -138,7 +138,7 @@ static uint64_t boundary_after(const struct engine *e)
     return (e->now_ns / e->sample_ns + 1) * e->sample_ns;
 }
 
-/* Return what NVML notices of a time in which a context runs. */
+/* Return how much NVML notices of a time in which a context runs. */
 static uint64_t noticed(const struct engine *e, uint64_t to)
 {
     uint64_t looks = 0;
@@ -152,7 +152,7 @@ static uint64_t noticed(const struct engine *e, uint64_t to)
     return looks * e->look_ns;
 }
 
-/* Let time pass; `c` (or nothing) is busy meanwhile. Never across more than one sample boundary when busy. */
+/* Let time pass; `c` (if not NULL) is busy meanwhile. A busy time must not cross more than one sample boundary. */
 static void pass(struct engine *e, struct engine_context *c, uint64_t to)
 {
     if (c) {
@@ -186,7 +186,7 @@ static int next_runnable(struct engine *e)
     return -1;
 }
 
-/* The context that runs next; -1: none has anything to run. */
+/* Return the context that runs next; -1 if none has work. */
 static int next_context(struct engine *e, uint64_t until_ns)
 {
     int keep = e->current >= 0 && is_runnable(&e->contexts[e->current]);
@@ -242,7 +242,7 @@ uint64_t engine_advance(struct engine *e, uint64_t until_ns)
                 finish(c, queues[i]);
             }
         }
-        /* What just ended may have been all that a record waited for: its time is now. */
+        /* What just ended may have been the last thing that a record waited for: set its time to now. */
         if (finish_events(e, c)) {
             break;
         }
@@ -309,7 +309,7 @@ void engine_shape(unsigned sms, uint64_t blocks, unsigned threads, uint64_t bloc
     uint64_t side_by_side = threads >= 2048 ? 1 : 2048 / (threads ? threads : 1);
     side_by_side = side_by_side > 32 ? 32 : side_by_side;
     uint64_t wave = side_by_side * (sms ? sms : 1);
-    uint64_t used = (blocks + side_by_side - 1) / side_by_side; /* multiprocessors that have something to do */
+    uint64_t used = (blocks + side_by_side - 1) / side_by_side; /* multiprocessors that have work */
     *ns = (blocks + wave - 1) / wave * block_ns;
     *fraction = used >= sms ? ENGINE_WHOLE : (uint32_t)(used * ENGINE_WHOLE / sms);
     *fraction = *fraction ? *fraction : 1;

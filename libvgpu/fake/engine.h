@@ -78,20 +78,20 @@ struct engine {
     struct engine_context contexts[ENGINE_CONTEXTS];
 };
 
-/* An engine at rest. All of it must be zero before. */
+/* Initialise an engine at rest. All of it must be zero before. */
 void engine_start(struct engine *e, uint64_t now_ns, uint64_t slice_ns, uint64_t switch_ns, uint64_t sample_ns);
 
-/* A context for `owner`, -1 when all are taken; leaving drops all that it had to run. */
+/* Create a context for `owner`; -1 if all are taken. Leaving drops all of its pending work. */
 int engine_join(struct engine *e, int32_t owner);
 void engine_leave(struct engine *e, int context);
 
 /* Run until `until_ns`, or until a record with `notify` is done. Returns the time reached. */
 uint64_t engine_advance(struct engine *e, uint64_t until_ns);
 
-/* Append to a queue at the engine's present; 0 when it is full. A record or wait names an event of the context. */
+/* Append to a queue at the engine's present; 0 if it is full. A record or wait names an event of the context. */
 int engine_submit(struct engine *e, int context, int queue, struct engine_op op);
 
-/* Nothing left to run in a queue, or (queue -1) in the whole context. */
+/* Is a queue, or (queue -1) the whole context, out of work? */
 int engine_is_idle(const struct engine *e, int context, int queue);
 
 /* When the engine would next change if nothing were submitted: never later than the end of what a

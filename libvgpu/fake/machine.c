@@ -24,7 +24,7 @@ static void read_current(void)
     path = path ? path : MACHINE_DEFAULT_PATH;
     int line = machine_read(&current, path, why, sizeof why);
     if (line) {
-        /* A simulated machine that is wrong is a mistake of its author: it ends the process. */
+        /* An invalid description of a machine is its author's mistake, so it ends the process. */
         fprintf(stderr, "VGPU_FAKE_MACHINE: %s:%d: %s\n", path, line, why);
         return;
     }
@@ -69,7 +69,7 @@ static int can_open(const struct machine *m, int card)
     if (fd >= 0) {
         close(fd);
     }
-    return fd >= 0 || errno == ENXIO; /* it may be, and nothing drives it */
+    return fd >= 0 || errno == ENXIO; /* it is allowed, and simply has no driver */
 }
 
 int machine_first_instance(const struct machine *m, int card)

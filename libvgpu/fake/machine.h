@@ -19,7 +19,7 @@ struct machine_card {
     uint64_t memory_bytes;
     int numa;          /* NUMA node of the host nearest to it; -1: the platform does not report it */
     int numa_of_memory; /* NUMA node that its own memory is (Grace); -1: it is none */
-    int switch_links;  /* NVLinks that end at a switch */
+    int switch_links;  /* NVLinks to a switch */
     unsigned domain, bus, device;
     int cc_major, cc_minor;
     int sms;
@@ -37,10 +37,10 @@ struct machine_link {
     int level; /* NVML_TOPOLOGY_*, or -1: follow the NUMA nodes */
 };
 
-/* The PIDs by which NVML names processes to a caller in a PID namespace (README.md). */
+/* How NVML names processes to a caller in a PID namespace (README.md). */
 enum machine_pids { MACHINE_PIDS_HOST = 0, MACHINE_PIDS_OWN, MACHINE_PIDS_MIXED };
 
-/* The memory that NVML's lists show of a process. */
+/* How much memory NVML's lists report for a process. */
 enum machine_bytes { MACHINE_BYTES_SHOWN = 0, MACHINE_BYTES_ZERO, MACHINE_BYTES_UNAVAILABLE, MACHINE_BYTES_HUGE };
 
 struct machine {
@@ -50,9 +50,9 @@ struct machine {
     uint64_t context_bytes; /* what every context costs on its card */
     uint64_t granularity;   /* every allocation is rounded up to this */
     uint64_t pool_chunk;    /* pools grow by multiples of this */
-    int pools_wait;         /* 1: pools let go of memory at the next synchronisation, not at once */
+    int pools_wait;         /* 1: pools release memory only at the next synchronisation */
     uint64_t slice_ns;      /* timeslice of a process on a card */
-    uint64_t switch_ns;     /* what changing over costs */
+    uint64_t switch_ns;     /* cost of a context switch */
     uint64_t sample_ns;     /* utilisation is sampled this often */
     uint64_t lag_ns;        /* and this late */
     int managed_lazy;       /* 1: managed memory takes none of a card until it is used there, and so here: never */
@@ -72,24 +72,23 @@ struct machine {
  * file cannot be read. */
 int machine_read(struct machine *out, const char *path, char *why, size_t why_bytes);
 
-/* The value called `name`, -1 when there is none. */
+/* Return the value called `name`; -1 if there is none. */
 int machine_pids_named(const char *name);
 int machine_bytes_named(const char *name);
 
-/* Where the machine's description is when VGPU_FAKE_MACHINE is not set: in containers, whose environment may be
- * cleared as it cannot be for a driver. */
+/* The path of the description if VGPU_FAKE_MACHINE is not set: a container's environment may have been cleared. */
 #define MACHINE_DEFAULT_PATH "/run/vgpu-fake/machine"
 
-/* The machine of this process, read at the first call; NULL when there is none or it is wrong. */
+/* The machine of this process, read at the first call; NULL if there is none or it is invalid. */
 const struct machine *machine_current(void);
 
-/* Topology level between two different cards. */
+/* Return the topology level between two different cards. */
 int machine_level(const struct machine *m, int a, int b);
 
 /* Make room for instances in every card in MIG mode whose file names none; 0, or -1 with `why` filled. */
 int machine_make_room(struct machine *m, char *why, size_t why_bytes);
 
-/* First instance of a card in MIG mode, -1 when it has none. */
+/* Return the first instance of a card in MIG mode; -1 if it has none. */
 int machine_first_instance(const struct machine *m, int card);
 
 /* Cards that can be opened, where the machine has device nodes; `list` is ignored then. Elsewhere the cards that
@@ -98,10 +97,10 @@ int machine_first_instance(const struct machine *m, int card);
  * Fills `cards` with card indices, returns how many. */
 int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS]);
 
-/* Index of the card called by its index or UUID, -1 when there is none. */
+/* Return the index of a card by its index or UUID; -1 if there is none. */
 int machine_card_named(const struct machine *m, const char *name);
 
-/* Index of the card with this UUID text (a unique prefix will do), -1 when there is none. */
+/* Return the index of the card with this UUID text (a unique prefix suffices); -1 if there is none. */
 int machine_card_by_uuid(const struct machine *m, const char *uuid);
 
 #endif

@@ -1,4 +1,4 @@
-/* machine_cards.c - the cards and MIG instances in a machine's file, and how lines call them. */
+/* machine_cards.c - the cards and MIG instances in a machine's file, and how lines refer to them. */
 #include "machine_lines.h"
 #include "mig.h"
 #include "vgpu_nvml.h"

@@ -7,7 +7,7 @@
 
 #include "vgpu_nvml.h"
 
-/* Split in place at blanks; "..." keeps blanks. */
+/* Split at blanks in place; "..." keeps blanks. */
 static int split(char *text, struct line *out)
 {
     out->count = 0;
@@ -87,7 +87,7 @@ static int parse_link(struct machine *m, struct line *line, char *why, size_t wh
     return 0;
 }
 
-/* Settings that are numbers: within what, and in which unit they are kept. */
+/* Numeric settings: their bounds and the unit in which they are stored. */
 static const struct amount {
     const char *key;
     long long low, high;

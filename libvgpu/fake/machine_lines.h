@@ -1,4 +1,4 @@
-/* machine_lines.h - the lines of a machine's file, as the files that read them share them. */
+/* machine_lines.h - the lines of a machine's file, shared by the files that parse them. */
 #ifndef FAKE_MACHINE_LINES_H
 #define FAKE_MACHINE_LINES_H
 
@@ -11,7 +11,7 @@ struct line {
     int count;
 };
 
-/* A whole number within bounds; 0, or -1. */
+/* Parse a whole number within bounds; 0, or -1. */
 int machine_number(const char *text, long long low, long long high, long long *out);
 
 /* Read a `card` or a `mig` line into the machine; 0, or -1 with `why` filled. */

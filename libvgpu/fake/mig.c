@@ -1,4 +1,4 @@
-/* mig.c - which instances there are: made and removed in the shared state, copied into each process's machine. */
+/* mig.c - the existing MIG instances: created and removed in the shared state, copied into each process's machine. */
 #include "mig.h"
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ unsigned mig_number(const struct machine *m, int room)
     return number;
 }
 
-/* The card's own UUID with the generation in it: another one for every compute instance that was ever made. */
+/* The card's own UUID combined with the generation, so that every compute instance gets a new one. */
 static void name_it(struct machine_card *it, const struct machine_card *card, uint32_t generation)
 {
     static const int dashes[] = {4, 6, 8, 10};
@@ -27,7 +27,7 @@ static void name_it(struct machine_card *it, const struct machine_card *card, ui
     memcpy(it->uuid_bytes, card->uuid_bytes, sizeof it->uuid_bytes);
     it->uuid_bytes[4] ^= (unsigned char)(generation >> 8);
     it->uuid_bytes[5] ^= (unsigned char)generation;
-    it->uuid_bytes[6] ^= 0x10; /* not the card's own, whatever the generation */
+    it->uuid_bytes[6] ^= 0x10; /* not the card's own UUID, whatever the generation */
     for (int i = 0, dash = 0; i < 16; i++) {
         if (dash < 4 && i == dashes[dash]) {
             *out++ = '-';
@@ -78,7 +78,7 @@ static unsigned slices(unsigned start, unsigned size)
     return ((1u << size) - 1) << start;
 }
 
-/* Memory slices of a card that instances lie on; all of them when no more may be made of a profile. */
+/* Return the memory slices of a card that are in use; all of them if no more instances of a profile may be created. */
 static unsigned taken(const struct machine *m, const struct state *s, int card, const struct mig_profile *profile)
 {
     unsigned found = 0, alike = 0;

@@ -25,7 +25,7 @@ struct mig_profile {
     unsigned compute_kind; /* NVML_COMPUTE_INSTANCE_PROFILE_* of the whole of it */
 };
 
-/* What a card can be cut into, in NVML's order of kinds; NULL past the last, and for cards that cannot be cut. */
+/* Return a profile of the card, in NVML's order of kinds; NULL past the last, and for cards that cannot be partitioned. */
 const struct mig_profile *mig_profile_at(const struct machine_card *card, unsigned at);
 const struct mig_profile *mig_profile_of_kind(const struct machine_card *card, unsigned kind);
 const struct mig_profile *mig_profile_by_id(const struct machine_card *card, unsigned id);
@@ -35,23 +35,23 @@ enum mig_result { MIG_OK = 0, MIG_NO_ROOM, MIG_IN_USE, MIG_GONE };
 /* Bring this process's copy up to date. */
 void mig_refresh(const struct machine *m);
 
-/* Make a GPU instance of `card`, at `start` or, for -1, at the first free place. Sets `*room`, its number. */
+/* Create a GPU instance of `card` at `start`, or at the first free place if it is -1. Sets `*room`, its number. */
 enum mig_result mig_make(const struct machine *m, int card, const struct mig_profile *profile, int start, int *room);
 
-/* Unmake a GPU instance; in use as long as it has a compute instance. */
+/* Destroy a GPU instance; it is in use as long as it has a compute instance. */
 enum mig_result mig_unmake(const struct machine *m, int room);
 
-/* Make the compute instance of a GPU instance, which gives it a name; unmake it, unless a living process uses it. */
+/* Create the compute instance of a GPU instance, which gives it a name; destroy it, unless a living process uses it. */
 enum mig_result mig_make_compute(const struct machine *m, int room);
 enum mig_result mig_unmake_compute(const struct machine *m, int room);
 
-/* What is in a room; `gpu_made` 0 when nothing is. */
+/* Return the instance in a room; `gpu_made` is 0 if there is none. */
 struct state_instance mig_instance(const struct machine *m, int room);
 
-/* How many more instances of a profile fit on a card. */
+/* Return how many more instances of a profile fit on a card. */
 unsigned mig_capacity(const struct machine *m, int card, const struct mig_profile *profile);
 
-/* Number of an instance in its card, as NVML shows it. */
+/* Return the number of an instance in its card, as NVML shows it. */
 unsigned mig_number(const struct machine *m, int room);
 
 #endif

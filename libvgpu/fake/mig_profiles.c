@@ -1,7 +1,6 @@
-/* mig_profiles.c - what cards that are known can be cut into.
+/* mig_profiles.c - the MIG profiles of known cards.
  *
- * Figures as the drivers of these cards list them; a card has seven slices of compute and eight of memory.
- */
+ * Figures as the drivers of these cards list them; a card has seven compute slices and eight memory slices. */
 #include "mig.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* nvml.h - what the files of the simulated libnvidia-ml share. */
+/* nvml.h - declarations that the files of the simulated libnvidia-ml share. */
 #ifndef FAKE_NVML_H
 #define FAKE_NVML_H
 
@@ -8,7 +8,7 @@
 
 #define NVML_API __attribute__((visibility("default")))
 
-/* The library between init and shutdown: the machine, and the cards this process may see. */
+/* The library between init and shutdown: the machine, and the cards visible to this process. */
 struct nvml_session {
     const struct machine *machine;
     struct state *state;
@@ -21,10 +21,10 @@ struct nvml_session {
 /* NULL before nvmlInit and after the last nvmlShutdown. */
 const struct nvml_session *nvml_session(void);
 
-/* NVML index of a card, or -1 when it is not visible. */
+/* Return the NVML index of a card; -1 if it is not visible. */
 int nvml_index_of(const struct nvml_session *s, int card);
 
-/* Whether this process sees the card or instance. */
+/* Is the card or instance visible to this process? */
 int nvml_is_visible(const struct nvml_session *s, int card);
 
 nvmlDevice_t nvml_handle(int card);
@@ -33,7 +33,7 @@ nvmlDevice_t nvml_handle(int card);
 nvmlReturn_t nvml_card_for(const char *function, nvmlDevice_t device, int *card);
 #define nvml_card(device, card) nvml_card_for(__func__, device, card)
 
-/* The error that a function is to answer for a card (vgpu-fake-ctl error), or NVML_SUCCESS. */
+/* Return the error that a function must return for a card (vgpu-fake-ctl error), or NVML_SUCCESS. */
 nvmlReturn_t nvml_fault(const struct nvml_session *s, const char *function, int card);
 
 /* Opens a query: checks the handle and the out pointers, and leaves `c` (description) and `now` (state). */

@@ -82,7 +82,7 @@ nvmlReturn_t nvml_card_for(const char *function, nvmlDevice_t device, int *card)
     return s->state->cards[*card].lost ? NVML_ERROR_GPU_IS_LOST : nvml_fault(s, function, *card);
 }
 
-/* Who sees an instance sees its card. */
+/* A process that sees an instance also sees its card. */
 static void show_cards(const struct machine *m)
 {
     int count = 0;

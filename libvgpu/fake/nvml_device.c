@@ -1,4 +1,4 @@
-/* nvml_device.c - what one device is: its names, its kind, its place, its instances. */
+/* nvml_device.c - the properties of one device: names, kind, location and instances. */
 #include <stdio.h>
 #include <string.h>
 
@@ -142,7 +142,7 @@ NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned 
     return NVML_SUCCESS;
 }
 
-/* The index counts places for instances, of which some may be empty: here none before the last. */
+/* The index counts places for instances, some of which may be empty, though here none before the last. */
 NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *out)
 {
     QUERY(device, out);

@@ -1,4 +1,4 @@
-/* nvml_mig.c - NVML's part for instances: what a card can be cut into, cutting it, and undoing that. */
+/* nvml_mig.c - NVML's functions for MIG: listing the profiles of a card, and creating and destroying instances. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static nvmlReturn_t answer(enum mig_result result)
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Opens a call about a card: it must be one that can be cut now. */
+/* Opens a call about a card, which must be in MIG mode. */
 #define MIG_DEVICE(device, out_ok)           \
     QUERY(device, out_ok);                   \
     if (!c->mig_enabled || c->parent >= 0) { \

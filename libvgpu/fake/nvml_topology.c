@@ -1,4 +1,4 @@
-/* nvml_topology.c - how two cards reach each other, and who runs on a card. */
+/* nvml_topology.c - how two cards are connected, and the processes on a card. */
 #include <limits.h>
 #include <stdio.h>
 
@@ -142,7 +142,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     return NVML_SUCCESS;
 }
 
-/* Adds who uses one card or instance to a list of `room` places; returns how many there are by now. */
+/* Adds the users of one card or instance to a list of `room` places; returns how many there are so far. */
 static unsigned list_processes(const struct nvml_session *s, int card, unsigned gi, unsigned ci, unsigned found, unsigned room,
                                nvmlProcessInfo_t *out)
 {
@@ -186,7 +186,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* The older forms of a list, by its newest. */
+/* The older forms of a list, converted from its newest. */
 #define OLDER(symbol)                                                                               \
     NVML_API nvmlReturn_t symbol##_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out) \
     {                                                                                               \
@@ -218,7 +218,7 @@ static nvmlReturn_t first_form(nvmlReturn_t (*newest)(nvmlDevice_t, unsigned *, 
 
 OLDER(nvmlDeviceGetComputeRunningProcesses)
 
-/* A list that the machine file switches on: then of all who compute. */
+/* A list that the machine file enables: then it has all compute processes. */
 static nvmlReturn_t list_if(nvmlDevice_t device, int mps, unsigned *count, nvmlProcessInfo_t *out)
 {
     QUERY(device, count && (!*count || out));

@@ -1,4 +1,4 @@
-/* nvml_use.c - what one device is busy with: its memory, who computes on it, its warmth and power. */
+/* nvml_use.c - the use of one device: its memory, its compute processes, its temperature and power. */
 #include "compute.h"
 #include "nvml.h"
 

@@ -104,7 +104,7 @@ typedef struct {
 typedef struct {
     unsigned int gpuUtilization, memoryUtilization; /* percent of its life */
     unsigned long long maxMemoryUsage;              /* bytes */
-    unsigned long long time;                        /* milliseconds, of the dead */
+    unsigned long long time;                        /* milliseconds; only for processes that have ended */
     unsigned long long startTime;                   /* microseconds */
     unsigned int isRunning, reserved[5];
 } nvmlAccountingStats_t;

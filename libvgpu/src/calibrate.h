@@ -19,7 +19,7 @@ struct vgpu_measurement {
     uint64_t stamp_us; /* of its sample; any clock, but the same always */
     struct vgpu_instant end; /* the same by our clock */
     uint32_t percent;  /* that the container used of the device in that sample */
-    int others;        /* others used the device in it */
+    int others;        /* 1: others used the device during that sample */
     int neighbours;    /* others have a context on the device, now */
     int others_known;  /* 1: `others` and `neighbours` are valid, even if there is no figure for the container */
 };

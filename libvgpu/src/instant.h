@@ -38,7 +38,7 @@ static inline struct vgpu_instant vgpu_later(struct vgpu_instant at, vgpu_durati
     return vgpu_at(at.ns + by);
 }
 
-/* Not before the clock began. */
+/* The result is never before the clock's start. */
 static inline struct vgpu_instant vgpu_earlier(struct vgpu_instant at, vgpu_duration by)
 {
     return vgpu_at(at.ns > by ? at.ns - by : 0);

@@ -36,13 +36,13 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result);
 void vgpu_context_end(struct vgpu_new_context *it, CUresult result);
 
-/* A context of this device is gone, for which `charged` was charged when it was made. */
+/* A context of this device has been destroyed; `charged` is what was charged for it when it was created. */
 void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, uint64_t charged);
 
 /* Something happened that may have made the overhead grow: compare soon. */
 void vgpu_overhead_grew(struct vgpu_process *p);
 
-/* Compare, if there is reason to and the last time is a while ago. */
+/* Compare, if there is reason to and the last comparison was a while ago. */
 void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
 #endif

@@ -109,7 +109,7 @@ int driver_use(int device);
 /* NVML's handle and name (DRIVER_UUID_BYTES) of a CUDA device. */
 nvmlReturn_t driver_nvml_device(int device, char *uuid, nvmlDevice_t *out);
 
-/* Return from the function with its failure printed. */
+/* If the call fails, print the failure and return it from the enclosing function. */
 #define TRY(call)                                 \
     do {                                          \
         CUresult result_ = (call);                \

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AXE = Path(os.environ["VGPU_BROWSER"]) / "axe" / "axe.min.js"
 LARGEST_PAGE_ROWS = 60
-"""Of any table: a page of rows, and a few more."""
+"""Enough rows in any table for one page and a few more."""
 FOCUS_PX = 2
 MOST_STOPS = 60
 
@@ -198,7 +198,7 @@ def test_what_others_wrote_is_shown_as_text(browser: Browser, small: ServedFleet
 
 
 def test_the_policy_holds(browser: Browser, small: ServedFleet) -> None:
-    """No script runs that is not the page's own, and no text becomes elements."""
+    """Scripts of other origins do not run, and text never becomes elements."""
     with visit(browser, small) as tab:
         ran = tab.page.evaluate(
             """() => {

@@ -1,4 +1,4 @@
-"""A node whose plug was pulled: what is on its disk gives no device to a pod without a claim."""
+"""A node that lost power: the records on its disk give no device to a pod without a claim."""
 
 from __future__ import annotations
 

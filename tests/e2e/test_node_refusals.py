@@ -27,7 +27,7 @@ def _bind(node: RealNode, pod: Json) -> None:
 
 
 def _claimless(node: RealNode, namespace: str, annotations: Json | None = None) -> Json:
-    """Return a pod that asks for a device; the claim that it named went before it was given any."""
+    """Return a pod that requests a device; its claim was deleted before it was allocated."""
     claim = {
         "apiVersion": "vgpu.dev/v1alpha1",
         "kind": "VGPUClaim",
@@ -121,7 +121,7 @@ def test_nobody_edits_the_status_of_a_claim(
 def test_a_pod_without_a_request_sees_no_device_whoever_names_all(
     node: RealNode, namespace: str, source: str
 ) -> None:
-    """As every image of `nvidia/cuda` does; only the claim's CDI device shows any."""
+    """Every image of `nvidia/cuda` sets NVIDIA_VISIBLE_DEVICES=all; only the CDI device counts."""
     every = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
     by_field = {"fieldRef": {"fieldPath": "metadata.annotations['every']"}}
     where: dict[str, Json] = {

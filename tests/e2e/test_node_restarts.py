@@ -29,7 +29,7 @@ class Held:
     memory_mib: int = 4000
 
     def is_limited(self) -> None:
-        """It still runs in its first container, and fills what it was given."""
+        """Check that the pod still runs in its first container and can fill its memory limit."""
         status = self.node.get("pod", self.name, self.namespace)["status"]
         assert status["containerStatuses"][0]["restartCount"] == 0
         assert self.node.filled(self.namespace, self.name) == self.memory_mib * MIB

@@ -64,7 +64,7 @@ class Bench:
         self.node.ready(self.namespace, *pods)
 
     def record(self, pod: str) -> list[tuple[str, int, int]]:
-        """UUID, MiB and cores of each device that a pod was given, by the seed's command."""
+        """Return UUID, MiB and cores of each device of a pod, read with the seed's command."""
         return devices(self.types(f"kubectl get pod {pod} {ALLOCATED}"))
 
     def bound(self, pod: str) -> str:
@@ -172,7 +172,7 @@ def _describe(node: RealNode, what: str, status: Json, *options: str) -> None:
 
 
 def test_example_1_two_pods_share_one_device_with_8192_mib_each(bench: Bench) -> None:
-    """On a node of one device, as the seed's is: of several devices the default spreads."""
+    """The node has one device, like the seed's: with several, the default policy spreads pods."""
     with only(bench, registered(bench)[REAL][0]):
         pods = bench.apply("01-two-pods-one-card.yaml")
         bench.runs(*pods)
@@ -242,7 +242,7 @@ def registered(bench: Bench) -> dict[str, list[Json]]:
 
 
 def test_example_6_pods_get_devices_of_models_that_they_allow(bench: Bench) -> None:
-    """Two of the three run on the real node; the third finds its only V100 on a paper one."""
+    """Two of the three run on the real node; the third finds its only V100 on a simulated one."""
     pods = bench.apply("06-models.yaml")
     bench.runs("a100-only-task", "exclude-old-gpu")
     model_of = {device["id"]: device["type"] for device in registered(bench)[REAL]}
@@ -258,7 +258,7 @@ def test_example_6_pods_get_devices_of_models_that_they_allow(bench: Bench) -> N
 
 
 def test_example_7_gets_the_very_device_and_the_other_pod_any_but_that(bench: Bench) -> None:
-    """With a UUID of the real node's; one that is nowhere keeps the pod waiting."""
+    """The UUID is one of the real node's; a UUID that does not exist keeps the pod waiting."""
     pinned = registered(bench)[REAL][2]
     bench.apply("07-uuids.yaml", **{PINNED: pinned["id"]})
     bench.runs("uuid-pinned-task", "uuid-exclude-task")

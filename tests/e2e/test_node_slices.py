@@ -1,4 +1,4 @@
-"""A pod on a real node gets exactly its slice and has no way around its limits."""
+"""A pod on a real node gets exactly its slice and cannot bypass its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MIG instance that an administrator made, on a real kubelet: given as it is, left as it was."""
+"""A MIG instance that an administrator created is allocated as is and never changed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _instances(node: RealNode) -> list[str]:
 
 
 def _set_mode(node: RealNode, device: str, mode: str, instances: str) -> None:
-    """As `nvidia-smi -mig` and a reset of the device; the agent reads it when it starts."""
+    """Do as `nvidia-smi -mig` and a device reset would; the agent reads the mode when it starts."""
     node.run("sed", "-i", f"/{DEVICE}/s/mig=[a-z]*/mig={mode}/", MACHINE)
     patch = json.dumps({"spec": {"migInstances": instances}})
     node.kubectl("patch", "gpudevice", device, "--type=merge", "-p", patch)

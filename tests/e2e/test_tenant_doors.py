@@ -121,7 +121,7 @@ async def doors(
 
 @pytest.fixture(autouse=True)
 async def emptied(doors: Doors) -> AsyncIterator[None]:
-    """Each test leaves the tenant's namespace without pods, claims and quotas."""
+    """Remove all pods, claims and quotas from the tenant's namespace after each test."""
     yield
     for resource in (PODS, VGPU_CLAIMS, RESOURCE_QUOTAS):
         for found in (await doors.admin.list(resource, namespace=TENANT)).items:
@@ -143,7 +143,7 @@ async def until(
     *,
     namespace: str | None = TENANT,
 ) -> Any:
-    """Wait for something about all objects of a kind; returns what `holds` gives."""
+    """Wait until a condition on all objects of a kind holds, and return what `holds` returns."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         space = namespace if resource.namespaced else None
@@ -188,7 +188,7 @@ async def test_door_7_no_container_beside_a_gpu_container_may_ask_for_every_devi
 async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_comes_from(
     doors: Doors, source: str
 ) -> None:
-    """Of three sources a container's own value wins: the pod's own, `envFrom`, the image."""
+    """The container's own value takes precedence over `envFrom` and over the image."""
     where: dict[str, Object] = {
         "valueFrom": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": EVERY_BY_FIELD}]},
         "envFrom": {"envFrom": [{"configMapRef": {"name": "of-the-tenant"}}]},
@@ -207,7 +207,7 @@ async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_co
 async def test_door_7_a_container_added_for_debugging_sees_no_device(
     doors: Doors, value: str | None
 ) -> None:
-    """By its image's variable it would have all, where NVIDIA's runtime is the node's default."""
+    """Its image's variable would give it all devices if NVIDIA's runtime were the default."""
     await doors.tenant.create(PODS, a_gpu_pod("seven"))
     debugger: Object = {"name": "debugger", "image": "nvidia/cuda:13.0.0-base-ubuntu24.04"}
     if value is not None:
@@ -246,7 +246,7 @@ STRANGER = """
 async def test_door_7_a_process_that_reached_a_device_without_a_claim_is_reported(
     doors: Doors,
 ) -> None:
-    """As with a container runtime that shows devices to every container that sets a variable."""
+    """Some container runtimes expose devices to every container that sets a variable."""
     command = [sys.executable, "-c", textwrap.dedent(STRANGER)]
     stranger = a_pod("stranger", a_container(command=command), nodeName=ONE)
     await doors.tenant.create(PODS, of_tenant(stranger))

@@ -1,4 +1,4 @@
-"""One run: the steps of a seed, a rest without faults, and an end at which nothing may be left."""
+"""One run: the steps of a seed, a quiet period without faults, and a check that nothing is left."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def _rest(world: World) -> None:
 
 
 async def _empty(world: World) -> None:
-    """Every user deletes everything."""
+    """Let every user delete everything."""
     world.note("empty")
     world.set_quota(None)
     for pod in world.server.all(PODS):

@@ -24,7 +24,7 @@ ALL_CORES = 100
 QUOTA = "limits.nvidia.com/gpumem"
 """The one limit of the campaign's quota, in MiB."""
 UNAWARE_S = 20.0
-"""For so long after a restore a replica may act by what it knew before."""
+"""The time after a restore in which a replica may still act on what it knew before."""
 _UNIX_AT_0 = 1.7e9
 
 
@@ -70,10 +70,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Judge:
-    """Judges while it is told what happens.
+    """Checks the invariants whenever it is told of a change.
 
     Attributes:
-        findings: What was broken.
+        findings: The violations found.
         runs: What runs, by the pod's UID.
     """
 
@@ -117,7 +117,7 @@ class Judge:
                 self._claim(VGPUClaim.read(dict(write.obj)), gone=gone, by=write.by)
 
     def told(self, who: str, plural: str, version: int, at: float) -> None:
-        """A replica has been told of a kind up to this version."""
+        """Note that a replica has been told of a kind up to this version."""
         if plural == RESOURCE_QUOTAS.plural:
             self._told[who].append((at, version))
 
@@ -126,7 +126,7 @@ class Judge:
         self.runs[pod_uid] = runs
 
     def ended(self, pod_uid: str) -> None:
-        """Nothing of a pod runs any more."""
+        """Note that none of a pod's processes run any more."""
         self.runs.pop(pod_uid, None)
 
     def restored(
@@ -261,7 +261,7 @@ class Judge:
     def _is_kept_while_it_runs(self, claim: VGPUClaim, before: VGPUClaim | None) -> None:
         """Check that devices which containers may use are held, even if their pod is gone.
 
-        Only where the Node that the devices were given on is gone too does nobody know of them.
+        If the node on which the devices were allocated is gone as well, nobody can know of them.
         """
         now = self._claims[claim.metadata.uid].status.allocation if self._is_there(claim) else None
         for pod_uid, runs in list(self.runs.items()):
@@ -302,7 +302,7 @@ class Judge:
     # Rules about a cluster at rest: no faults, and time enough.
 
     def at_rest(self, at: float) -> None:
-        """Whatever fits is placed, and nothing is held by who cannot use it."""
+        """Check that everything that fits is placed and nothing is held without a user."""
         self._now = at
         for claim in self._claims.values():
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
@@ -323,13 +323,13 @@ class Judge:
                 self._broken("waits", text)
 
     def emptied(self, at: float) -> None:
-        """Every pod and every user's claim is gone, and so is what they held."""
+        """Check that all pods and users' claims are gone, and all that they held with them."""
         self._now = at
         for claim in self._claims.values():
             self._broken("leak", f"claim {claim.metadata.name} is left")
 
     def unplaced(self, at: float) -> None:
-        """Pods that ask for one whole device each, one a device: all of them have a node."""
+        """Check that each pod has a node; each requests a whole device, and there are enough."""
         self._now = at
         for uid in sorted(self._there):
             if not self._pods[uid].is_bound:
@@ -350,9 +350,9 @@ class Judge:
         ]
 
     def _may_be_kept(self) -> frozenset[str]:
-        """Return the nodes of which a device may be kept for a request that has waited for longer.
+        """Return the nodes whose devices may be kept for a request that has waited longer.
 
-        It starves until that device is empty: on the node that its pod has, or on any.
+        The request starves until such a device is empty, either on its pod's node or on any node.
         """
         nodes = frozenset(self._nodes)
         if any(

@@ -1,6 +1,6 @@
 """One replica of the operator: its real parts, joined as `vgpu_operator.app` joins them.
 
-Left out are the sockets: the extender's calls are made directly, and nothing is exported.
+Only the sockets are left out: the extender is called directly, and no metrics are exported.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ DEVICES = {
     "GPU-2": ("node-2", 10240),
     "GPU-3": ("node-3", 8192),
 }
-"""Of each device its node and its MiB."""
+"""The node and the MiB of each device."""
 TICK_S = 0.5
 RENEW_S = 10.0
 POD_GC_S = 40.0
@@ -159,7 +159,7 @@ class Machines:
             self._server.put(GPU_DEVICES, raw)
 
     async def work(self) -> None:
-        """Kubelets, agents and the cluster's controllers, for ever."""
+        """Simulate kubelets, agents and the cluster's controllers, for ever."""
         while True:
             for machine in self.of.values():
                 self._control_pods_of(machine)
@@ -171,7 +171,7 @@ class Machines:
             await asyncio.sleep(TICK_S)
 
     def _control_pods_of(self, machine: Machine) -> None:
-        """Pods of a Node that is gone for long are deleted by force."""
+        """Delete pods by force if their Node has been gone for long."""
         if machine.gone_since is not None and self._now - machine.gone_since > POD_GC_S:
             for pod in self._pods_on(machine):
                 self._server.vanish(PODS, pod["metadata"]["name"])

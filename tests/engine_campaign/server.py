@@ -124,7 +124,7 @@ class Server(MemoryApi):
             self.put(resource, raw)
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
-        """Store an object; one that is being deleted goes when its last finalizer does."""
+        """Store an object; one that is being deleted disappears with its last finalizer."""
         metadata = obj["metadata"]
         place = (resource.plural, metadata.get("namespace", ""), metadata["name"])
         type_ = "MODIFIED" if place in self.objects else "ADDED"
@@ -159,7 +159,7 @@ class Server(MemoryApi):
         return history[bisect_right(history, version, key=lambda change: change.version) :]
 
     def wake(self, plural: str) -> None:
-        """Let the watches of a kind look."""
+        """Wake the watches of a kind."""
         self.changed.pop(plural, asyncio.Event()).set()
 
     async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
@@ -332,11 +332,11 @@ class Line:
         return await self._send(self.server.replace, args, options)
 
     async def json_patch(self, *args: Any, **options: Any) -> Any:
-        """As `MemoryApi.json_patch`; a patch of a claim may land long after its time limit."""
+        """Patch as `MemoryApi.json_patch`; a patch of a claim may land after its time limit."""
         return await self._send(self.server.json_patch, args, options, outlives=20.0)
 
     async def merge_patch(self, *args: Any, **options: Any) -> Any:
-        """As `MemoryApi.merge_patch`."""
+        """Patch as `MemoryApi.merge_patch`."""
         return await self._send(self.server.merge_patch, args, options)
 
     async def delete(self, *args: Any, **options: Any) -> Any:
@@ -348,7 +348,7 @@ class Line:
         return await self._send(self.server.apply, args, options)
 
     async def bind_pod(self, **options: Any) -> None:
-        """As `Server.bind_pod`."""
+        """Bind as `Server.bind_pod`."""
         await self._send(self.server.bind_pod, (), options)
 
     async def _send(
@@ -410,7 +410,7 @@ class Line:
             await self.server.never.wait()
 
     async def _way(self) -> None:
-        """To the server and back."""
+        """Wait as long as a request to the server and its answer take."""
         await asyncio.sleep(self.rng.uniform(0.0, 0.1))
         await self._while_alive()
         if self.server.clock() < self.faults.cut_until:

@@ -132,7 +132,7 @@ async def test_a_reset_bundle_is_repaired_soon(
     webhook: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next regular look would come long after the test has failed."""
+    """The next regular check would come long after the test has timed out."""
     monkeypatch.setattr(certificates, "AGAIN_S", 3600.0)
     arguments = [f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace}", *ISSUING]
     for name in (

@@ -50,7 +50,7 @@ OF_1_20 = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
 )
-"""Without policies, flow control and EndpointSlices of v1, and without reviews of access."""
+"""Without policies, flow control, EndpointSlices of v1 and access reviews."""
 A_POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -69,7 +69,7 @@ _DISCOVERY = {
         ],
     },
 }
-"""As much as kubectl must find to ask for pods."""
+"""The least that kubectl must find to request pods."""
 
 
 @contextmanager
@@ -181,13 +181,13 @@ def no_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
-    """Of a server that is not there: nothing listens on the port of discard."""
+    """Return the address of a server that is not there: nothing listens on the discard port."""
     return _kubeconfig(tmp_path, "http://127.0.0.1:9")
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For kubectl, which remembers by its port what a server has."""
+    """Give kubectl its own cache, because it caches what a server supports by address and port."""
     monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
 
 

@@ -18,7 +18,7 @@ from manual.words import ROOT
 FOLDER = ROOT / "manifests" / "components" / "dashboards"
 Kind = Literal["timeseries", "stat", "bargauge", "table"]
 _SCHEMA = 39
-"""Of Grafana 11; later ones read it and convert."""
+"""The version is that of Grafana 11; later versions read it and convert it."""
 _WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 

@@ -166,7 +166,7 @@ def _of_kubectl(arguments: Sequence[str]) -> list[str]:
 
 
 def _verb(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the first word, and the second too for a command that has subcommands."""
+    """Return the first word, or the first two for a command that has subcommands."""
     plain = [
         word
         for before, word in zip(["", *arguments], arguments, strict=False)
@@ -223,7 +223,7 @@ def _namespaces() -> set[str]:
 
 
 def documents() -> list[Path]:
-    """Return every page of the tree."""
+    """Return every Markdown file of the repository."""
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT,

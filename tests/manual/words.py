@@ -56,7 +56,7 @@ REPORTING = (
 """The places where reasons of conditions and events are written as plain strings."""
 
 Words: TypeAlias = dict[str, str]
-"""A word, and where the code has it."""
+"""A word, and the place of it in the code."""
 
 _OF_CRD_RULES = "FieldValue"
 _CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
@@ -84,7 +84,7 @@ _NOT_NAMES = frozenset({names.API_VERSION})
 
 
 def reasons() -> Words:
-    """Return the operator's reasons for which a claim or pod gets no device."""
+    """Return the operator's reasons why a claim or pod gets no device."""
     return _members(Reason)
 
 
@@ -343,7 +343,7 @@ class Program:
     called: str
     parser: argparse.ArgumentParser
     environment: bool = False
-    """Each argument may be given as `VGPU_NAME` instead."""
+    """Each argument may also be given as the variable `VGPU_NAME`."""
 
 
 def services() -> list[Program]:

@@ -79,7 +79,7 @@ class Outcome:
 
 
 def copy_tree(into: Path) -> None:
-    """The packages side by side, and the tests. Times are kept: mutmut goes by them."""
+    """Copy the packages side by side, and the tests. Keep the times, which mutmut compares."""
     skipped = shutil.ignore_patterns("__pycache__", "cluster", "perf")
     for source in (*PACKAGES, *BESIDE):
         target = into / Path(source).name
@@ -194,7 +194,7 @@ def diffs(tree: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Mutate the rooms asked for; 1 if one of them is below the bar."""
+    """Mutate the requested packages; return 1 if one of them is below the bar."""
     rooms = tomllib.loads(Path(__file__).with_name("rooms.toml").read_text())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(

@@ -24,7 +24,7 @@ settings.load_profile("mutation")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Plain tests first; a property test's number of examples is cut to ours."""
+    """Run plain tests first, and cut the examples of property tests to our number."""
     items.sort(key=lambda item: "property" in item.path.parts)
     for item in items:
         function, machine = getattr(item, "obj", None), getattr(item, "cls", None)

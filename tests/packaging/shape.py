@@ -32,7 +32,7 @@ PATHS = {
     "a pod's Filter": (29, 75),
     "its write": (24, 60),
 }
-"""By step that one pod takes: how many modules, and calls between modules, it may lead through."""
+"""By step of one pod: the maximum number of modules, and of calls between modules."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -125,7 +125,7 @@ class Source:
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Return a module given as text."""
+        """Return a module parsed from text."""
         return cls("text", text, ast.parse(text))
 
 
@@ -337,7 +337,7 @@ def traced() -> Iterator[Trace]:
 
 
 async def one_pod() -> dict[str, Trace]:
-    """One pod, one node, one device: the round that sees it, its Filter, and what that writes."""
+    """Trace one pod on one device: the round that sees it, its Filter, and the writes."""
     replica = Replica()
     replica.device()
     await replica.settle()

@@ -16,7 +16,7 @@ KNOWN: dict[str, set[frozenset[str]]] = {
 
 
 def includes(room: Path) -> dict[str, set[str]]:
-    """By module (a header and the sources of its name) those whose headers it includes."""
+    """Return, by module (a header and its sources), the modules whose headers it includes."""
     found: dict[str, set[str]] = {}
     for file in [*room.glob("*.c"), *room.glob("*.h")]:
         names = re.findall(r'^#include "(\w+)\.h"', file.read_text(), re.MULTILINE)
@@ -26,7 +26,7 @@ def includes(room: Path) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Return the sets of modules of which each is reached from each other."""
+    """Return the sets of modules that include each other, directly or indirectly."""
     reached = {name: set(graph[name]) for name in graph}
     for _ in graph:
         for name in graph:

@@ -28,7 +28,7 @@ REASONS = {
 
 
 def found(value: Any, key: str) -> Iterator[Any]:
-    """Everything under a key, however deep."""
+    """Yield all values of a key, at any depth."""
     match value:
         case dict():
             for name, child in value.items():
@@ -41,7 +41,7 @@ def found(value: Any, key: str) -> Iterator[Any]:
 
 
 def policy_messages() -> dict[str, str]:
-    """By file and number: the messages of policies; of an expression its fixed texts, joined."""
+    """By file and number: the messages of policies; of an expression, its fixed texts, joined."""
     messages = {}
     for path in sorted((ROOT / "manifests").rglob("*.yaml")):
         documents = list(yaml.safe_load_all(path.read_text()))

@@ -1,4 +1,4 @@
-"""Each name of a class means one class."""
+"""A class name belongs to only one class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md and the tests stay together: every test exists, every word is listed."""
+"""docs/compatibility.md and the tests agree: every test exists, every word is listed."""
 
 from __future__ import annotations
 

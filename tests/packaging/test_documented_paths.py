@@ -22,7 +22,7 @@ SUFFIXES = (".py", ".c", ".h", ".sh", ".yaml", ".toml")
 FORBIDDEN = {"operator/__init__.py"}
 """Named because it must never be there."""
 PLACEHOLDER = re.compile(r"[A-Z]+/")
-"""A folder that is given when a program is started."""
+"""A folder that is passed to a program when it starts."""
 COMPONENTS = ("crds", "operator", "nodeagent")
 
 

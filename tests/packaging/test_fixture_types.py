@@ -27,7 +27,7 @@ def is_fixture(function: Function) -> bool:
 
 
 def untyped(tree: ast.Module, fixtures: frozenset[str]) -> Iterator[str]:
-    """`function: name` of each fixture without a type, or of `Any`, where made or asked for."""
+    """Return `function: name` of each fixture without a type, or of type `Any`, that is used."""
     for function in functions(tree):
         asked = function.name.startswith("test_") or is_fixture(function)
         if is_fixture(function) and _is_open(function.returns):

@@ -205,7 +205,7 @@ def test_where_pods_of_a_critical_class_run_a_quota_names_that_class(folder: str
 def test_nobody_marks_pods_in_the_namespaces_that_the_webhooks_leave_out(
     default: list[Any],
 ) -> None:
-    """A namespace that is left out in one place alone would be a way past admission."""
+    """A namespace that is excluded in only one place would be a way around admission."""
     left_out, guarded = set(), set()
     for found in default:
         name, kind = found["metadata"]["name"], found["kind"]

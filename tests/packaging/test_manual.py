@@ -1,4 +1,4 @@
-"""The manual: every link leads somewhere, every command is one, every page has a way to it."""
+"""The manual: every link works, every command exists, and every page can be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which nodes agents run: the labels of ours and of HAMi's users."""
+"""The nodes on which agents run: our labels, and those that users of HAMi have."""
 
 from __future__ import annotations
 

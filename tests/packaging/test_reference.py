@@ -1,4 +1,4 @@
-"""The reference lists every word that the code can print, and no other."""
+"""The reference lists every word that the code can print, and no others."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FILES = ("base/scheduler/scheduler.yaml", "examples/main-scheduler/kube-schedule
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_scheduler_waits_a_little_longer_than_bind_takes_and_not_much(file: str) -> None:
-    """A call to an address that is gone blocks its loop for as long."""
+    """A call to an address that no longer exists blocks the scheduler's loop for this long."""
     (extender,) = yaml.safe_load((MANIFESTS / file).read_text())["extenders"]
     assert ANSWER_WITHIN_S + 1 <= float(extender["httpTimeout"].removesuffix("s")) <= 10
 

@@ -1,4 +1,4 @@
-"""The words of the code are found wherever it has them, and what only looks like one is not."""
+"""The words of the code are found wherever they occur, and nothing else is taken for one."""
 
 from __future__ import annotations
 

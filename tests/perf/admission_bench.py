@@ -52,7 +52,7 @@ from vgpu_operator.insight.workloads import pods_of
 PODS_A_SECOND, WARM_S, MEASURED_S = 200, 5, 30
 READY_S = 30
 NATIVE_IN = 20
-"""One pod in so many names a claim."""
+"""One of this many pods names a claim."""
 CLAIM = "bench"
 BARS = {"review_ms_p99": 10.0}
 OUT = Path("build/bench/admission.json")
@@ -224,7 +224,7 @@ async def ready(url: str, trust: ssl.SSLContext, daemon: Daemon) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, ssl.SSLContext, Daemon]]:
-    """One process of the webhooks on an API server with our kinds; its address, whom to trust."""
+    """Start one webhook process on an API server with our kinds; yield address, CA and process."""
     authority = Authority()
     (folder / "ca.crt").write_bytes(authority.certificate)
     trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))

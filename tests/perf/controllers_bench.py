@@ -247,7 +247,7 @@ async def cost(kubeconfig: str, watched: str, objects: int, rest_s: float) -> di
 
 
 async def look(delays: list[float]) -> None:
-    """Note by how much each short sleep in this loop is late."""
+    """Record how late each short sleep in this loop ends."""
     while True:
         due = time.perf_counter() + _LOOK_S
         await asyncio.sleep(_LOOK_S)

@@ -67,7 +67,7 @@ CHANGE_EVERY_S = 0.1
 UNCOUNTED = 20
 """Filters at first: connections, and what a new leader ranks once."""
 LARGE_BYTES = 1_150_000
-"""Of the foreign pod: the API server takes objects of up to 1.5 MiB."""
+"""The size of the foreign pod; the API server accepts objects of up to 1.5 MiB."""
 BAR_MS = 10
 ASKS_MIB = {"room": 20_000, "quota": 4_096, "calm": 1_024}
 
@@ -288,7 +288,7 @@ def large_pod() -> str:
 
 
 async def watch(folder: Path, port: int) -> None:
-    """The API server's side: one foreign pod, which somebody annotates at the rate that is told."""
+    """Simulate the API server: one foreign pod that is annotated at the requested rate."""
     text, rate, version = large_pod(), 0, itertools.count(1_000_000)
     streams: list[web.StreamResponse] = []
 

@@ -128,7 +128,7 @@ class CountingEngine(TimedEngine):
     """Counts the events, too.
 
     Attributes:
-        seen: How many came.
+        seen: The number of events.
     """
 
     seen = 0
@@ -237,7 +237,7 @@ class Watched:
         self._process = process
 
     async def tell(self, rate: int) -> None:
-        """From now on so many events come a second."""
+        """Send this many events per second from now on."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{rate}\n".encode())
         await self._process.stdin.drain()
@@ -364,7 +364,7 @@ def ask(
 
 
 def new_pod(name: str) -> Pod:
-    """One that is newer than whatever was listed."""
+    """Return a pod that is newer than everything that was listed."""
     containers = [a_container(limits=limits_of(4096))]
     return a_pod(name, resource_version=5_000_000_000, containers=containers)
 

@@ -210,7 +210,7 @@ def row(promise: Promise) -> str:
 
 
 def unmeasured(promise: Promise) -> str:
-    """Return the row of a promise of which no run is on record."""
+    """Return the row of a promise for which no run is recorded."""
     return _row(promise, "not measured", "", "")
 
 

@@ -40,9 +40,9 @@ POLICIES: Mapping[str, tuple[str, str, int]] = {
     "bestfit": ("Binpack", "BestFit", 1_000),
     "hami_like": ("Binpack", "Spread", 10),
 }
-"""By name: node policy, device policy, slots of a device."""
+"""By name: node policy, device policy, slots per device."""
 UNNAMED_CPU = 100
-"""Milli-CPU that a pod takes that asks for none, as kube-scheduler counts it."""
+"""The milli-CPU that a pod without a CPU request uses, as kube-scheduler counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Replay:
         return min(room, key=lambda name: (sign * node_score(columns, self._number(name)), name))
 
     def _score_without(self, cpu: int, name: str) -> int:
-        """Of a pod that takes CPU of a node and no device; remembered until the node changes."""
+        """Score a pod that uses CPU but no device; the result is cached until the node changes."""
         columns, node = self.columns, self._number(name)
         version = columns.rankings.version[node]
         known = self._scores.get((cpu, node))

@@ -42,7 +42,7 @@ BARS = {"ratio": 1.5}
 WAYS = ("listed", "streamed")
 _VERSION = "1000000"
 _NUMBER = "424242"
-"""In a template, the place of the number of each pod, which has as many digits."""
+"""The placeholder in a template for each pod's number, which has as many digits."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -77,12 +77,12 @@ def in_a_process(way: str, pods: int, gpu_in: int) -> dict[str, float]:
 
 
 class Pages:
-    """An API server that has pods only, as the transport to it.
+    """A transport to an API server that has nothing but pods.
 
     Args:
-        way: Whether they come in a list or in a stream.
-        pods: How many.
-        gpu_in: One in so many asks for a device.
+        way: Whether the pods come in a list or in a stream.
+        pods: The number of pods.
+        gpu_in: One of this many pods requests a device.
     """
 
     def __init__(self, way: str, pods: int, gpu_in: int) -> None:

@@ -81,9 +81,9 @@ DEVICE_MIB = 40_960
 LARGE_MIB, SMALL_MIB = 32_768, 1_024
 """The memory of two claims on each device; waiting pods request about as much as the large one."""
 CANDIDATES = 500
-"""Nodes that kube-scheduler names in a Filter at 5,000."""
+"""The number of nodes that kube-scheduler passes to a Filter in a cluster of 5,000 nodes."""
 CANDIDATES_AT_FIRST = 100
-"""Of pods that come before anything is measured: fewer, since up to ten thousand come."""
+"""The same for pods that come before measuring begins: fewer, since up to 10,000 come."""
 REVIEWED_A_SECOND = 10
 ROUND_BARS_MS = {1: 5, 100: 20, 1_000: 50}
 BARS = {
@@ -340,7 +340,7 @@ class Scene:
         }
 
     def _come(self, candidates: frozenset[str]) -> None:
-        """One more pod, of the class whose turn it is; it fits nowhere."""
+        """Add a pod of the next class in turn; it fits nowhere."""
         pod = waiting_pod(self._born, self._classes)
         self._born += 1
         self.replica.pod(pod.metadata.name, containers=pod.spec.containers)
@@ -351,7 +351,7 @@ class Scene:
         return frozenset((*(f"node-{number:05d}" for number in numbers), *also))
 
     def _free_too_little(self) -> None:
-        """A small claim goes and comes again: something is freed, and no pod fits."""
+        """Delete and create a small claim: capacity is freed, but no pod fits."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
         self._go(self._holder(number, SMALL_MIB))
         self._afterwards = lambda: self._come_back(number, SMALL_MIB)
@@ -497,7 +497,7 @@ def waiting_pod(number: int, classes: int) -> Pod:
 
 
 def repeat_filters(folder: Path, port: int, *, nodes: int) -> None:
-    """The client's side: 50 Filters a second of pods that ask for a whole device, until a line."""
+    """Simulate the client: 50 Filters a second of pods that request a whole device."""
     connection = connection_to(folder, port)
     connection.connect()
     print("connected", flush=True)

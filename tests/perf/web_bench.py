@@ -121,7 +121,7 @@ def asked(port: int, rounds: int) -> dict[str, float]:
 
 
 def changes(rounds: int) -> Iterator[int]:
-    """So many numbers, before each of which the cluster has changed."""
+    """This many numbers; the cluster changes before each of them."""
     for number in range(rounds):
         time.sleep(2 * CHANGE_EVERY_S)
         yield number
@@ -161,7 +161,7 @@ async def serve(nodes: int, claims: int) -> None:
 
 
 async def change(mirror: Mirror, nodes: int) -> None:
-    """A claim of the fleet, again and again."""
+    """Change one claim of the fleet again and again."""
     version = 2
     while True:
         claim = a_holder(version * 12, nodes)

@@ -1,4 +1,4 @@
-"""No server ever shows a certificate that is not trusted, whatever happens in whatever order."""
+"""No server ever shows an untrusted certificate, whatever happens and in whatever order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUBJECTS = {
 LIVES = Lives(pair=timedelta(days=30), authority=timedelta(days=240))
 NEVER = datetime(1, 1, 1, tzinfo=UTC)
 LOOK = timedelta(minutes=10)
-"""Replicas and kubelets look at Secrets more often than that."""
+"""Replicas and kubelets look at Secrets more often than this."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Whatever a pod looks like, reading and admitting it ends in an answer or a named refusal."""
+"""Reading and admitting any pod ends in an answer or a named refusal."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
 def test_a_pod_is_read_after_others_as_it_is_alone(
     raws: list[dict[str, Any]], config: ClusterConfig
 ) -> None:
-    """Invariant: what pods before it asked for (`alike`) never answers for another question."""
+    """Invariant: the cached answer for a pod (`alike`) is never used for a different question."""
     pods = [_pod(raw) for raw in raws]
     together = [answer(lambda pod=pod: read(pod, config)) for pod in pods]
     for pod, found in zip(pods, together, strict=True):

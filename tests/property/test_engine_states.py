@@ -29,7 +29,7 @@ MIB = st.sampled_from([2048, 3072, 5120, 8192])
 
 
 class EngineStates(WorldStates):
-    """Never over capacity, nothing freed in use, and nothing held when everything is gone."""
+    """The engine's invariants: no device is over capacity, nothing in use is freed, no leaks."""
 
     def __init__(self, world: World | None = None) -> None:
         super().__init__(world or World(DEVICES))
@@ -186,14 +186,14 @@ class EngineStates(WorldStates):
     @precondition(lambda self: self.offers)
     @rule(pick=PICK, unknown=st.booleans())
     def bind(self, pick: int, unknown: bool) -> None:
-        """`unknown`: the Binding's outcome is lost, and reads fail for a while."""
+        """Bind a pod; with `unknown`, the Binding's outcome is lost and reads fail for a while."""
         self.lost_bindings, self.failed_reads = (1, 5) if unknown else (0, 0)
         self._bind(sorted(self.offers)[pick % len(self.offers)])
 
     @precondition(lambda self: self._pods())
     @rule(pick=PICK, is_told=st.booleans())
     def a_pod_gets_to_run(self, pick: int, is_told: bool) -> None:
-        """The whole way in one step, whether or not the operator receives its end."""
+        """Start a pod in one step, whether or not the operator sees its end."""
         pods = [p for p in self._pods() if not p["spec"].get("nodeName")]
         if not pods:
             return
@@ -279,7 +279,7 @@ class EngineStates(WorldStates):
 
     @invariant()
     def only_claims_that_a_new_leader_touches_get_other_devices(self) -> None:
-        """So what lands late of a former leader is refused, or gives nothing away.
+        """Late writes of a former leader are therefore refused, or allocate nothing.
 
         See docs/design/leader-and-fence.md.
         """
@@ -291,7 +291,7 @@ class EngineStates(WorldStates):
         assert len(claims) == len(set(claims))
 
     def teardown(self) -> None:
-        """Everything goes, and nothing is left: no allocation, no finalizer, no reservation."""
+        """Delete everything and check for leaks: no allocation, no finalizer, no reservation."""
         try:
             self.failures = self.losses = self.lost_bindings = self.failed_reads = 0
             self.api.gate.set()
@@ -307,7 +307,7 @@ class EngineStates(WorldStates):
             self.world.close()
 
     def what_is_not_bound_expires(self) -> None:
-        """No Filter comes any more: after a while no pod without a node holds a device."""
+        """Stop calling Filter: after a while no pod without a node holds a device."""
         for _ in range(12):
             self.world.deliver(1000)
             self.world.round()
@@ -339,9 +339,9 @@ TestEngineStates = pytest.mark.timeout(300)(EngineStates.TestCase)
 
 
 class AllComesBack(ComesBack, EngineStates):
-    """Whatever is reported of whichever object, the leader goes on, and at the end nothing is held.
+    """Whatever is reported about any object, the leader continues, and at the end nothing is held.
 
-    What runs is no oracle here: claims vanish under it.
+    What runs cannot be checked here: claims vanish while their pods run.
     """
 
     def __init__(self) -> None:
@@ -355,7 +355,7 @@ class AllComesBack(ComesBack, EngineStates):
     only_claims_that_a_new_leader_touches_get_other_devices = no_device_is_over_capacity
 
     def what_is_not_bound_expires(self) -> None:
-        """Not while nodes are gone: nobody reads or reports there."""
+        """Skipped while nodes are gone, because nothing reads or reports there."""
 
     def nothing_is_left(self) -> None:
         self.world.running.clear()  # no pod is left, and some have no claim to be reported on

@@ -61,7 +61,7 @@ Chosen = tuple[tuple[int, ...], ...]
 
 
 def assignments(cards: Sequence[Card], asks: Sequence[Ask], quota: Quota) -> Iterator[Chosen]:
-    """Every way to serve all requests on one node."""
+    """Yield every way to serve all requests on one node."""
     for chosen in _ways(cards, asks, ()):
         if is_within(cards, asks, chosen, quota):
             yield chosen

@@ -28,7 +28,7 @@ UNLIMITED = 1 << 30
 
 
 class GateGroupStates(GateStates):
-    """Never are more than none and fewer than the minimum of a group past their gates for good."""
+    """A group never stays past its gates for good with fewer pods than its minimum."""
 
     def __init__(self) -> None:
         self.least: dict[str, int] = {}
@@ -72,7 +72,7 @@ class GateGroupStates(GateStates):
         cpu=st.sampled_from(["100m", "1", "2"]),
     )
     def create_a_group(self, group: str, count: int, least: int, mib: int, cpu: str) -> None:
-        """With fewer pods than must start together at times."""
+        """Create a group, sometimes with fewer pods than must start together."""
         if self._of(group):
             return
         self.world.deliver(1000)  # pods of a former group of that name count until they are gone

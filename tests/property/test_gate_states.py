@@ -39,11 +39,11 @@ class GateWorld(World):
 
 
 class ChangingGateWorld(ChangingWorld, GateWorld):
-    """One whose nodes and devices change."""
+    """A world whose nodes and devices change."""
 
 
 class GateStates(WorldStates):
-    """Never over capacity; a pod past its gate has its devices for as long as it is there."""
+    """No device is over capacity; a pod past its gate keeps its devices while it exists."""
 
     def __init__(self, world: World | None = None) -> None:
         super().__init__(world or GateWorld(DEVICES))
@@ -120,7 +120,7 @@ class GateStates(WorldStates):
 
     @rule()
     def all_goes_well(self) -> None:
-        """So that many a run gets past the gate."""
+        """Let everything succeed, so that many runs get past the gate."""
         self.api.gate.set()
         self.world.turn()
         for _ in range(4):
@@ -146,7 +146,7 @@ class GateStates(WorldStates):
 
     @invariant()
     def a_pod_past_its_gate_has_its_devices_on_its_node(self) -> None:
-        """From the patch on kube-scheduler asks no extender: its devices wait all the time."""
+        """After the patch kube-scheduler asks no extender, so its devices must stay reserved."""
         for pod in self._pods():
             if pod["spec"].get("schedulingGates") or pod["metadata"]["uid"] in self.by_hand:
                 continue
@@ -163,7 +163,7 @@ class GateStates(WorldStates):
             assert found == [node]
 
     def teardown(self) -> None:
-        """Everything goes, and nothing is left: no allocation, no finalizer, no reservation."""
+        """Delete everything and check for leaks: no allocation, no finalizer, no reservation."""
         try:
             self.failures = self.losses = 0
             self.api.gate.set()
@@ -191,9 +191,9 @@ TestGateStates = pytest.mark.timeout(300)(GateStates.TestCase)
 
 
 class AllComesBack(ComesBack, GateStates):
-    """Whatever is reported of whichever object, the leader goes on, and at the end nothing is held.
+    """Whatever is reported about any object, the leader continues, and at the end nothing is held.
 
-    What runs is no oracle here: claims vanish under it.
+    What runs cannot be checked here: claims vanish while their pods run.
     """
 
     def __init__(self) -> None:

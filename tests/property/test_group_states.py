@@ -27,7 +27,7 @@ ORDER = st.permutations(range(4))
 
 
 class GroupStates(EngineStates):
-    """No group starts by halves, and what is only tried is never written."""
+    """No group is started partially, and tentative placements are never written."""
 
     def __init__(self) -> None:
         self.least: dict[str, int] = {}
@@ -44,7 +44,7 @@ class GroupStates(EngineStates):
         return [pod for pod in self._pods() if _group(pod) == group]
 
     def _open(self) -> set[str]:
-        """UIDs of the pods whose Bind is under way: kube-scheduler does not try them again."""
+        """Return the UIDs of the pods being bound: kube-scheduler does not try them again."""
         self.open = {uid: task for uid, task in self.open.items() if not task.done()}
         return set(self.open)
 
@@ -91,7 +91,7 @@ class GroupStates(EngineStates):
 
     @rule(group=st.sampled_from(GROUPS), order=ORDER, upto=st.integers(1, 4))
     def try_a_group(self, group: str, order: Sequence[int], upto: int) -> None:
-        """It gives up half-way, or a plugin of its own refuses the group at the end."""
+        """Try a group; kube-scheduler gives up half-way, or a plugin refuses the group."""
         self._simulate(group, order[:upto])
 
     @rule(group=st.sampled_from(GROUPS), order=ORDER, missing=st.booleans())
@@ -175,7 +175,7 @@ class GroupStates(EngineStates):
 
     @invariant()
     def no_group_is_bound_in_part(self) -> None:
-        """Once no Bind is under way, a group has nothing bound, or at least its minimum."""
+        """Once no Bind is in progress, a group has no bound pods or at least its minimum."""
         for group in self.least:
             bound = {
                 pod["metadata"]["uid"] for pod in self._of(group) if pod["spec"].get("nodeName")

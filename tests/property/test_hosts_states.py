@@ -1,4 +1,4 @@
-"""Free CPU by node: after any history, allocatable less what the pods there ask for."""
+"""Free CPU by node: after any history, allocatable minus the requests of the pods there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances while the agent is killed between any two steps: none is lost, none is another's."""
+"""MIG instances while the agent is killed between any two steps: none is lost or shared."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Fate:
 
 
 class MortalCheckpoint(Checkpoint):
-    """One whose process may be killed before it writes, or after; the disk is a value."""
+    """A checkpoint whose process may be killed before or after it writes; the disk is a value."""
 
     def __init__(self, disk: list[bytes], fate: Fate) -> None:
         super().__init__(FILE)

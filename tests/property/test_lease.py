@@ -1,4 +1,4 @@
-"""Two electors, each with a clock of its own, on a network that delays, loses and reorders."""
+"""Two electors with separate clocks, on a network that delays, loses and reorders messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nothing() -> None:
 
 
 async def a_holder_and_who_waits(server: Server, time: Time) -> tuple[Candidate, Candidate]:
-    """Two candidates at second 1: the first leads, the second has just begun."""
+    """Return two candidates at second 1: the first leads, and the second has just started."""
     a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
     a.start()
     await time.run(until=1.0, look=nothing)

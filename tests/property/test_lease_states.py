@@ -91,7 +91,7 @@ class Electors(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(pick=RUNNING)
     def one_crashes(self, pick: int) -> None:
-        """It acts no more, but what it has sent is on its way."""
+        """Crash one: it does nothing more, but its requests are still on their way."""
         name, each = self._pick(pick)
         each.crash()
         del self.alive[name]
@@ -121,7 +121,7 @@ class Electors(RuleBasedStateMachine):
         self._pick(pick)[1].pauses.append(seconds)
 
     def teardown(self) -> None:
-        """Everything behaves from now on."""
+        """Let everything behave from now on."""
         try:
             for each in self.alive.values():
                 each.line.trips.clear()

@@ -222,7 +222,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self._land(write, finalizer=what == "finalizer")
 
     def _land(self, write: Write, *, finalizer: bool) -> None:
-        """On another version than it was decided on, a write is tried again where it may be."""
+        """Land a write; one that was decided on an older version is retried if that is allowed."""
         claim = self.server[write.name]
         standing = claim.status.allocation
         if claim.metadata.uid != write.uid or standing not in (None, write.replaces):

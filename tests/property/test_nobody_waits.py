@@ -1,4 +1,4 @@
-"""In virtual time: who could run does not wait, and who asks for much is not starved."""
+"""In virtual time: a pod that could run does not wait, and large requests do not starve."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STEPS = st.lists(
 )
 
 SEEDS = st.integers(0, 1000)
-"""Of where the engine's slices end: what comes between them differs from run to run."""
+"""The seeds that decide where the engine's slices end, so that runs interleave differently."""
 
 
 async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
@@ -87,8 +87,7 @@ PASSED_OVER = [
     ("cordoned", "GPU-0"), ("wait", 0.1), ("unschedulable", "node-1"), ("wait", 6.0),
     ("healthy", "GPU-2"),
 ]  # fmt: skip
-"""It gets devices on a node that is closed before kube-scheduler looks, then there is room on the
-other."""
+"""It gets devices on a node that closes before kube-scheduler looks; then the other has room."""
 
 
 @example(steps=PASSED_OVER, seed=0)
@@ -152,7 +151,7 @@ LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=
     seed=SEEDS,
 )
 def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives, seed):
-    """Each within the time that it takes to be noticed and for its devices to become free."""
+    """Serve each within the time that it takes to notice it and to free its devices."""
     turn_s = WAITS_FOR_S + DRAINS_IN_S + 5.0
     served = beside_a_stream(
         large,
@@ -165,5 +164,5 @@ def test_a_large_request_is_served_though_small_ones_come_without_end(large, liv
 
 
 def test_without_held_devices_the_stream_would_starve_it():
-    """So the test above sees what it is meant to see."""
+    """This shows that the test above can fail."""
     assert beside_a_stream([(2, MIB)], [3.0, 5.0], starvation_after_s=0, for_s=60) == [None]

@@ -1,4 +1,4 @@
-"""Cores that are given by their numbers are never given twice, whatever comes and goes."""
+"""Numbered cores are never allocated twice, whatever comes and goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a node registers as parts, its devices are published with them or refused by name."""
+"""For any parts that a node registers, its devices are published with them or refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that ask for parts of devices get those that a plain model has; no device is overfull."""
+"""Pods that request parts of devices get those of a plain model; no device is overcommitted."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def spelled(instance: Instance | None) -> str:
 
 
 def same(plan: Plan, answer: plain.Answer) -> None:
-    """Equal to the last reason; where another node serves, those given are among the scan's."""
+    """Check that plan and answer are equal, including every reason."""
     assert plan.node == answer.node
     grants = tuple(
         (g.request, g.uuid, g.memory_mib, g.cores, spelled(g.instance)) for g in plan.grants
@@ -237,7 +237,7 @@ def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
     st.sampled_from(((0, 256), (0, 1), (16, 256))),
 )
 def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, limits):
-    """However few or far down they are."""
+    """They are found however few there are or how far down the list."""
     few, far = limits
     with mock.patch.multiple(best_node, _FEW=few, _FAR=far):
         plan = place(columns_of(fleet), ask, sorted(candidates))
@@ -297,7 +297,7 @@ def test_what_was_remembered_never_changes_an_answer_of_the_search(history):
 
 
 def changed(fleet: plain.Fleet, live: Fleet, step) -> plain.Fleet:
-    """One change, made to both."""
+    """Apply one change to both."""
     kind, node, at, value = step
     devices = {device.uuid: device for devices in fleet.devices.values() for device in devices}
     used, unwilling, cpu = dict(fleet.used), dict(fleet.unwilling), dict(fleet.cpu)

@@ -128,7 +128,7 @@ def test_a_grant_keeps_every_device_within_its_capacity(fleet, ask):
 
 
 def check_shape(plan: Plan, ask: Demand, by_uuid: dict[str, DeviceFacts]) -> None:
-    """Each request has its count of distinct devices, all on the plan's node."""
+    """Check that each request has its count of distinct devices, all on the plan's node."""
     for request in ask.requests:
         uuids = [grant.uuid for grant in plan.grants if grant.request == request.name]
         assert len(uuids) == len(set(uuids)) == request.count
@@ -148,7 +148,7 @@ def check_shape(plan: Plan, ask: Demand, by_uuid: dict[str, DeviceFacts]) -> Non
     )
 )
 def test_no_instance_lies_on_another_and_all_have_a_place_that_their_profile_has(comings):
-    """Whatever came before, and whatever of it has gone again."""
+    """This holds whatever was allocated before and whatever of it was released again."""
     devices = [
         device_facts(f"GPU-{n}", index=n, mode="MIG", memory_mib=40_960, profiles=A100)
         for n in (0, 1)

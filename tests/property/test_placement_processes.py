@@ -1,4 +1,4 @@
-"""Equal inputs give equal answers in every process, whatever its hash seed."""
+"""Equal inputs give equal answers in every process, whatever the hash seed."""
 
 from __future__ import annotations
 

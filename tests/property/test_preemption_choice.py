@@ -243,7 +243,7 @@ class Cluster:
                     self.replica.news.pod_changed(Pod.model_validate(pod))
 
     async def ends(self, name: str) -> None:
-        """Let a pod end: the agent has released its devices, and it is gone."""
+        """End a pod: the agent has released its devices, and the pod is gone."""
         (claim,) = (
             claim
             for claim in self.claims()

@@ -255,7 +255,7 @@ steps = st.lists(
 
 
 def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[None]:
-    """Everything written before is known once the reflector has reached that version."""
+    """Every earlier write is known once the reflector has reached that version."""
     version = api.version
     there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
     restores = api.restores
@@ -409,7 +409,7 @@ def test_a_restore_whose_versions_were_raised_ends_it_where_the_objects_contradi
 
 
 def test_what_a_restore_lost_is_told_as_deleted() -> None:
-    """No list distinguishes it from what was deleted, and either way it is not there."""
+    """No list distinguishes it from a deleted object, and either way it no longer exists."""
     script = [("back up",), ("create", "a", True), ("run", 30), ("restore", 1_000), ("run", 30)]
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)

@@ -1,4 +1,4 @@
-"""Whatever the files hold, `simulate` answers or prints one line about what is wrong, and where."""
+"""For any content of the files, `simulate` answers or prints one line that locates the error."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(claim=st.sampled_from(CLAIMS))
     def init_containers_end(self, claim: str) -> None:
-        """From then on half of it is used; of a claim that is closed or unknown nothing is."""
+        """End them: half of the use remains, and none of a claim that is closed or unknown."""
         held = self.state.claim_allocations.get(claim)
         use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
         rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
@@ -174,7 +174,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def slots_in_use_are_offered_as_healthy(self) -> None:
-        """However few devices are left, a slot in use is never reported to the kubelet as sick."""
+        """However few devices are left, a slot in use is never reported as unhealthy."""
         in_use = self.state.slots_in_use()
         for usable in range(5):
             shown = dict(offer(total=4, usable=usable, in_use=in_use))

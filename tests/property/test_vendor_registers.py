@@ -1,4 +1,4 @@
-"""Whatever a node's or a pod's annotations hold for other vendors' devices is read or refused."""
+"""Any annotations of nodes and pods for other vendors' devices are read or refused."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_several_claims_are_served_only_where_each_gets_its_own(
 def test_what_a_pod_on_its_way_needs_is_left_to_it(
     disks: list[Disk], first: Need, second: Need, node: str
 ) -> None:
-    """On a node that the next pod may go to, both claims can be served at once."""
+    """On a node that the next pod may use, both claims can be served at once."""
     cluster = a_cluster()
     for number, made in enumerate(disks):
         cluster.observe(disk(number, made))
@@ -172,7 +172,7 @@ STEPS = st.lists(
 def test_only_what_is_there_counts_whatever_came_and_went_before(
     steps: list[tuple[object, ...]],
 ) -> None:
-    """A history has the same outcome as its last state given at once."""
+    """Applying a history has the same result as starting from its last state."""
     seen, there = a_cluster(), {}
     for step in steps:
         match step:

@@ -81,7 +81,7 @@ class Cluster:
         return self.replica.reservation(pod) is not None
 
     def check(self) -> None:
-        """No device is over its capacity, and no device is earmarked twice."""
+        """Check that no device is over capacity or earmarked twice."""
         self.had_devices |= {pod.metadata.uid for pod in self.pods if self.has_devices(pod)}
         for uuid in DEVICES:
             assert use_of(self.replica.ledger, uuid).memory_mib <= MIB
@@ -116,7 +116,7 @@ class Cluster:
 def test_earmarks_never_give_a_device_twice_and_leave_nobody_waiting_and_nothing_kept(
     steps: list[tuple[str, tuple[int, int, int] | int]],
 ) -> None:
-    """Every pod here fits an empty cluster, so when all others have ended it has its devices."""
+    """Every pod here fits an empty cluster, so it has its devices once all others have ended."""
 
     async def play() -> None:
         cluster = Cluster()

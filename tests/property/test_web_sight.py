@@ -1,4 +1,4 @@
-"""Whatever a visitor asks, no name of a namespace that he may not read is in the answer."""
+"""Whatever a visitor asks, no name from a namespace that he may not read is in the answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _pod_of(claim: VGPUClaim) -> Pod:
 
 
 def asked(mirror: Mirror, sight: Sight, keys: list[ClaimKey], spaces: tuple[str, ...]) -> list[Any]:
-    """Everything that the page can answer, refusals included."""
+    """Return everything that the page can answer, including refusals."""
     query = views.Query(size=views.LARGEST_PAGE)
     questions = [
         lambda: views.fleet(mirror, sight),

@@ -94,7 +94,7 @@ def _manifests() -> dict[str, str]:
 
 
 def _with_images(text: str, images: Mapping[str, str], version: str) -> str:
-    """Images by the given references; ours that are not given by the version as their tag."""
+    """Set images to the given references; our other images get the version as their tag."""
     for name in ("vgpu/operator", "vgpu/nodeagent"):
         text = text.replace(f"{name}:dev", images.get(name, f"{name}:{version}"))
     return text

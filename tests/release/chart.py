@@ -91,10 +91,10 @@ def chart(version: str) -> dict[str, str]:
 
 @cache
 def kustomized(components: Sequence[str]) -> Objects:
-    """Return the objects that kustomize makes of the default overlay with these components.
+    """Return the objects that kustomize builds from the default overlay with these components.
 
     Raises:
-        subprocess.CalledProcessError: It does not build.
+        subprocess.CalledProcessError: The overlay does not build.
     """
     with tempfile.TemporaryDirectory() as folder:
         document = {

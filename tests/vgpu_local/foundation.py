@@ -95,7 +95,7 @@ class Foundation(Protocol):
         """Receive a client and its loop, which live until `unschedule`."""
 
     def furnished(self) -> None:
-        """Receive the news that our kinds are served."""
+        """Called once our kinds are served."""
 
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start the scheduler."""

@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 COUNT = "nvidia.com/gpu"
 LEASE_S = 45
-"""Long, because tests suspend a leader for a while on machines that are busy."""
+"""Long, because tests suspend a leader for a while on busy machines."""
 
 
 class NotInTime(Exception):

@@ -63,7 +63,7 @@ class PodGroups:
         return Resource(_GROUP, self.api_version, "podgroups", "PodGroup", namespaced=True)
 
     def gang(self, name: str, *, least: int, **spec: Any) -> Object:
-        """Return a group of which at least so many pods start together."""
+        """Return a group of which at least this many pods start together."""
         return {
             "apiVersion": f"{_GROUP}/{self.api_version}",
             "kind": "PodGroup",

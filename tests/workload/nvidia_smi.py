@@ -31,7 +31,7 @@ _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 class UsageError(Exception):
-    """The command line asks for something that there is not."""
+    """The command line requests something that does not exist."""
 
 
 class Gpu:
@@ -333,7 +333,7 @@ def _print_all(arguments: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print what the command line asks for; returns the exit code."""
+    """Print what the command line requests; return the exit code."""
     parser = argparse.ArgumentParser("nvidia-smi", description="What NVML says of the cards here.")
     option = partial(parser.add_argument, default="")
     parser.add_argument("-L", "--list-gpus", action="store_true")

@@ -294,7 +294,7 @@ class AllocatedDevice(ApiModel):
 
     @property
     def memory_mib(self) -> int:
-        """Return the memory given, in MiB."""
+        """Return the allocated memory, in MiB."""
         return quantity.read_mib(self.memory)
 
 

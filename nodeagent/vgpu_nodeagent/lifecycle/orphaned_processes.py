@@ -30,7 +30,7 @@ class OrphanedProcesses:
     async def are_there(self, claim_allocation: ClaimAllocation) -> bool:
         """Return True if processes of the pod use, or may use, what it was granted."""
         allocations = self._node.allocations
-        # A claim allocation that was rebuilt from a page alone knows no pod.
+        # A claim allocation that was rebuilt only from a page has no pod.
         is_known = claim_allocation.pod_uid != claim_allocation.claim_uid
         pod_uid = claim_allocation.pod_uid if is_known else ""
         if is_known:

@@ -213,8 +213,8 @@ class Releases:
         return self._first_seen
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
-        # The kubelet removes a pod that went before it started from its record only when it admits
-        # the next pod, so an entry counts only if its pod is still there.
+        # The kubelet's record keeps a pod that was deleted before it started until the kubelet
+        # admits the next pod, so an entry counts only if its pod still exists.
         known = {entry.slot_allocation for entry in entries if self._is_here(entry.pod_uid)}
         for name in unused:
             if name not in known:

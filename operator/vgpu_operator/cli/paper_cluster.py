@@ -128,7 +128,7 @@ class PaperCluster(Cluster):
     def preemption_of_group(
         self, group: GroupKey, questions: Sequence[Question], others: int
     ) -> WouldPreempt:
-        """Return who would make way for a group of which too few pods fit."""
+        """Return the pods that must be evicted so that enough pods of a group fit."""
         if self._state.pods is None:
             return unknown(self.config, _NO_PODS)
         return self._engine.preemption_of_group(group, questions, others)
@@ -264,7 +264,7 @@ class PaperCluster(Cluster):
 
 @dataclass(slots=True)
 class _Charged:
-    """A question whose devices are held, and what gives them back."""
+    """A question for which devices are held, and the actions that release them."""
 
     question: Question
     outcome: Outcome

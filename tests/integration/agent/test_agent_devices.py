@@ -324,7 +324,7 @@ async def test_a_pod_whose_gpu_is_lost_shows_it_runs_on_and_starts_again(
 async def test_a_driver_that_does_not_answer_makes_no_device_of_a_pod_unhealthy(
     api: Api, node: AgentNode
 ) -> None:
-    """Nothing is known of the GPUs then: pods that run on them are not accused."""
+    """Nothing is known about the GPUs then, so pods that run on them are not blamed."""
     await a_pod_on(api, "p1", GPU_0, 1)
     node.driver.error = "NVML did not answer within 10 s"
     await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
@@ -410,7 +410,7 @@ async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
 async def test_what_the_configuration_has_for_nodes_with_these_labels_holds_on_them(
     api: Api, node: AgentNode
 ) -> None:
-    """A device that is left out is given away no longer, and its object reports it absent."""
+    """An excluded device is no longer allocated, and its object reports it as absent."""
     other = device_object_name(GPU_1)
     await until(api, GPU_DEVICES, other, is_ready)
     await node.stop_agent()

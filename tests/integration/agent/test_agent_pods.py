@@ -264,7 +264,7 @@ async def test_a_pod_made_anew_under_the_same_name_does_not_get_its_predecessors
 
 
 async def second_is_refused(api: Api) -> str:
-    """One pod runs with 10 GiB of device 0, another is to have as much; returns why it has not."""
+    """Run a pod on 10 GiB of device 0, try as much again, and return why the second is refused."""
     for name in ("1", "2"):
         claim = await create_claim(api, f"c{name}", requests=[a_request(memory="10Gi")])
         pod = await create_pod(api, f"p{name}")
@@ -446,7 +446,7 @@ async def test_many_pods_at_once_get_each_exactly_their_own(api: Api, node: Agen
 async def test_a_node_registered_anew_does_not_over_grant_what_still_runs_on_it(
     api: Api, node: AgentNode
 ) -> None:
-    """The operator frees what a node had when its object goes; the agent's disk knows better."""
+    """The operator frees a deleted node's devices; the agent's records on disk still count them."""
     first = await create_claim(api, "c1", requests=[a_request(memory="10Gi")])
     await allocate(api, first, await create_pod(api, "p1"), devices=[a_device("10Gi")])
     await pod_is(api, "p1", "Running")

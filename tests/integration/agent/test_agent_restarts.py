@@ -150,7 +150,7 @@ async def test_a_successor_with_a_bad_configuration_never_says_that_it_is_ready(
 async def test_a_damaged_checkpoint_is_rebuilt_from_the_other_records(
     api: Api, node: AgentNode, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing lost: the running pod goes on and counts. Nothing started: the next one waits."""
+    """The running pod goes on and is still counted, and the next pod waits."""
     await a_running_pod(api, restartPolicy="Always")
     before = page_of(node)
     await node.stop_agent()
@@ -201,7 +201,7 @@ async def test_a_pod_that_ended_while_the_agent_was_away_is_released(
 
 
 async def has_said_started(node: AgentNode, *, times: int) -> None:
-    """No event shows what a container writes, least of all while the API server is away."""
+    """Wait until the container has logged this many starts; no event shows them."""
     for _ in range(1000):
         if node.kubelet.logs("default", "p1", "main").count("started") == times:
             return
@@ -263,7 +263,7 @@ async def test_a_restarted_kubelet_is_registered_with_again(api: Api, node: Agen
 async def test_slots_in_use_are_no_new_pods_after_the_kubelet_lost_its_checkpoint(
     api: Api, node: AgentNode
 ) -> None:
-    """Nine of ten slots run; a kubelet without a record would give a new pod one of them."""
+    """Nine of ten slots are in use; a kubelet without a record would give one to a new pod."""
     for number in range(9):
         name = f"p{number}"
         claim = await create_claim(api, name, requests=[{"name": "main", "memory": "1Gi"}])

@@ -231,7 +231,7 @@ def test_explain_says_the_conditions_words_and_what_would_have_to_end(
 def test_what_explain_says_must_end_is_enough_and_none_of_it_too_much(
     cluster: LocalCluster, scene: dict[str, str]
 ):
-    """The claims that explain names are those whose end lets the node serve, by its own word."""
+    """Ending exactly the claims that explain names lets the node serve the pod."""
     said = json.loads(ask(cluster, "explain", f"claim/{scene['waits']}", "-o", "json"))
     for node in said["nodes"]:
         held = {word.split()[0] for device in node["devices"] for word in device["held_by"]}

@@ -148,7 +148,7 @@ def hand_over(cluster: LocalCluster, leader: Daemon) -> Daemon:
 def test_operators_and_agents_of_two_versions_work_on_one_cluster(
     mixed: LocalCluster, former: Path
 ) -> None:
-    """Each version decides once for a node of each, and takes over what the other decided."""
+    """Each version decides once for one of its nodes, and takes over the other's decisions."""
     leader = mixed.leader()
     for number in range(3):
         for node in ("old", "new"):

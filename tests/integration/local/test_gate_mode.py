@@ -257,7 +257,7 @@ def test_simulate_reads_what_it_may_and_names_what_it_could_not_read(
 
 
 def test_the_page_refuses_a_pod_in_the_words_of_its_condition(cluster: LocalCluster) -> None:
-    """Of the claim that waits, and of the pod as if it were created now."""
+    """This holds for the waiting claim, and for the pod as if it were created now."""
     page, visitor = cluster.start_page(), a_visitor(cluster)
     make(cluster, STORAGE_CLASSES, a_local_class())
     patient = a_pod("patient", a_container(limits=HALF), **using("data"))

@@ -1,4 +1,4 @@
-"""HAMi's event reasons beside ours, where the configuration asks for them."""
+"""HAMi's event reasons are recorded next to ours if the configuration enables them."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def slice_of(mib: int) -> dict[str, int]:
 
 
 def test_row_2_a_dead_owner_that_is_still_there_blocks_nobody(cluster: LocalCluster) -> None:
-    """There: a Failed or Succeeded pod keeps the node's lock until it times out.
+    """HAMi: a Failed or Succeeded pod keeps the node's lock until it times out.
 
-    Here its devices are another's at once, while the dead pod's object is still there.
+    Here its devices are allocated to other pods at once, while the dead pod's object still exists.
     """
     for number, command in enumerate((["true"], ["false"])):
         pod = a_pod(
@@ -66,7 +66,7 @@ def test_row_2_a_dead_owner_that_is_still_there_blocks_nobody(cluster: LocalClus
 
 
 def test_row_3_many_pods_are_not_served_one_after_the_other(cluster: LocalCluster) -> None:
-    """There: one pod at a time per node, back-off in seconds, minutes for a hundred.
+    """HAMi: one pod at a time per node, back-off in seconds, minutes for a hundred pods.
 
     Here as many as fit are on their node at once, each with one write of its allocation.
     """
@@ -84,9 +84,9 @@ def test_row_3_many_pods_are_not_served_one_after_the_other(cluster: LocalCluste
 
 
 def test_row_4_no_pod_gets_anothers_device(cluster: LocalCluster) -> None:
-    """There: the device plugin guesses which pod it allocates for; a 1 GiB pod got 30 GiB.
+    """HAMi: the device plugin guesses which pod it allocates for; a 1 GiB pod got 30 GiB.
 
-    Here pods of different sizes that start at one moment on one node each see exactly theirs.
+    Here pods of different sizes that start together on one node each see exactly their own.
     """
     sizes = {f"size-{mib}": mib for mib in (512, 1024, 1536, 2048, 2560, 3072, 3584, 4096)}
     for name, mib in sizes.items():
@@ -99,9 +99,10 @@ def test_row_4_no_pod_gets_anothers_device(cluster: LocalCluster) -> None:
 
 
 def test_row_5_a_deleted_pod_leaves_no_ghost(cluster: LocalCluster) -> None:
-    """There: the reservation of a deleted pod stays in memory; eight devices idle, pods Pending.
+    """HAMi: a deleted pod's reservation stays in memory; eight devices idle while pods are Pending.
 
-    Here pods that run, wait, or are just being bound are deleted, by force too, and all is free.
+    Here pods that run, wait or are just being bound are deleted, some by force, and everything
+    becomes free.
     """
     for number in range(6):
         create(cluster, a_pod(f"ghost-{number}", a_container(limits=WHOLE)))
@@ -115,9 +116,9 @@ def test_row_5_a_deleted_pod_leaves_no_ghost(cluster: LocalCluster) -> None:
 
 
 def test_row_7_a_forged_annotation_gives_nothing(cluster: LocalCluster) -> None:
-    """There: the allocation stands in pod annotations, which the pod's author can write.
+    """HAMi: the allocation is stored in pod annotations, which the pod's author can write.
 
-    Here they are written for readers only, and a status that comes with a new claim is dropped.
+    Here annotations are only informative, and a status in a newly created claim is dropped.
     """
     uuid = cluster.server.objects("gpudevices.vgpu.dev")[0]["status"]["uuid"]
     forged = {
@@ -136,10 +137,10 @@ def test_row_7_a_forged_annotation_gives_nothing(cluster: LocalCluster) -> None:
 
 
 def test_row_8_each_of_several_containers_gets_its_own(cluster: LocalCluster) -> None:
-    """There: positions in a string shift when init and app containers are mixed.
+    """HAMi: positions in a string shift when init and app containers are mixed.
 
-    Here a request bears its container's name; an init container's grant ends with it, and what it
-    took is counted by its peak, not added.
+    Here a request has its container's name. An init container's grant ends with the container, and
+    the peak of its use counts, not the sum.
     """
     init = a_container("load", slice_of(12288), command=["true"])
     pod = a_pod(
@@ -160,9 +161,10 @@ def test_row_8_each_of_several_containers_gets_its_own(cluster: LocalCluster) ->
 
 
 def test_row_9_an_injected_sidecar_shifts_nothing_and_is_counted(cluster: LocalCluster) -> None:
-    """There: a mesh's container in front shifts positions, and native sidecars are not counted.
+    """HAMi: an injected sidecar in front shifts positions, and native sidecars are not counted.
 
-    Here a sidecar in front changes nothing, and one that asks counts with the app containers.
+    Here a sidecar in front changes nothing, and one that requests devices counts with the app
+    containers.
     """
     native = a_container("agent", slice_of(4096), restartPolicy="Always")
     pod = a_pod(
@@ -179,9 +181,9 @@ def test_row_9_an_injected_sidecar_shifts_nothing_and_is_counted(cluster: LocalC
 
 
 def test_row_19_a_pod_that_waits_goes_on_when_a_device_becomes_free(cluster: LocalCluster) -> None:
-    """There: a refused pod waits five minutes, because kube-scheduler sees no GPU become free.
+    """HAMi: a refused pod waits five minutes, because kube-scheduler does not see GPUs become free.
 
-    Here it runs within seconds: of a release, and of a device's recovery, which is no pod's event.
+    Here it runs within seconds after a release, or after a device recovers, which is no pod event.
     """
     for number in range(2):
         create(cluster, a_pod(f"holds-{number}", a_container(limits=WHOLE)))

@@ -1,4 +1,4 @@
-"""Two operators: one decides at a time, whatever happens to it, and no pod is lost between them."""
+"""Two operators: only one decides at a time whatever happens, and no pod is lost between them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_leader_that_goes_hands_over_and_every_pod_is_placed(cluster: LocalClu
 def test_a_leader_that_goes_refuses_calls_until_its_successor_has_the_service(
     cluster: LocalCluster,
 ) -> None:
-    """A call to a socket that is gone would block kube-scheduler's loop until its timeout."""
+    """A call to a socket that no longer exists would block kube-scheduler until it times out."""
     first = cluster.leader()
     second = the_other(cluster, first)
     url = cluster.extender_url(first)
@@ -191,7 +191,7 @@ def test_a_leader_that_crashes_is_followed_once_its_lease_and_its_writes_are_ove
 def test_a_leader_that_was_stopped_wakes_to_find_that_it_leads_no_more(
     cluster: LocalCluster,
 ) -> None:
-    """Its decisions are stuck on their way to the API server, and arrive when another leads."""
+    """Its decisions are stuck on their way to the API server until another replica leads."""
     first = cluster.leader()
     second = the_other(cluster, first)
     late_s = 3.5 * LEASE_S
@@ -229,9 +229,9 @@ def pod_name(pod: dict[str, Any]) -> str:
 
 
 def deciders(cluster: LocalCluster, claim: str) -> list[str]:
-    """Whose mark a claim bore, one after the other.
+    """Return the replicas whose marks a claim carried, in order.
 
-    A write that was decided on a version without the successor's mark takes that off again.
+    A write that was decided on a version without the successor's mark removes that mark again.
     """
     found: list[str] = []
     for write in history(cluster, CLAIMS, claim):
@@ -267,7 +267,7 @@ def configured(cluster: LocalCluster, name: str) -> None:
 
 
 def reporters(cluster: LocalCluster, name: str) -> list[str]:
-    """Of each event about a ConfigMap, which component wrote it and its reason."""
+    """Return component and reason of each event about a ConfigMap."""
     found = cluster.run(cluster.api.list(EVENTS, namespace=NAMESPACE)).items
     return [
         f"{event['source']['component']} {event['reason']}"

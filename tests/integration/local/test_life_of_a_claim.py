@@ -61,7 +61,7 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_let_go(
     cluster: LocalCluster,
 ) -> None:
-    """As a StatefulSet does it: the same name at once, and only one device to have."""
+    """A StatefulSet does this: the same name at once, and only one device is available."""
     seen = []
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
@@ -92,7 +92,7 @@ def test_the_pods_of_a_deployment_run_at_once_on_copies_of_one_template(
 def test_a_pod_that_comes_before_its_claim_waits_for_it_and_starts_when_it_comes(
     cluster: LocalCluster, key: str
 ) -> None:
-    """As Helm creates them: custom resources last."""
+    """Helm creates objects in this order: custom resources last."""
     pod = create(cluster, a_pod("early", a_container(), annotations={key: "late"}))
 
     def told() -> list[str]:
@@ -114,7 +114,7 @@ def test_a_pod_that_comes_before_its_claim_waits_for_it_and_starts_when_it_comes
 def test_a_pod_of_several_containers_that_comes_first_starts_whichever_the_claim_is_for(
     cluster: LocalCluster, asked: str
 ) -> None:
-    """No slot can be added later, so each has one; those without a request see no device."""
+    """Slots cannot be added later, so each container has one, even one without a request."""
     containers = [a_container("web"), a_container("worker")]
     pod = a_pod("early", *containers, annotations={ANNOTATION_CLAIM: "late"})
     create(cluster, pod)
@@ -173,7 +173,7 @@ def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_devices_and_goes_w
 def test_a_pods_own_claim_is_made_and_written_once_until_its_containers_run(
     cluster: LocalCluster,
 ) -> None:
-    """That the limits are in place is shown by the running container alone.
+    """Only the running container shows that the limits are in place; no status reports it.
 
     See docs/design/node-and-grants.md.
     """
@@ -255,7 +255,7 @@ def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: Loca
 
 
 def test_init_containers_that_run_again_wait_until_they_fit_again(cluster: LocalCluster) -> None:
-    """The sandbox of the first pod is made anew while the second has what it had given back."""
+    """The first pod's sandbox is recreated while the second pod holds what the first gave back."""
     prepare = a_container("prepare", {**WHOLE, "nvidia.com/gpumem": 12_288}, command=["true"])
     main = a_container("main", {**WHOLE, "nvidia.com/gpumem": 2048})
     create(cluster, a_pod("first", main, initContainers=[prepare]))
@@ -311,7 +311,7 @@ def test_an_object_that_repeats_a_devices_uuid_is_marked_and_the_device_serves_o
 
 
 def create_twin(cluster: LocalCluster, name: str, device: dict[str, Any]) -> None:
-    """A device object that another node publishes of the same device."""
+    """Create a device object in which another node publishes the same device."""
     kind = {"apiVersion": device["apiVersion"], "kind": "GPUDevice"}
     made = {**kind, "metadata": {"name": name}, "spec": {"nodeName": "elsewhere"}}
     cluster.run(cluster.api.create(GPU_DEVICES, made))

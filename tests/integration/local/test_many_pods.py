@@ -106,6 +106,6 @@ def wait_until_nothing_is_left(cluster: LocalCluster) -> None:
 
 
 def folders_of_allocations(cluster: LocalCluster) -> list[str]:
-    """One a container while it holds something, on the disk of its node."""
+    """Return the folders on the node's disk, one for each container that holds something."""
     slots = [cluster.folder / node / "agent" / "slots" for node in cluster.kubelets]
     return [str(folder) for root in slots for folder in root.glob("*")]

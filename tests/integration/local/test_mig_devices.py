@@ -40,7 +40,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def a_user(name: str, mib: int) -> dict[str, Any]:
-    """Return a pod that asks for an instance with so much memory."""
+    """Return a pod that requests an instance with this much memory."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
     return a_pod(name, a_container(limits=limits), annotations=MODE)
 

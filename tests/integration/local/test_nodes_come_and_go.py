@@ -59,13 +59,13 @@ def node_uid(cluster: LocalCluster, name: str) -> str:
 
 
 def delete_node(cluster: LocalCluster, name: str) -> None:
-    """Its object goes, and with it, by their owner, its devices; what runs there runs on."""
+    """Delete the Node, and its devices through their owner reference; pods continue to run."""
     cluster.run(cluster.api.delete(NODES, name))
     until(cluster, lambda: not devices_of(cluster, name))
 
 
 def register_anew(cluster: LocalCluster, name: str) -> None:
-    """The machine comes back: the kubelet starts and registers itself, the agent publishes."""
+    """Bring the machine back: the kubelet registers its Node, and the agent publishes devices."""
     cluster.run(register_node(cluster.api, cluster.kubelets[name].shape))
     cluster.restart_kubelet(name)
     cluster.wait_ready()

@@ -95,7 +95,7 @@ def test_a_pod_that_is_created_while_no_operator_runs_is_admitted_and_starts_whe
 
 
 def test_an_operator_that_hangs_delays_no_admission(cluster: LocalCluster) -> None:
-    """Whatever the loop that decides is busy with, pods are admitted, and wait for it."""
+    """However busy the deciding loop is, pods are admitted and then wait for it."""
     cluster.operator.signal(signal.SIGSTOP)
     try:
         began = time.monotonic()

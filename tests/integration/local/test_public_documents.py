@@ -40,7 +40,7 @@ WAIT = {
     "hami-guide/6.2-uuids": ["CardUuidMismatch"],
     "hami-configuration/6.4-annotations": ["CardTypeMismatch", "CardTypeMismatch", None],
 }
-"""By file: why each of its pods waits in a cluster without such devices; None: it runs."""
+"""By file: why each of its pods waits in a cluster without such devices, or None if it runs."""
 REFUSED = {
     "hami-guide/6.5-mode-mps": "metadata.annotations[nvidia.com/vgpu-mode]: Unsupported "
     'value: "mps"',
@@ -74,7 +74,7 @@ def pods(file: str) -> list[dict[str, Any]]:
 
 
 def test_every_pod_that_the_cluster_can_serve_runs(cluster: LocalCluster) -> None:
-    """One file after the other: a document's pods must fit together."""
+    """Create one file after the other, because only the pods of one document must fit together."""
     for file in RUN:
         names = [cluster.apply_object(pod)["metadata"]["name"] for pod in pods(file)]
         for name in names:

@@ -1,4 +1,4 @@
-"""A pod above its namespace's quota is not created, where the configuration asks for that."""
+"""A pod above its namespace's quota is rejected if the configuration enables that check."""
 
 from __future__ import annotations
 

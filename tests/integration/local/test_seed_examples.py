@@ -44,7 +44,7 @@ def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster
 
 @pytest.fixture
 def applied(cluster: LocalCluster) -> Iterator[Any]:
-    """Applies examples; at the end every pod is gone and every claim with it."""
+    """Apply examples; at the end, delete their pods and claims."""
 
     def apply(name: str) -> None:
         cluster.apply(EXAMPLES / name)

@@ -71,7 +71,7 @@ def two_nodes(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalClust
 
 @pytest.fixture(scope="module")
 def mixed(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    """Every model that the seed names."""
+    """A cluster with every model that the seed names."""
     nodes = [a_node("t4", T4), a_node("p100", P100), pinned_server("v100")]
     nodes += [numa_server("a100-sxm"), a_node("a100-pcie", A100_PCIE)]
     with whole_cluster(nodes) as cluster:
@@ -110,7 +110,7 @@ def place_of(cluster: LocalCluster, pod: str) -> tuple[str, list[str]]:
 
 
 def a_small_pod(cluster: LocalCluster, name: str, node: str | None = None, **more: Any) -> str:
-    """A pod that takes little, on a node if one is given; returns its device."""
+    """Create a pod with a small request, optionally on a given node, and return its device."""
     where = {"nodeSelector": {"card": node}} if node else {}
     create(cluster, a_pod(name, a_container(limits=SMALL), **where, **more))
     return place_of(cluster, name)[1][0]
@@ -249,7 +249,7 @@ def test_example_7_an_excluded_device_is_left_out_on_its_own_node(cluster: Local
 
 
 def test_example_7_a_device_that_is_nowhere_keeps_the_pod_waiting(cluster: LocalCluster) -> None:
-    """Exactly that UUID: a part of one is none. A model may be asked for with it."""
+    """The UUID must match exactly: a prefix of one matches nothing. A model may be named, too."""
     annotations = {"nvidia.com/use-gpuuuid": PINNED[:-1], "nvidia.com/use-gputype": "V100"}
     create(cluster, a_pod("nowhere", a_container(limits=SMALL), annotations=annotations))
     says_why(cluster, "nowhere", "2/9 CardUuidMismatch, 7/9 CardTypeMismatch")
@@ -262,7 +262,7 @@ def test_example_7_a_device_that_is_nowhere_keeps_the_pod_waiting(cluster: Local
 
 
 def numa_nodes(cluster: LocalCluster, pod: str) -> list[str]:
-    """Of the pod's devices, as the matrix shows them in its container."""
+    """Return the NUMA nodes of the pod's devices, read from the matrix in its container."""
     lines = typed(cluster, f"kubectl exec {pod} -- nvidia-smi topo -m").splitlines()
     return [line.split("\t")[-1] for line in lines[1:]]
 
@@ -297,7 +297,7 @@ def test_example_8_takes_the_other_numa_node_where_one_has_too_few(
 def test_example_8_waits_where_no_numa_node_has_two_and_runs_when_one_has(
     cluster: LocalCluster,
 ) -> None:
-    """Two devices are free, one on each: without the annotation they would do."""
+    """One device is free on each NUMA node: without the annotation they would suffice."""
     take_one_of(cluster, "neighbour-0", 0)
     take_one_of(cluster, "neighbour-1", 2)
     cluster.apply(SEEDS / "08-numa.yaml")

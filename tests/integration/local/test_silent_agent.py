@@ -1,4 +1,4 @@
-"""An agent that hangs is noticed, and nothing is given to its node until it is back."""
+"""An agent that hangs is noticed, and its node gets no allocations until it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that an administrator has divided, on a whole cluster: given and left as it is."""
+"""A device that an administrator has partitioned is allocated as is and never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that ask for other vendors' devices, on nodes where those vendors' plugins register them."""
+"""Pods that request other vendors' devices, on nodes whose vendor plugins register them."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_pods_that_count_devices_get_slots_of_them_and_none_of_their_memory(
 def test_pods_get_neuron_cores_by_their_numbers_which_none_has_twice(
     cluster: LocalCluster,
 ) -> None:
-    """Two nodes with two devices of two cores each: three whole devices fit beside two cores."""
+    """Two nodes with two devices of two cores each: three whole devices fit next to two cores."""
     pods = cluster.apply(EXAMPLES / "aws-neuron.yaml")
     written = [running(cluster, pod["metadata"]["name"])["metadata"]["annotations"] for pod in pods]
     core, device, cores = written
@@ -191,7 +191,7 @@ def test_pods_get_neuron_cores_by_their_numbers_which_none_has_twice(
 def test_pods_share_a_metax_gpu_where_their_classes_and_policies_go_together(
     cluster: LocalCluster,
 ) -> None:
-    """One GPU for the pod with a policy, one for those with a class, and two that are linked."""
+    """One GPU for the pod with a policy, one for the pods with a class, and two linked GPUs."""
     of = dict[str, set[str]]()
     for pod in cluster.apply(EXAMPLES / "metax-sgpu.yaml"):
         name = pod["metadata"]["name"]
@@ -229,7 +229,7 @@ def test_pods_share_a_metax_gpu_where_their_classes_and_policies_go_together(
 
 
 def test_pods_get_parts_of_enflame_gcus_that_their_node_registers(cluster: LocalCluster) -> None:
-    """By size and by amounts; one of a size that no node registers waits until one does."""
+    """Parts are requested by size or by amounts; a size no node registers waits until one does."""
     given = dict[str, list[tuple[str, int]]]()
     for pod in cluster.apply(EXAMPLES / "enflame-drs.yaml"):
         name = pod["metadata"]["name"]
@@ -266,7 +266,7 @@ def test_pods_get_parts_of_enflame_gcus_that_their_node_registers(cluster: Local
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:
-    """And gives both back when it is gone, as the agent reports."""
+    """It gives both back when it is gone, and the agent reports it."""
     containers = (
         a_container("cuda", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
         a_container("dtk", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 3000}),

@@ -55,7 +55,7 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
 
 
 def template(words: str, *, command: tuple[str, ...] = ("sleep", "infinity"), **spec: Any) -> Any:
-    """Return a pod template that asks for half a device in these words."""
+    """Return a pod template that requests half a device in this dialect."""
     annotations = {ANNOTATION_CLAIM_TEMPLATE: SHAPE} if words == "template" else {}
     container = a_container(limits=LIMITS[words], command=command)
     return {
@@ -155,7 +155,7 @@ def test_jobs_give_back_what_they_had_when_they_have_succeeded(
 def test_init_containers_sidecars_and_a_second_container_ask_for_themselves(
     cluster: LocalCluster, words: str
 ) -> None:
-    """By a template the claim has what each of them gets; by resources each container does."""
+    """With a template the claim has each container's share; with resources each container does."""
     if words == "template":
         quarter = {"memory": "4Gi"}
         requests = [
@@ -189,7 +189,7 @@ def test_init_containers_sidecars_and_a_second_container_ask_for_themselves(
 def test_a_pod_that_asks_twice_for_one_container_is_refused(
     cluster: LocalCluster, words: str
 ) -> None:
-    """By a claim and by resources, or in two dialects: one of them would be lost."""
+    """Requests by claim and by resources, or in two dialects: one of the two would be lost."""
     twice = template(words)
     limits = twice["spec"]["containers"][0].setdefault("resources", {}).setdefault("limits", {})
     limits |= LIMITS["volcano" if words == "hami" else "hami"]

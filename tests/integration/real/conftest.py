@@ -12,7 +12,7 @@ from vgpu_local.installation import install
 from vgpu_local.pod_groups import BY_VERSION, PodGroups
 
 collect_ignore = [] if "VOLCANO" in os.environ else ["test_volcano.py"]
-"""What needs more than a real control plane is not even collected without it."""
+"""Tests that need more than a real control plane are not even collected without it."""
 UNSERVED = 1
 """A port on which no webhook of ours answers."""
 
@@ -27,7 +27,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module", params=MINOR_VERSIONS)
 def kubernetes_version(request: pytest.FixtureRequest) -> MinorVersion:
-    """Each version of Kubernetes in turn, for a control plane with `Options(version=...)`."""
+    """Return each version of Kubernetes, for a control plane with `Options(version=...)`."""
     version: MinorVersion = request.param
     return version
 

@@ -40,7 +40,7 @@ Pod = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[InstalledCluster]:
-    """With pods that cannot run: they ask for every device and half as many again."""
+    """A cluster with pods that cannot run, which request 1.5 times as many devices as there are."""
     with contextlib.ExitStack() as undo:
         plane = ControlPlane(Options(apiserver_args=UNTAINTED))
         undo.callback(plane.stop)
@@ -64,7 +64,7 @@ def asking(name: str, devices: int, **spec: Any) -> Pod:
 
 
 def of_daemonset(name: str, node: str, devices: int) -> Pod:
-    """As the DaemonSet controller writes it; one without devices asks for our scheduler itself."""
+    """Return a pod as the DaemonSet controller writes it, always with our scheduler."""
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     required = {"nodeSelectorTerms": [{"matchFields": fields}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -86,7 +86,7 @@ def bound(cluster: InstalledCluster, prefix: str) -> dict[str, str]:
 
 
 def seconds_of_daemonset(cluster: InstalledCluster, prefix: str, nodes: int, devices: int) -> float:
-    """From the first pod's creation to the last one's binding, as the API server dates them."""
+    """Return the seconds from the first creation to the last binding, by the API server's clock."""
     wanted = {f"{prefix}{number}": node_name(number) for number in range(nodes)}
 
     async def create_all() -> None:

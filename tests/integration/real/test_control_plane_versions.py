@@ -1,4 +1,4 @@
-"""A control plane is of the version, and with the gates and API groups, that a test asks for."""
+"""A control plane has the version, the feature gates and the API groups that a test requests."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def allocated_on(cluster: InstalledCluster, pod: Object) -> list[str]:
 
 
 def anywhere(node: str) -> list[Object]:
-    """Two terms of which the second may hold, and one by the node's name."""
+    """Two node selector terms of which the second may match, and one that names the node."""
     return [
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["nowhere"]}]},
         {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]},
@@ -123,7 +123,7 @@ def test_a_leader_that_is_killed_before_or_after_the_patch_leaves_a_pod_that_run
 
 
 def a_replica_set(name: str, **term: Any) -> Object:
-    """Two pods that must not meet on a node."""
+    """Return a ReplicaSet of two pods that must not share a node."""
     labels = {"app": name}
     apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": HOSTNAME, **term}
     pod = a_pod(name, a_container(limits=SLICE), affinity={"podAntiAffinity": {REQUIRED: [apart]}})
@@ -186,7 +186,7 @@ def test_pods_that_must_not_meet_run_apart_and_are_replaced_where_only_kube_sche
 def test_of_a_gated_pod_the_operator_may_change_nothing_else(
     cluster: InstalledCluster, plane: ControlPlane, change: list[Object]
 ) -> None:
-    """Not even in the patch that lifts the gate."""
+    """The patch that lifts the gate may not change anything else either."""
     gates = [{"name": "example.com/held"}, {"name": SCHEDULING_GATE}]
     name = f"held-{len(change[0]['path'])}"
     create(cluster, a_pod(name, a_container(limits=SLICE), schedulingGates=gates))

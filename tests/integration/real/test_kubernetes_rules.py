@@ -315,7 +315,7 @@ def a_waiting_pod(chance: Chance, nodes: list[str]) -> Raw:
 
 
 def refused_by_us(pod: Pod, nodes: list[Raw], pods: list[Raw], mode: str) -> set[str]:
-    """Return the nodes that do not take the pod, each of which has a device that would serve it."""
+    """Return the nodes that refuse the pod although each has a device that could serve it."""
     config = ClusterConfig.model_validate({"scheduling": {"mode": mode}})
     ledger = Ledger(config=config)
     for raw in nodes:

@@ -1,4 +1,4 @@
-"""Two operators on Kubernetes itself: its scheduler finds the leader in the EndpointSlice."""
+"""Two operators on real Kubernetes: kube-scheduler finds the leader in the EndpointSlice."""
 
 from __future__ import annotations
 

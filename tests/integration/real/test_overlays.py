@@ -1,4 +1,4 @@
-"""Every overlay, example and component of manifests/, for the real API server or for kustomize."""
+"""Every overlay, example and component of manifests/, on the real API server or in kustomize."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_a_gang_with_room_for_all_its_members_starts_when_the_last_is_there(
 
 
 def gang(cluster: LocalCluster, pod_groups: PodGroups, name: str, count: int) -> list[str]:
-    """Create a group of which all pods must start together, and its pods; return their names."""
+    """Create a group whose pods must all start together, and its pods; return their names."""
     cluster.run(cluster.api.create(pod_groups.resource, pod_groups.gang(name, least=count)))
     members = [f"{name}-{number}" for number in range(count)]
     for member in members:
@@ -124,7 +124,7 @@ def test_of_two_gangs_with_room_for_one_each_starts_whole_in_its_turn(
 def test_a_member_deleted_between_filter_and_bind_keeps_the_others_from_starting(
     cluster: LocalCluster, pod_groups: PodGroups
 ) -> None:
-    """The claims' first writes take a while; meanwhile one pod goes, and no Binding is posted."""
+    """The claims' first writes are slow; meanwhile one pod is deleted, and no Binding is posted."""
     late = Fault(action="delay", verb="create", resource="vgpuclaims.vgpu.dev", times=2, seconds=2)
     cluster.server.faults.add(late)
     members = gang(cluster, pod_groups, "pair", 2)

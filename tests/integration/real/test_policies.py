@@ -109,7 +109,7 @@ async def policies_in_force(admin: Api) -> None:
 
 
 async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:
-    """Return a claim, allocated on a node by the operator where one is given."""
+    """Return a claim, allocated on a node by the operator if a node is given."""
     made = await callers.admin.create(VGPU_CLAIMS, a_claim(name, {"memory": "1Gi"}))
     if node is None:
         return made
@@ -130,7 +130,7 @@ async def change(
 
 
 async def say(api: Api, name: str, **status: Any) -> Object:
-    """As the agent writes: its conditions, by server-side apply."""
+    """Write the claim's conditions as the agent does, by server-side apply."""
     condition = {
         "type": "Prepared",
         "status": "True",
@@ -312,7 +312,7 @@ async def test_an_agent_makes_and_describes_the_devices_of_its_own_node(callers:
 
 
 async def test_an_agent_takes_no_name_that_another_node_must_have(callers: Callers) -> None:
-    """The plain name belongs to the first that comes; each agent has the one with its node's."""
+    """The plain name belongs to the first agent; with its node's name, every agent has one."""
     await make_device(callers.admin, "gpu-taken", ELSEWHERE)
     await make_device(callers.agent, f"gpu-taken.{HERE}", HERE)
     for name in (f"gpu-taken.{ELSEWHERE}", f"gpu-other.x.{HERE}", "gpu-other.1234abcd"):
@@ -406,7 +406,7 @@ GPU = {"nvidia.com/gpu": 1}
 async def test_a_gpu_pod_that_no_webhook_has_seen_is_refused_by_the_api_server(
     callers: Callers, unseen: Object
 ) -> None:
-    """Here the webhook configurations are gone, as an administrator may delete them."""
+    """The webhook configurations are missing here; an administrator may delete them."""
     with pytest.raises(Invalid, match=UNSEEN):
         await callers.tenant.create(PODS, unseen)
 
@@ -424,7 +424,7 @@ async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_ba
 
 
 async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: Callers) -> None:
-    """Without its label it would be given devices that admission might have refused it."""
+    """Without its label it would get devices that admission might have refused."""
     unread = a_pod("unread", a_container())
     unread["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     await callers.tenant.create(PODS, unread)
@@ -569,7 +569,7 @@ async def test_what_is_installed_again_is_accepted_and_keeps_certificates(
 async def test_without_webhooks_no_container_of_a_gpu_pod_chooses_its_devices(
     callers: Callers,
 ) -> None:
-    """Of a variable that is written twice a container gets the last value."""
+    """If a variable is set twice, a container gets the last value."""
     void, every = ({"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "all"))
     for number, env in enumerate(([], [every], [void, every], [every, void])):
         pod = a_pod(f"chooser-{number}", a_container(limits={"nvidia.com/gpu": 1}, env=env))

@@ -22,7 +22,7 @@ what `--bump-revision` is for; the reflector lists only after them."""
 
 
 class Seen:
-    """Notes which objects were delivered in which version."""
+    """Records which objects were delivered in which version."""
 
     def __init__(self) -> None:
         self.versions: dict[str, int] = {}

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One thing that an account may do; an empty namespace or name stands for any."""
+    """One permission of an account; an empty namespace or name stands for any."""
 
     account: str
     verb: str
@@ -237,7 +237,7 @@ def a_pod_that_was_set_aside_is_told_why_and_requeued(cluster: InstalledCluster)
 
 
 def of_many_nodes_one_is_nominated(cluster: InstalledCluster) -> None:
-    """Of so many nodes kube-scheduler looks at a sample only."""
+    """With this many nodes, kube-scheduler looks only at a sample."""
     names = [f"paper-{number:03}" for number in range(SAMPLED_FROM)]
     for name in names:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
@@ -326,7 +326,7 @@ def a_leader_goes_and_the_next_one_places_a_pod(cluster: InstalledCluster) -> No
 
 
 def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
-    """kube-scheduler asks for a pod that no watch shows any more."""
+    """kube-scheduler binds a pod that no watch shows any more."""
     gone = {"PodName": "gone", "PodNamespace": "default", "PodUID": "u", "Node": "one"}
     assert "is gone" in cluster.ask_extender("bind", gone)["Error"]
 

@@ -63,7 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class without_tls:  # noqa: N801 - reads as a statement
-    """A proxy: our extender wants a certificate, and Volcano's plugin can show none."""
+    """A proxy to our extender, which requires a certificate; Volcano's plugin presents none."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         class Forward(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ class without_tls:  # noqa: N801 - reads as a statement
                 self.wfile.write(found)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing: the scheduler's log has what matters."""
+                """Log nothing: the scheduler's log has what matters."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
 
@@ -138,7 +138,7 @@ def controllers(cluster: LocalCluster, folder: Path) -> Daemon:
 
 
 def group(cluster: LocalCluster, name: str, least: int) -> None:
-    """A gang of which so many pods must start together."""
+    """A gang of which this many pods must start together."""
     wire = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",

@@ -1,4 +1,4 @@
-"""While no webhook answers: what asks for a device waits, and nothing else of the cluster does."""
+"""While no webhook answers, pods that request devices wait; the rest of the cluster goes on."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def cordon(cluster: LocalCluster, *, cordoned: bool) -> None:
 def test_a_pod_that_kube_scheduler_set_aside_wakes_when_a_device_is_uncordoned(
     whole: LocalCluster,
 ) -> None:
-    """kube-scheduler cannot see it and would look again after five minutes."""
+    """kube-scheduler cannot see the uncordon and would retry only after five minutes."""
     cordon(whole, cordoned=True)
     try:
         create(whole, a_pod("patient", gpu=1, gpumem=2048))

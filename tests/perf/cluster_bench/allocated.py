@@ -22,7 +22,7 @@ from vgpu_client.transport import Object
 from vgpu_local.nodes import device_uuid
 
 FILLED = SLOTS - 1
-"""So many on a device: the first pod has a slot of one of them."""
+"""This many claims per device: the first pod has a slot of one of them."""
 _PREFIX = "before"
 _CLAIMS = f"/registry/{VGPU_CLAIMS.group}/{VGPU_CLAIMS.plural}/{NAMESPACE}/"
 _PODS = f"/registry/pods/{NAMESPACE}/"
@@ -51,7 +51,7 @@ async def make_allocated(
 
 
 def _put(store: Etcd, pairs: Iterable[tuple[str, Object]]) -> None:
-    """One object a transaction, for watches run: no two objects may have one version."""
+    """Put one object per transaction, for watchers: no two objects may have the same version."""
     for pair in pairs:
         store.put([pair])
 

@@ -15,7 +15,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MIDDLE = 0.8
 _TICKS = os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)
-"""Of the line `cpu` of /proc/stat: idle and iowait."""
+"""Return idle and iowait from the line `cpu` of /proc/stat."""
 _BUSY_FIELDS = 8
 """Those after the eighth, guests' time, are counted in others already."""
 

@@ -39,7 +39,7 @@ from vgpu_local.programs import ROOT
 from vgpu_local.started import Started
 
 SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
-"""kube-scheduler's own limits, out of the way for both loads; Kubernetes' default is 50 and 100."""
+"""High limits of kube-scheduler's client for both loads; the defaults are 50 and 100."""
 _PROFILED = ("kube-apiserver", "kube-scheduler")
 LEASE_S = 10
 """The operator's default."""
@@ -225,7 +225,7 @@ class Stage(Started):
         }
 
     def _measure_cold_start(self, cluster: InstalledCluster) -> dict[str, Any]:
-        """Start all replicas while none runs; the Lease of the dead leader has to expire."""
+        """Start all replicas while none runs; first the Lease of the dead leader must expire."""
         for operator in cluster.operators:
             operator.kill()
         began = time.monotonic()

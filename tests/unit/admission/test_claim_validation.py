@@ -153,7 +153,7 @@ def test_the_order_that_says_what_runs_beside_an_init_container_is_frozen_too() 
 
 
 def given(*, request: str = "a", **device: Any) -> dict[str, Any]:
-    """Return a claim of 50 percent with a device."""
+    """Return a claim for 50 percent of a device's memory that has a device allocated."""
     held = {"nodeName": "node-1", "devices": [{"request": request, "memory": "8Gi", **device}]}
     claim = a_claim({"name": "a", "memoryPercent": 50})
     return {**claim, "status": {"allocation": held}}
@@ -223,7 +223,7 @@ def test_a_claim_keeps_the_priority_that_it_had_before_the_bound_was_lowered() -
 
 
 def large(count: int) -> dict[str, Any]:
-    """Return each request as large as the lists of a selector allow."""
+    """Return a claim of `count` requests, each with selector lists of the maximum length."""
     selector = {
         "models": ["m" * 128] * 32,
         "excludeModels": ["e" * 128] * 32,

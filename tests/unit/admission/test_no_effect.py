@@ -200,7 +200,7 @@ def test_a_percentage_of_memory_beside_an_amount_has_no_effect(prefix: str) -> N
 def test_a_percentage_that_acts_beside_an_amount_gets_no_warning(
     memory: int, percentage: int
 ) -> None:
-    """An amount of 0 is none, and 100 percent asks for the device alone."""
+    """An amount of 0 counts as none, and 100 percent requests the device alone."""
     pod = in_words({"nvidia.com/gpumem": memory, "nvidia.com/gpumem-percentage": percentage})
     assert without_effect(pod, ClusterConfig()) == []
 
@@ -278,7 +278,7 @@ def test_a_device_that_is_not_served_is_named_to_a_pod_of_our_scheduler(name: st
 
 
 def warned(pod: dict[str, Any], mode: str = "Extender") -> list[str]:
-    """As the webhooks do: what the validating one finds, then the one that only warns."""
+    """Return the warnings as the webhooks do: the validating webhook's, then the warning one's."""
     config = ClusterConfig(scheduling=SchedulingConfig(mode=mode))
     return [*without_effect(pod, config), *misspelt(pod, config), *unanswered(pod, config)]
 

@@ -121,7 +121,7 @@ def test_a_privileged_container_gets_no_device() -> None:
 
 
 def test_no_container_of_a_pod_that_asks_is_privileged() -> None:
-    """As in HAMi: any container of the pod could open the device beside its limits."""
+    """As in HAMi: any container of the pod could otherwise open the device without limits."""
     pod = a_pod()
     pod["spec"]["containers"][1]["securityContext"] = {"privileged": True}
     assert "spec.containers[1].securityContext.privileged: Forbidden" in denial_of(pod)

@@ -1,4 +1,4 @@
-"""The pod of a review is read once, however many rules look at it."""
+"""The pod of a review is read once, however many rules check it."""
 
 from __future__ import annotations
 

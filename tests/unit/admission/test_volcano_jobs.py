@@ -14,7 +14,7 @@ PATH = "spec.tasks[1].template"
 
 
 def a_job(limits: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return a task that asks for nothing, and one that asks so."""
+    """Return a job with a task that requests nothing, and one with these requests."""
     container = {"name": "main", "image": "none", "resources": {"limits": limits}}
     idle = {"template": {"spec": {"containers": [{"name": "main", "image": "none"}]}}}
     template = {

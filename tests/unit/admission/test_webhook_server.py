@@ -147,7 +147,7 @@ async def test_an_update_of_the_largest_object_that_etcd_takes_is_read(served: S
 
 
 def a_large_review() -> BytesIO:
-    """As the API server writes it: Go keeps the order of its fields."""
+    """Return the bytes as the API server writes them: Go keeps the order of its fields."""
     pod = {"metadata": {"annotations": {"a": "x" * (256 << 10)}}}
     kind = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
     uid = "705ab4f5-6393-11e8-b7cc-42010a800002"

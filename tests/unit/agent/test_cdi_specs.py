@@ -52,7 +52,7 @@ def test_what_an_agent_was_killed_over_is_found_and_goes_with_the_allocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
-        """As SIGKILL: nothing of the program runs any more."""
+        """Stands for SIGKILL: nothing of the program runs any more."""
 
     def die(*_: object) -> None:
         raise Killed

@@ -1,4 +1,4 @@
-"""Claims are read when a pod of the node gives a reason to, and at no other time."""
+"""Claims are read only when a pod of the node gives a reason to."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def test_records_that_are_no_numbers_are_not_shown(written: str) -> None:
 def test_a_container_that_was_admitted_without_control_is_not_interposed(
     written: str, interposed: bool
 ) -> None:
-    """Its environment holds its limits, and what it asked for is charged."""
+    """Its environment has its limits, and its request is charged."""
     env = [{"name": "CUDA_DISABLE_CONTROL", "value": written}]
     pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)])
     assert grant(pod=pod).interposed is interposed

@@ -173,7 +173,7 @@ def test_a_folder_that_only_the_loaders_cache_names_is_searched(tmp_path: Path) 
 
 @given(st.binary(max_size=400), st.integers(0, 200))
 def test_no_content_of_the_loaders_cache_makes_the_agent_fail(noise: bytes, at: int) -> None:
-    """Whatever the bytes: a mapping of texts, never an exception."""
+    """For any bytes the result is a mapping of strings, never an exception."""
     cache = noise[:at] + b"glibc-ld.so.cache1.1" + noise[at:]
     for name, paths in cached_libraries(cache).items():
         assert isinstance(name, str)

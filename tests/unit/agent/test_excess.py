@@ -1,4 +1,4 @@
-"""Use above the limits counts as excess by its sum over several looks."""
+"""Use above the limits counts as excess by its sum over several samples."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_claim_of_one_gibibyte_is_not_given_six_percent_more() -> None:
 
 @given(st.lists(st.integers(0, 10 * GIB), max_size=200), st.integers(1, 300))
 def test_who_stays_within_its_limit_never_violates_it(held: list[int], gap: int) -> None:
-    """Whatever it holds up to the limit, and however late looks come."""
+    """This holds for any use up to the limit, and however late the samples are."""
     account = MemoryExcess()
     for number, now in enumerate(held):
         account.look(now, 10 * GIB, now=float(number * gap))
@@ -51,7 +51,7 @@ def test_who_stays_within_its_limit_never_violates_it(held: list[int], gap: int)
 
 @given(st.lists(st.booleans(), min_size=100, max_size=200))
 def test_two_looks_above_in_any_minute_are_reported_and_one_is_not(above: list[bool]) -> None:
-    """Violating begins exactly with a second look within 60 s of another, far above."""
+    """A violation begins exactly with two samples far above the limit within 60 s."""
     account = MemoryExcess()
     times: list[int] = []
     for now, is_above in enumerate(above):
@@ -120,7 +120,7 @@ def test_a_resized_claim_is_measured_by_its_new_limit_from_then_on() -> None:
 
 
 def test_a_peak_under_the_limit_of_then_is_none_above_the_limit_of_now() -> None:
-    """It was reached after the last look at the larger limit."""
+    """The peak was reached after the last sample under the larger limit."""
     account = MemoryExcess()
     account.look(0, 8 * GIB, now=0.0, peaks={1: 1 * GIB})
     account.look(0, 2 * GIB, now=1.0, peaks={1: 5 * GIB})

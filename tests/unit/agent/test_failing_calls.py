@@ -231,7 +231,7 @@ asyncio.run(asyncio.wait_for(main(), 20))
 def test_events_of_the_others_are_heard_within_seconds_after_one_gpu_was_lost(
     tmp_path: Path,
 ) -> None:
-    """NVML fails the wait for a set of which one GPU has gone (nvmlEventSetWait)."""
+    """If one GPU of the set is lost, NVML fails the wait for all of them (nvmlEventSetWait)."""
     machine = tmp_path / "machine"
     machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS))
     env = dict(os.environ, VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))

@@ -57,7 +57,7 @@ def test_a_node_with_numbers_keeps_them(tmp_path: Path) -> None:
 
 
 def test_a_container_gets_nodes_that_are_nowhere_on_the_host(tmp_path: Path) -> None:
-    """As with a driver container, which has them in a /dev of its own."""
+    """A driver container, for example, has them in a /dev of its own."""
     proc = kernel(tmp_path / "proc", "195 nvidia", "510 nvidia-uvm")
     made = Allocations(
         tmp_path / "slots",

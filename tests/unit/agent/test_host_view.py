@@ -1,4 +1,4 @@
-"""What the agent writes from the host for containers whose driver hides it from them."""
+"""The agent writes host data for containers whose driver hides it from them."""
 
 from __future__ import annotations
 

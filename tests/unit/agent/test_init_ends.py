@@ -120,7 +120,7 @@ def used(bench: Bench) -> Use:
 
 
 async def ended(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
-    """End the init container with status 0, and let the agent look."""
+    """End the init container with status 0, and let the agent notice."""
     slot_allocations = await started(bench, app_slot=app_slot)
     bench.view.pods.modified(the_pod(exited("prepare", "run-1")))
     await bench.releases.sweep()

@@ -53,7 +53,7 @@ def there(bench: Bench) -> Sequence[MigInstance]:
 
 
 def an_instance_claim(pod: Pod, *, start: int = 4, name: str = "c", **changes: Any) -> VGPUClaim:
-    """Return a claim that was given half of the device, from a slice on."""
+    """Return a claim for half of the device, beginning at this slice."""
     claim = a_claim_for(pod, memory_mib=8000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None

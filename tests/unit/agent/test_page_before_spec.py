@@ -16,7 +16,7 @@ GRANT = ContainerGrant((DeviceLimit(UUID, 1 << 30, 50),), interposed=False)
 
 
 class WatchedSpecs(SpecFolder):
-    """Notes the state of the page whenever a spec appears or goes."""
+    """Records the state of the page whenever a spec is added or removed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / "cdi")

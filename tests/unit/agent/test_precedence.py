@@ -1,4 +1,4 @@
-"""Priorities on a device: who makes way for whom, how far, and when it ends."""
+"""Priorities on a device: which pod yields to which, by how much, and when that ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_level_leaves_less_to_the_next() -> None:
 
 
 class World:
-    """Two pods on one device, the first more urgent; a test sets who computes and the time."""
+    """Two pods on one device, the first more urgent; a test sets the activity and the time."""
 
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"

@@ -78,7 +78,7 @@ class Agent:
         self.reports.not_prepared(self.claim, "OverCapacity", "no room")
 
     async def delivers(self) -> None:
-        """Every report that there is, as far as the API server takes it."""
+        """Deliver all pending reports, as far as the API server accepts them."""
         task = asyncio.create_task(self.reports.run())
         for _ in range(20):
             await asyncio.sleep(0)

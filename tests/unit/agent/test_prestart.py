@@ -138,7 +138,7 @@ async def test_the_second_claim_that_overcommits_a_device_is_refused(bench: Benc
 async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
     bench: Bench,
 ) -> None:
-    """The node was deleted and registered anew, so the operator has given its devices again."""
+    """The node was deleted and registered again, so the operator has reallocated its devices."""
     first, second = a_bound_pod("pod-1"), a_bound_pod("pod-2")
     bench.view.pods.added(first)
     bench.view.claims.added(a_claim_for(first, memory_mib=T4_MIB // 2 + 1, name="c-1"))

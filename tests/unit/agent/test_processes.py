@@ -114,7 +114,7 @@ def test_without_cgroups_of_pods_any_process_that_root_may_not_look_into_may_be_
 
 
 def test_the_first_process_of_the_machine_is_no_container(proc: Proc, region: Path) -> None:
-    """In some sandboxes no process may look into it, root neither, and it never ends."""
+    """Some sandboxes allow nobody, not even root, to inspect it, and it never ends."""
     proc.add(1, cgroup="/", maps=None)
     assert not users(proc, region)
 
@@ -122,7 +122,7 @@ def test_the_first_process_of_the_machine_is_no_container(proc: Proc, region: Pa
 def test_without_cgroups_of_pods_a_plain_users_containers_are_its_own_processes(
     proc: Proc, region: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs all of them under its own name, and what it runs it may look into."""
+    """Such a user runs all containers under its own name and may inspect what it runs."""
     proc.add(10, maps=None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not users(proc, region)
@@ -131,7 +131,7 @@ def test_without_cgroups_of_pods_a_plain_users_containers_are_its_own_processes(
 def test_the_agents_own_ancestors_use_nothing(
     proc: Proc, region: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example the first process of a machine, which has rights that the agent has not."""
+    """An example is the machine's first process, which has rights that the agent lacks."""
     proc.add(1, maps=None)
     proc.add(7, maps=None)
     (proc.root / "1" / "stat").write_text("1 (init) S 0 1 1 0\n")

@@ -164,7 +164,7 @@ def test_while_the_init_containers_page_grants_the_claim_counts_with_its_peak():
 
 @pytest.mark.parametrize("order", [(INIT, an_entry()), (an_entry(), INIT)])
 def test_a_closed_page_of_an_init_container_says_that_its_part_has_ended(order):
-    """In whatever order the kubelet names the containers."""
+    """The order in which the kubelet names the containers does not matter."""
     pages = {"slot-1-i": a_page(PageState.CLOSED), "slot-1-x": a_page()}
     state = rebuilt(*order, claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(1024, 30, 1)}

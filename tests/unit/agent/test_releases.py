@@ -21,7 +21,7 @@ from vgpu_nodeagent.lifecycle.releases import LOST_AFTER_S
 SLOT_0 = "slot-0"
 NAME = allocation_id()
 PINNED_S = 60.0
-"""For so long the operator keeps devices for a Binding without an answer."""
+"""The time for which the operator keeps devices for a Binding without an answer."""
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_a_vanished_pod_that_the_kubelet_still_cleans_up_is_in_use(bench: 
 
 
 async def test_a_process_that_still_maps_the_region_keeps_it_in_use(bench: Bench) -> None:
-    """A force-deleted pod is gone for kubelet and API server while its containers still end."""
+    """Kubelet and API server forget a force-deleted pod while its containers are still ending."""
     delete(bench, await a_granted_pod(bench))
     bench.kubelet.forgets(SLOT_0)
     (region,) = bench.kubelet.path.parent.glob("slots/*/usage/region")
@@ -243,7 +243,7 @@ async def test_a_users_claim_of_a_pod_never_seen_is_released_when_its_binding_ca
 async def test_a_pod_that_was_prepared_and_went_unseen_is_released_at_once(
     bench: Bench, left: str
 ) -> None:
-    """As after a lost record: nothing is known here but the claim."""
+    """This happens after records were lost: only the claim is known here."""
     pod = a_bound_pod()
     claim = a_claim_for(pod)
     claim.status.conditions.append(Condition(type="Prepared", status="True"))

@@ -111,7 +111,7 @@ def page(bench: Bench, slot_allocation: str) -> tuple[int, int]:
 
 
 def use_memory(bench: Bench, slot_allocation: str, mib: int) -> None:
-    """As a process of the container writes it into the region."""
+    """Write memory use into the region as a process of the container does."""
     region = bytearray(abi.REGION_BYTES)
     abi.REGION_HEADER.pack_into(
         region,
@@ -269,7 +269,7 @@ async def test_a_whole_device_cannot_shrink_while_its_container_runs(
 async def test_a_container_without_the_library_is_known_where_its_device_is_not(
     bench: Bench, resizing: Resizing, spoken: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a restart whose driver does not show the device yet."""
+    """After a restart the driver may not show the device yet."""
     slot_allocation = await running(bench, held=[(T4_MIB, 100)])
     monkeypatch.setattr(bench.node.inventory, "capacities", dict)
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
@@ -305,7 +305,7 @@ async def test_a_container_that_the_driver_kept_has_no_library_after_a_change_of
 async def test_a_container_of_which_nobody_recorded_the_library_waits_for_its_next_start(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    """Of an earlier agent's checkpoint, or of a rebuilt one."""
+    """It comes from an earlier agent's checkpoint or from a rebuilt one."""
     slot_allocation = await running(bench)
     state = bench.node.checkpoint.state
     unknown = {name: replace(x, interposed=None) for name, x in state.slot_allocations.items()}
@@ -423,7 +423,7 @@ def a_pod_that_prepares() -> Pod:
 
 
 def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int = 2) -> VGPUClaim:
-    """Return a claim whose init container holds so many MiB, and asks for so much now."""
+    """Return a claim whose init container holds this many MiB and now requests another amount."""
     set_spec = {} if asked is None else {"memory": asked}
     devices = [
         an_allocated_device(request="prepare", uuid=GPU_0, memory_mib=held),

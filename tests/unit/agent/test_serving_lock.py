@@ -1,4 +1,4 @@
-"""One agent at a time serves a node, whatever ends the one before."""
+"""Only one agent at a time serves a node, however the previous one ends."""
 
 from __future__ import annotations
 

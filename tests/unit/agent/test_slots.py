@@ -329,7 +329,7 @@ def test_kube_scheduler_counts_as_free_exactly_the_slots_of_usable_devices_witho
 
 
 def test_a_lost_device_leaves_the_free_slots_of_the_others_as_they_are():
-    """One slot a device: the first is lost with a pod on it, the second is idle."""
+    """With one slot per device, the first device is lost with a pod on it; the second is idle."""
     shown = offer(total=2, usable=1, in_use=["slot-0"], lost=["slot-0"])
     assert shown == [("slot-0", False), ("slot-1", True), ("slot-2", True)]
 

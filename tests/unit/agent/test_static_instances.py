@@ -1,4 +1,4 @@
-"""MIG instances that an administrator made, given to claims as they are."""
+"""MIG instances that an administrator created are allocated to claims as they are."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int
 
 
 def a_claim_on(pod: Pod, instance: MigInstance, *, name: str = "c", number: int = 0) -> VGPUClaim:
-    """Return a claim that was given the instance's place."""
+    """Return a claim to which the instance's place is allocated."""
     claim = a_claim_for(pod, memory_mib=2000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None

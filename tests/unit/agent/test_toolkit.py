@@ -1,4 +1,4 @@
-"""An agent notices that NVIDIA's runtime gives devices to containers without a claim."""
+"""The agent detects that NVIDIA's runtime gives devices to containers without a claim."""
 
 from __future__ import annotations
 

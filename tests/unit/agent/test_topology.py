@@ -132,7 +132,7 @@ def test_nonsense_of_a_device_is_reported_once_by_name_and_counts_as_unknown(
 def test_any_list_of_nodes_is_read_or_reported(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
-    """Whatever the kernel's list holds, reading it neither fails nor makes up a node."""
+    """For any list from the kernel, parsing never crashes and never invents a node."""
     tree = tmp_path_factory.mktemp("sys")
     write_sysfs(tree, {}, nodes="0")
     (tree / "devices/system/node/has_cpu").write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -1,6 +1,6 @@
-"""Nothing that a container does to its usage region takes more than the region of its host.
+"""Whatever a container does to its usage region, it can use only that region's disk space.
 
-Each test runs its part that mounts in a namespace of its own, where any user may mount.
+The part of a test that mounts runs in a separate namespace, where any user may mount.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_an_agent_that_is_told_to_use_the_disk_unmounts_what_the_one_before_it_m
 
 
 def test_regions_that_all_have_one_inode_are_told_apart(tmp_path: Path) -> None:
-    """Else a process would keep every other allocation of its node from being released."""
+    """Otherwise a process would keep every other allocation on its node from being released."""
     mapped, users, inodes = apart(WHOSE, tmp_path)
     assert inodes == 1
     assert mapped == [f"{tmp_path}/slots/slot-2/usage/region"]

@@ -40,7 +40,7 @@ class Sample:
 
 
 class Nvml:
-    """Two devices: what NVML answers for each, and the time stamps that it was asked from."""
+    """Two devices: NVML's answers for each, and the time stamps since which it was queried."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[Sample] | Exception] = {GPU_0: [], GPU_1: []}
@@ -201,7 +201,7 @@ def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
     status: Literal["True", "False"] | None,
     withdrawn: list[str],
 ) -> None:
-    """Only that: a claim that was never reported gets no word of it."""
+    """Only its own report is withdrawn: a claim that was never reported gets none."""
     conditions = []
     if status is not None:
         conditions = [

@@ -60,7 +60,7 @@ STATE = SlotState(
 
 
 class ASecondLater(SetClock):
-    """Each look is a second after the one before."""
+    """Each sample is a second after the previous one."""
 
     def monotonic(self) -> float:
         self.time += 1.0
@@ -292,7 +292,7 @@ async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> 
 
 
 class Lives:
-    """A program that starts a process for each kernel: four in a second; a look meets one."""
+    """A program that starts a process for each kernel, four a second; a sample sees one of them."""
 
     def __init__(self, world: World, cgroup: str, first: int) -> None:
         self._world, self._cgroup, self._next = world, cgroup, first

@@ -1,4 +1,4 @@
-"""The columns of `kubectl get` show the numbers that placement goes by."""
+"""The columns of `kubectl get` show the numbers that placement uses."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_notices_of_a_new_configuration_are_reported(file: Path) -> None:
 
 
 def test_a_folder_is_the_config_maps_that_are_mounted_in_it(tmp_path: Path) -> None:
-    """As the kubelet mounts them: keys are links into a folder whose name begins with two dots."""
+    """The kubelet mounts keys as links into a folder whose name begins with two dots."""
     data = tmp_path / "..2026_01_01"
     data.mkdir()
     keys = {
@@ -101,7 +101,7 @@ def test_a_folder_is_the_config_maps_that_are_mounted_in_it(tmp_path: Path) -> N
 def test_whatever_is_mounted_in_turn_the_one_in_force_is_the_last_right_one(
     contents: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Never half of one: what is in force equals the last content that reads by itself."""
+    """No mixture is used: the effective configuration is always the last valid content."""
     file = tmp_path_factory.mktemp("config") / "config.yaml"
     file.write_text(GOOD)
     expected = load_cluster_config(file)

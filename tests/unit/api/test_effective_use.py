@@ -67,7 +67,7 @@ def test_the_order_of_the_devices_does_not_matter() -> None:
 
 
 def test_kubernetes_own_example_of_sidecars_is_counted_as_there() -> None:
-    """Two sidecars around two init containers: max(9, 1 + 5, 1 + 2 + 4, 1 + 2 + 3) per device."""
+    """Two sidecars and two init containers: max(9, 1 + 5, 1 + 2 + 4, 1 + 2 + 3) per device."""
     spec = a_spec(first="Init", s1="App", second="Init", s2="App", third="Init", main="App")
     sizes = {"first": 9, "s1": 1, "second": 5, "s2": 2, "third": 4, "main": 3}
     assert effective_use(spec, [a_device(*each) for each in sizes.items()]) == {

@@ -1,4 +1,4 @@
-"""Values that were given none share one empty list and one empty dictionary, which stay empty."""
+"""Objects share one empty list and one empty dictionary as defaults; both stay empty."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_another_vendors_section_is_accepted_and_named(section: str) -> None:
 
 
 def test_what_another_vendors_section_would_change_is_named() -> None:
-    """Pods in a renamed word would wait for ever, and an amount would mean something else."""
+    """Pods with a renamed resource would wait for ever, and amounts would change their meaning."""
     chips = [{"commonWord": "A", "resourceName": "x.com/a", "memoryFactor": 1024}]
     hygons = {"resourceCountName": "x.com/dcu", "memoryFactor": 1, "defaultMem": 0}
     given = {

@@ -1,4 +1,4 @@
-"""A server that is given another certificate shows it from then on, and goes on serving."""
+"""A server that receives a new certificate shows it from then on, and keeps serving."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 
 class Looks:
-    """Lets an identity look once more, on request."""
+    """Lets an identity check for a change on request."""
 
     def __init__(self) -> None:
         self._go = asyncio.Event()
@@ -133,7 +133,7 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
 
 
 async def test_a_client_gets_no_session_to_resume(tmp_path: Path) -> None:
-    """Each would cost a handshake a third more; and who resumes shows no certificate again."""
+    """Sessions would make each handshake a third dearer, and resumed ones show no certificate."""
     ca = authority()
     tls = put(tmp_path, signed(ca), ca)
     identity = Identity("test", InFiles(tls), verifies_clients=True)

@@ -1,4 +1,4 @@
-"""Every field of an answer, for pods in every dialect, several containers, and claims."""
+"""Every field of an answer, for pods in every dialect, for several containers and for claims."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(
 def test_where_nodes_with_one_numa_node_go_first_the_order_is_that_of_one_numa_node(
     answer: Callable[..., dict[str, Any]], count
 ):
-    """Devices of NUMA nodes 0, 1, 1, of which the first is the emptiest."""
+    """The devices are on NUMA nodes 0, 1 and 1; the first is the emptiest."""
     devices = [
         {"uuid": f"GPU-{at}", "memoryMiB": 40_000, "numa": min(at, 1), "coresUsed": 10 * at}
         for at in range(3)

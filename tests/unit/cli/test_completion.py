@@ -19,7 +19,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def candidates(*words: str) -> tuple[list[str], str]:
-    """Without their descriptions; and the directive."""
+    """Return the candidates without their descriptions, and the directive."""
     *found, directive, end = for_kubectl(parser(), words).split("\n")
     assert end == ""
     return [line.partition("\t")[0] for line in found], directive

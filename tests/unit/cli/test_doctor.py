@@ -1,4 +1,4 @@
-"""Each check of the doctor: what it finds in a broken cluster, and nothing in a healthy one."""
+"""Each check of the doctor finds its fault in a broken cluster and none in a healthy one."""
 
 from __future__ import annotations
 

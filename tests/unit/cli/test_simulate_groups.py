@@ -228,7 +228,7 @@ def test_behind_the_gate_the_words_of_others_act_with_their_pod_group(
 
 
 def a_full_state(**rules: Any) -> Document:
-    """Return two devices, each of which a pod of priority 1 fills."""
+    """Return two devices, each filled by a pod of priority 1."""
     pods, claims = [], []
     for number in range(2):
         pod = a_member(f"low-{number}", 16384, group="", nodeName="n1", priority=1)

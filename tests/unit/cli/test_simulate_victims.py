@@ -1,4 +1,4 @@
-"""`simulate` names who would make way in a cluster on paper, by the engine's own choice."""
+"""`simulate` names the pods that would be evicted in a simulated cluster, as the engine would."""
 
 from __future__ import annotations
 

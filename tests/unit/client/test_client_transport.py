@@ -1,4 +1,4 @@
-"""The client classifies every way in which an exchange over HTTP can fail."""
+"""The client classifies every way in which an HTTP exchange can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: one for each reason and object, at a rate, the newest words, and never in the way."""
+"""Events: one per reason and object, rate-limited, with the latest text, and never blocking."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_words_that_were_dropped_are_written_when_they_are_said_again(worl
 
 
 async def test_an_event_does_not_wait_for_anothers_next_turn(world: World) -> None:
-    """A series that repeats waits a minute; the first event of another pod comes meanwhile."""
+    """A repeated series waits a minute; another pod's first event comes meanwhile."""
 
     class Passing(SetClock):
         async def sleep(self, seconds: float) -> None:

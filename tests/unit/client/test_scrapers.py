@@ -129,7 +129,7 @@ async def test_scrapers_of_one_token_are_reviewed_together(
 
 
 async def test_a_flood_of_forged_tokens_is_bounded(reviewed: Scrapers, api: Reviews) -> None:
-    """So many requests at once, so many that wait, and so many answers that are kept."""
+    """Requests in flight, waiting requests and cached answers are all limited."""
     api.gate.clear()
     flood = [asyncio.create_task(reviewed.review(f"Bearer forged-{n}")) for n in range(200)]
     await asyncio.sleep(0)

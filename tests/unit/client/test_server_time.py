@@ -12,7 +12,7 @@ from vgpu_client.server_time import ServerTime
 
 HOUR_S = 3600.0
 SLACK_S = 1e-3
-"""Of floating point at 1.7e9."""
+"""The precision of floating point at 1.7e9."""
 
 
 class World(Clock):
@@ -45,7 +45,7 @@ class World(Clock):
 
     @property
     def error_s(self) -> float:
-        """By how much the clock is ahead of the server's."""
+        """Return by how much the clock is ahead of the server's."""
         return self.time.unix() - self.server
 
 

@@ -1,4 +1,4 @@
-"""The times at which the leader looks at its certificates, in virtual time."""
+"""The times at which the leader checks its certificates, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 1000.0
 
 
 class Keeper:
-    """Notes when it is asked; answers as it is told, and then that nothing is due."""
+    """Records when it is asked; gives the scripted answers, then answers that nothing is due."""
 
     def __init__(self, *answers: bool | Unreachable) -> None:
         self.asked: list[float] = []

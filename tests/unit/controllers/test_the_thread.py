@@ -18,7 +18,7 @@ from vgpu_operator.controllers.controllers import Controllers
 
 
 class Kopf:
-    """Fails as often as it is told, then runs until it is stopped."""
+    """Fails the given number of times, then runs until it is stopped."""
 
     def __init__(self, *, failures: int) -> None:
         self.failures = failures

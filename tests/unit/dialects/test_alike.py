@@ -1,4 +1,4 @@
-"""Pods that ask alike are read once; what differs in a word that is read is read for itself."""
+"""Pods with equal requests are parsed once; any difference in what is parsed counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = ClusterConfig()
 
 
 def a_pod(number: int = 0) -> dict[str, Any]:
-    """One of a Job's pods, as the API server completes it."""
+    """Return a pod of a Job, as the API server completes it."""
     volume = f"kube-api-access-{number}"
     limits = {"aliyun.com/gpu-mem": "8"}
     return {

@@ -1,4 +1,4 @@
-"""MIG instances that there are, asked for in the words of NVIDIA's device plugin."""
+"""Existing MIG instances, requested with the resource names of NVIDIA's device plugin."""
 
 from __future__ import annotations
 

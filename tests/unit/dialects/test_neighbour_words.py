@@ -1,4 +1,4 @@
-"""Pods that ask for parts of MetaX GPUs: their class, their policy, and links."""
+"""Pods that request parts of MetaX GPUs: their class, their policy, and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that ask for parts of Enflame GCUs: by their size, or by memory and compute."""
+"""Pods that request parts of Enflame GCUs, by their size or by memory and compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One ask a pod: containers and phases, opt-out, and what cannot become one claim."""
+"""One request per pod: containers and phases, opt-out, and what cannot become one claim."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ SERVED: dict[str, list[str]] = {
         "ai-nvidia: 1 × 4000Mi, 0 %",
     ],
 }
-"""By file: each pod, and what it asks for: devices × memory of each, percent of compute."""
+"""By file: each pod's request: devices × memory of each, percent of compute."""
 
 REFUSED = {
     "hami-guide/6.5-mode-mps.yaml": (

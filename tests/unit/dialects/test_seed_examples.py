@@ -1,4 +1,4 @@
-"""The seed's examples as they stand in `examples/`: what each of them asks for."""
+"""The seed's examples as they are in `examples/`, and the requests that they make."""
 
 from __future__ import annotations
 

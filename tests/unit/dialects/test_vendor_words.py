@@ -1,4 +1,4 @@
-"""Pods that ask for devices of other vendors than NVIDIA."""
+"""Pods that request devices of vendors other than NVIDIA."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ SERVED = ClusterConfig.model_validate({"vendors": {"leaveAlone": []}})
 
 
 def test_pods_for_a_kind_that_is_left_alone_ask_for_nothing() -> None:
-    """`amd.com/gpu` is also the word of AMD's own device plugin, which registers no devices."""
+    """`amd.com/gpu` is also the resource of AMD's own device plugin, which registers no devices."""
     pod = a_pod(containers=[a_container(limits=AMD)], scheduler="", admitted=False)
     assert read(pod, CONFIG) is None
     assert mutate_pod(pod.to_wire(), CONFIG, None) == []

@@ -57,14 +57,14 @@ def made(world: Replica, name: str, **fields: Any) -> Pod:
 
 
 def offered(world: Replica, name: str, **fields: Any) -> Pod:
-    """Return a pod for which a Filter has come."""
+    """Return a pod for which Filter was called."""
     pod = made(world, name, **fields)
     world.offer(pod)
     return pod
 
 
 def moved(world: Replica, pod: Pod, *, node: str, **status: Any) -> Pod:
-    """Bind the pod to its node, and give it a status that its kubelet wrote."""
+    """Bind the pod to its node, and give it a status as its kubelet would."""
     wire = Pod.model_validate(world.api.objects[(PODS.plural, "default", pod.metadata.name)])
     changed = wire.to_wire()
     changed["spec"] |= {"nodeName": node}

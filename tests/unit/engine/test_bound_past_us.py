@@ -84,7 +84,7 @@ class Line:
         return self.served()
 
     def served(self) -> list[str]:
-        """Return the pods for which the API shows an allocation."""
+        """Return the pods that have an allocation in the API."""
         claims = [
             VGPUClaim.read(obj)
             for place, obj in self.world.api.objects.items()
@@ -138,7 +138,7 @@ async def test_where_nobody_waits_it_gets_what_is_free(config: ClusterConfig) ->
 
 @MODES
 async def test_each_of_several_waits_for_its_own_turn(config: ClusterConfig) -> None:
-    """Two GPUs recover at once: the first of those past us does not bring the second along."""
+    """Two GPUs recover at once: the first pod to be woken does not wake the second."""
     line = Line(config, gpus=2)
     line.sneaks("first", 1)
     line.waits("waits", 2)

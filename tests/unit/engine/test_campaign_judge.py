@@ -114,7 +114,7 @@ class History:
         self.write(RESOURCE_QUOTAS, obj)
 
     def knows_quotas(self) -> None:
-        """The leader has been told of all."""
+        """Note that the leader has been told of all quotas."""
         self.judge.told(LEADER, RESOURCE_QUOTAS.plural, self.version, -1e12)
 
 
@@ -292,7 +292,7 @@ def test_a_pod_waits_because_there_is_none() -> None:
 
 
 def test_a_pod_waits_where_devices_may_be_kept_for_another() -> None:
-    """One that has its node already and lacks devices there may have waited for longer."""
+    """A bound pod that lacks devices on its node may have waited for longer."""
     for node, rules in (("node-1", []), ("node-2", ["waits"])):
         history = granted(("a", part(8192)))
         history.pod("a", node="node-1")

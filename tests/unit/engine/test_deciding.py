@@ -32,7 +32,7 @@ async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Replica
 
 
 async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Replica) -> None:
-    """Two pods that each want more than half a device, decided before any write has ended."""
+    """Two pods each need more than half a device; both are decided before a write has ended."""
     replica.device(memory_mib=16384)
     replica.api.gate.clear()
     first = replica.news.pod_changed(a_pod_asking("first", 10000))

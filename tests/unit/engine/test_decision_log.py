@@ -1,4 +1,4 @@
-"""Each decision that was carried out is one line at INFO."""
+"""Each decision that is carried out is logged as one line at INFO."""
 
 from __future__ import annotations
 

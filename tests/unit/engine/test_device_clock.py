@@ -107,7 +107,7 @@ class Fleet:
         self.held[name] += more
 
     async def watch(self) -> None:
-        """Note every few milliseconds how long ago what each device shows was true last."""
+        """Record every few milliseconds the age of what each device shows."""
         began = asyncio.get_running_loop().time()
         while True:
             now = asyncio.get_running_loop().time()

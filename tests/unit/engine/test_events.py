@@ -13,7 +13,7 @@ from vgpu_operator.engine.effects import RecordEvent
 
 
 class Told:
-    """The events that a replica's engine asks for."""
+    """Records the events that a replica's engine emits."""
 
     def __init__(self, replica: Replica) -> None:
         self._recorded: list[RecordEvent] = []

@@ -205,7 +205,7 @@ async def test_a_refused_binding_does_not_unpin_a_pod_that_an_earlier_one_may_bi
 async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_another_node(
     replica: Replica,
 ) -> None:
-    """kube-scheduler asks again when its call of Bind was cut; the Binding still comes to stand."""
+    """kube-scheduler retries if its Bind call was cut off; the Binding still succeeds."""
     two_nodes(replica)
     pod = replica.offered()
     answers: list[Any] = []
@@ -361,7 +361,7 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
 
 
 async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica: Replica) -> None:
-    """Bound by a former leader, which did not come to write it; the agent goes by the name."""
+    """A former leader bound it but never wrote the name; the agent relies on the name."""
     two_nodes(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     pod = a_pod(

@@ -35,7 +35,7 @@ async def two_nodes(replica: Replica) -> Any:
 
 
 async def test_filter_answers_the_reserved_node_and_no_word_on_the_others(replica: Replica) -> None:
-    """Of 500 candidates they would be most of the answer, and kube-scheduler reads none of it."""
+    """Reasons for 500 candidates would be most of the answer, and kube-scheduler ignores them."""
     pod = await two_nodes(replica)
     answer = filter_nodes(replica.engine, asking(pod, "node-2", "node-1")).to_wire()
     assert answer["NodeNames"] == ["node-1"]

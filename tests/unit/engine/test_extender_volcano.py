@@ -27,7 +27,7 @@ def of(pod: Pod, node: str = NODE) -> dict[str, Any]:
 
 
 def gang(replica: Replica, size: int) -> list[Pod]:
-    """Return pods of which two fill a GPU."""
+    """Return pods of which any two fill a GPU."""
     return [replica.pod(f"task-{number}") for number in range(size)]
 
 
@@ -81,7 +81,7 @@ async def test_a_later_task_of_a_gang_sees_what_earlier_ones_were_given() -> Non
 
 
 async def test_a_gang_that_does_not_fit_leaves_nothing_taken() -> None:
-    """Not even a tentative place, which would keep the next job's predicate away."""
+    """A leftover tentative place would make the next job's predicate fail."""
     replica = Replica()
     replica.device()
     assert session(replica, gang(replica, 3)) == []

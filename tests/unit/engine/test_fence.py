@@ -23,7 +23,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 
 
 class Line:
-    """One replica's way to the API server, on which patches can be held back."""
+    """One replica's connection to the API server, which can hold back patches."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -116,7 +116,7 @@ def allocated(replica: Replica) -> list[str]:
 
 
 async def a_former_leader_with_a_decision_under_way(replica: Replica) -> Any:
-    """It has given most of the only device to `early`, and that has not reached the API server."""
+    """Return one that allocated most of the only device to `early` but has not written it yet."""
     former = type(replica)(Line(replica.api))
     for each in (former, replica):
         each.device(memory_mib=16384)
@@ -190,7 +190,7 @@ async def test_a_claim_without_devices_is_touched(replica: Replica) -> None:
 
 
 async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Replica) -> None:
-    """A larger amount that the former leader sent must not land after its room was given away."""
+    """A larger amount that the former leader sent must not land once that room is reallocated."""
     status = given(replica.pod(node="node-1"))
     grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=status)
     edited = grows.metadata.model_copy(update={"generation": 2})

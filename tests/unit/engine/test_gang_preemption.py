@@ -1,4 +1,4 @@
-"""Groups of pods make way for others, and others make way for groups."""
+"""Groups of pods preempt others and are preempted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_lone_pod_goes_before_a_gang_that_is_as_important() -> None:
 
 
 async def test_kube_scheduler_is_given_no_gang_that_runs_elsewhere_too() -> None:
-    """A victim of another node fails its whole call."""
+    """A victim on another node would make kube-scheduler's whole call fail."""
     town = Town()
     town.replica.device(uuid="GPU-9", node="node-9", memory_mib=MIB, slots=4)
     await town.gang("g", MIB, 1, "node-1", "node-9")
@@ -123,7 +123,7 @@ async def test_a_gang_takes_what_is_free_first() -> None:
 
 
 async def test_what_a_try_of_kube_scheduler_has_found_counts_once() -> None:
-    """Two of the four halves have provisional places on the free device when victims are chosen."""
+    """Two of the four halves are reserved on the free device when victims are chosen."""
     town = await two_nodes(10, 20)
     town.device_on(7)
     town.gang_waits("g", [MIB // 2] * 4)

@@ -44,7 +44,7 @@ class Scheduler:
         return next(iter(filter_nodes(self.replica.engine, request).node_names), "")
 
     def simulate(self, pods: Sequence[Pod]) -> list[str]:
-        """Return the node of each pod, in the order in which they are asked for."""
+        """Return the node of each pod, in the order of the calls."""
         return [self.filter(pod) for pod in pods]
 
     async def bind(self, pods: Sequence[Pod], nodes: Sequence[str]) -> list[str]:
@@ -104,7 +104,7 @@ def used(replica: Replica) -> int:
 
 @pytest.fixture
 def two(replica: Replica) -> Replica:
-    """Two nodes of one device of 16 GiB."""
+    """Two nodes, each with one device of 16 GiB."""
     for number in (1, 2):
         replica.device(uuid=f"GPU-{number}", node=f"node-{number}", memory_mib=16384)
     return replica
@@ -129,7 +129,7 @@ async def test_a_filter_of_a_groups_pod_writes_and_counts_nothing(two: Replica) 
 
 
 async def test_simulations_in_any_order_find_the_same_room(two: Replica) -> None:
-    """Nothing of the last simulation is in the way of the next, whichever pod comes first."""
+    """A simulation leaves nothing behind that could affect the next, whichever pod comes first."""
     pods, scheduler = a_gang(two, "a", 4, limits=HALF), Scheduler(two)
     for order in itertools.permutations(range(4)):
         nodes = scheduler.simulate([pods[i] for i in order])
@@ -164,7 +164,7 @@ async def test_a_group_without_room_leaves_nothing_behind_and_a_lone_pod_runs(
 async def test_a_less_important_pod_waits_for_an_unfinished_try_two_seconds_at_most(
     two: Replica,
 ) -> None:
-    """The group's last pod was never asked for: CPU is short, and we hear nothing of that."""
+    """The group's last pod never reaches Filter: CPU is short, and nobody tells us so."""
     pods, scheduler = a_gang(two, "a", 3, least=3, priority=10), Scheduler(two)
     scheduler.simulate(pods[:2])
     lone = two.pod("lone", limits=WHOLE)
@@ -292,7 +292,7 @@ async def test_what_is_reserved_for_a_pod_that_asks_for_no_bind_is_taken_back(tw
 
 
 async def test_pods_without_gpus_count_for_the_minimum(two: Replica) -> None:
-    """A launcher without a GPU belongs to the group: no Filter and no Bind of it comes to us."""
+    """A launcher without a GPU belongs to the group, but is never passed to Filter or Bind."""
     two.news.pod_group_changed(a_pod_group("a", least=3))
     two.news.pod_changed(a_pod("launcher", group="a", containers=[a_container()], admitted=False))
     pods = [two.pod(f"a-{i}", group="a", limits=WHOLE) for i in range(2)]
@@ -478,7 +478,7 @@ async def test_devices_on_a_node_that_is_not_offered_any_more_are_given_back_at_
 async def test_devices_that_a_former_leader_gave_are_given_back_if_their_node_is_not_offered(
     two: Replica,
 ) -> None:
-    """A Filter comes before the new leader has looked at the claim."""
+    """Filter is called before the new leader has read the claim."""
     pods, scheduler = a_gang(two, "a", 2), Scheduler(two)
     nodes = scheduler.simulate(pods)
     two.api.before = lambda verb, name: Unreachable("it ends") if verb == "bind" else None
@@ -670,7 +670,7 @@ async def test_a_group_beyond_its_quota_is_refused_and_woken_once_the_quota_grow
 async def test_decisions_depend_on_the_order_of_the_calls_and_nothing_else(
     order: tuple[int, ...],
 ) -> None:
-    """Two replicas that hear of the pods in different orders answer the same Filters alike."""
+    """Two replicas that learn of the pods in different orders answer the same Filters alike."""
     answers = []
     for arrival in (order, order[::-1]):
         replica = Replica()

@@ -1,4 +1,4 @@
-"""The garbage collector looks at new objects only."""
+"""The garbage collector checks only new objects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def restored() -> Iterator[None]:
 
 @pytest.fixture
 def leading(restored: None) -> None:
-    """As after the start of the operator."""
+    """A collector in the state right after the operator's start."""
     garbage_collection.keep_passes_short()
 
 
 def looked_at(thing: object) -> bool:
-    """Return True if the next pass of the collector looks at an object."""
+    """Return True if the next pass of the collector checks an object."""
     return any(thing is each for each in gc.get_objects())
 
 

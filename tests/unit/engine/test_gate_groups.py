@@ -144,7 +144,7 @@ class Town:
         self.check()
 
     def check(self) -> None:
-        """No group is past its gates in part."""
+        """Check that no group is past its gates in part."""
         for group, least in self.least.items():
             of_it = [
                 pod

@@ -1,4 +1,4 @@
-"""Mode Gate: a pod goes where its volumes are, and waits for claims that are not ready."""
+"""Mode Gate: a pod goes to its volumes, and waits for PersistentVolumeClaims that are not ready."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZONES = {"one": "a", "two": "b"}
 
 
 def replica(*objects: Object) -> Replica:
-    """Return a ready node with a device in each of two zones, two classes, and what is given."""
+    """Return a replica with one node and device in each of two zones, two classes, and the rest."""
     made = Replica(MemoryApi(), config=GATE)
     for name, zone in ZONES.items():
         labels = {"kubernetes.io/hostname": name, ZONE: zone}
@@ -66,13 +66,13 @@ def tied(world: Replica, name: str = "pod-1") -> str:
 
 
 def condition(world: Replica, pod: Pod) -> tuple[str, str]:
-    """Return the reason for which the pod's claim is not allocated."""
+    """Return the reason and the message that say why the pod's claim is not allocated."""
     found = world.claim_of(pod).status.conditions[0]
     return found.reason, found.message
 
 
 async def test_a_pod_goes_to_the_node_of_its_volume() -> None:
-    """The other node comes first by name, and for Binpack they are equal."""
+    """The other node comes first by name, and Binpack rates both equally."""
     world = replica(
         a_volume_claim(volume="v"), a_volume("v", nodes=["two"], claim="data", claim_uid="u")
     )

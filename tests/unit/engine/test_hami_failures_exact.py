@@ -25,9 +25,9 @@ def binding(pod: Any) -> BindRequest:
 
 
 async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Replica) -> None:
-    """There: a pod that is bound and never allocated locks its node for five minutes.
+    """HAMi: a pod that is bound and never allocated locks its node for five minutes.
 
-    Here no agent ever reports, and every pod that fits is bound all the same, at once.
+    Here no agent ever reports, and still every pod that fits is bound at once.
     """
     replica.device()
     pods = [replica.pod(f"pod-{number}", limits=QUARTER) for number in range(4)]
@@ -47,9 +47,9 @@ async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Repl
 
 
 async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Replica) -> None:
-    """There: the reservation in memory outlives a failed bind, and the devices stay idle.
+    """HAMi: the reservation in memory outlives a failed bind, and the devices stay idle.
 
-    Here it expires, whatever becomes of its pod.
+    Here it expires, whatever happens to its pod.
     """
     replica.device()
     pod = replica.pod(limits=WHOLE)
@@ -64,9 +64,9 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Replica) -> Non
 
 
 async def test_row_6_an_unreadable_record_frees_no_device(replica: Replica) -> None:
-    """There: a pod whose annotation cannot be parsed counts as using nothing.
+    """HAMi: a pod whose annotation cannot be parsed counts as using nothing.
 
-    Here its devices count as full, to the operator that saw it and to one that starts on it.
+    Here its devices count as full, both for the operator that saw it and for one that starts on it.
     """
     replica.device()
     pod = replica.offered(limits=QUARTER)
@@ -100,7 +100,7 @@ def say_that_init_ended(replica: Replica, pod: Any) -> None:
 async def test_row_8_a_device_that_is_one_pods_alone_stays_so_after_its_init_containers(
     replica: Replica, init_cores: int, app_cores: int, shared: bool
 ) -> None:
-    """There: an exclusive device is shared once the init containers have ended."""
+    """HAMi: an exclusive device is shared once the init containers have ended."""
     replica.device(cores=200)
     pod = a_pod(
         node="node-1",

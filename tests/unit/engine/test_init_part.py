@@ -1,4 +1,4 @@
-"""Init containers' devices: given back once they have ended, given anew when they run again."""
+"""Init containers' devices: released when they have ended, allocated again when they run again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def a_running_pod(replica: Replica) -> Pod:
 
 
 def report(replica: Replica, pod: Pod, **fields: Any) -> None:
-    """As the agent does it, by server-side apply: everything else stays."""
+    """Report as the agent does, by server-side apply: all other fields stay."""
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     raw["status"].update(fields)
     replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
@@ -312,7 +312,7 @@ async def test_a_new_leader_takes_the_devices_of_ended_init_containers_out_too(
     ("mig", "free"), [(None, True), (MigAllocation(profile="1g.5gb", start=6, size=1), False)]
 )
 def test_an_instance_of_an_init_container_stays_until_the_pod_ends(mig: Any, free: bool) -> None:
-    """Its place may be another's when init containers run again, and then nothing would fit."""
+    """Another claim could take its place; init containers that run again would then not fit."""
     device = an_allocated_device(request="prepare").model_copy(update={"mig": mig})
     allocation = an_allocation(device)
     claim = a_claim(requests=[a_request(name="prepare", phase="Init")], allocation=allocation)

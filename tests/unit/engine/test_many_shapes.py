@@ -17,7 +17,7 @@ pytestmark = pytest.mark.scale
 
 NODES = 16
 FULL = 4_500
-"""So many distinct requests or rules fill every cache."""
+"""This many distinct requests or rules fill every cache."""
 A_UID = 8
 """Blocks of memory, more than a deleted pod's UID takes: deletions are remembered for long."""
 

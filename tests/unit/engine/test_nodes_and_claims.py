@@ -1,4 +1,4 @@
-"""A node is its UID: what was given on one is not held by another of its name."""
+"""A node is identified by its UID: another node of its name does not hold its allocations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_what_is_given_on_the_new_node_stays(replica: Replica) -> None:
 async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     replica: Replica,
 ) -> None:
-    """As written before allocations had one."""
+    """Allocations were written like this before they had a node UID."""
     pod = await a_running_pod(replica)
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     del raw["status"]["allocation"]["nodeUID"]
@@ -104,7 +104,7 @@ async def test_a_node_that_cannot_be_read_frees_nothing(replica: Replica) -> Non
 async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_still(
     replica: Replica,
 ) -> None:
-    """The agent's word about the one would else free the other while it is in use."""
+    """The agent's report about one would otherwise free the other while it is in use."""
     replica.device()
     small = {**GPU, "nvidia.com/gpumem": 64}
     pods = [replica.offered(f"pod-{number}", limits=small) for number in range(5)]
@@ -205,7 +205,7 @@ async def test_a_node_registered_anew_between_filter_and_bind_is_decided_anew(
 async def test_a_node_that_goes_while_a_binding_is_under_way_frees_nothing(
     replica: Replica,
 ) -> None:
-    """The API server binds a pod to a node that is gone, too, and the node may come back."""
+    """The API server binds a pod even to a deleted node, and the node may come back."""
     replica.device()
     pod = replica.offered()
     await replica.settle()

@@ -1,4 +1,4 @@
-"""kube-scheduler ends pods for one of higher priority only where that gives it its devices."""
+"""kube-scheduler preempts for a pod of higher priority only if the pod gets devices that way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asking(mib: int, devices: int = 1) -> dict[str, int]:
 
 
 def request_for(pod: Pod, victims: dict[str, list[str]]) -> PreemptRequest:
-    """As kube-scheduler sends it where it keeps a cache of its own."""
+    """Return the request as kube-scheduler sends it if the extender has a cache of its own."""
     by_node = {
         node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
         for node, uids in victims.items()

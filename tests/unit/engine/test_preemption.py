@@ -1,4 +1,4 @@
-"""Less important pods make way for one that waits for devices."""
+"""Pods of lower priority are preempted for one that waits for devices."""
 
 from __future__ import annotations
 

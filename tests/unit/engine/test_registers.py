@@ -176,7 +176,7 @@ async def test_a_cordon_of_a_device_that_the_node_has_not_is_reported_once(
 async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
     replica: Replica,
 ) -> None:
-    """There is no agent to report it: a pod that is gone, or has ended, frees its devices."""
+    """No agent reports it: a pod that is gone, or has ended, frees its devices."""
     replica.news.node_changed(a_registering_node())
     await published(replica)
     pod = await a_bound_pod(replica, "pod-1")

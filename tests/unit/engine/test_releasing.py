@@ -145,7 +145,7 @@ async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Replica) ->
 
 
 async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Replica) -> None:
-    """The deletion is seen while a write is under way, and that write then comes to nothing."""
+    """The deletion is seen while a write is in flight, and that write then fails."""
     replica.device(memory_mib=64)
     pod = replica.offered()
     await replica.told()

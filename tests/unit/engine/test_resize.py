@@ -178,7 +178,7 @@ async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Repli
 async def test_a_percentage_means_the_memory_that_the_device_had_when_it_was_given(
     replica: Replica,
 ) -> None:
-    """As the agent reads it: were it of what the columns have now, the operator would free more."""
+    """The agent does the same; by the current memory the operator would free more."""
     replica.device(memory_mib=DEVICE_MIB)
     pod = await a_running_pod(replica, gpu=1, **{"gpumem-percentage": 50})
     replica.device(memory_mib=DEVICE_MIB // 2)

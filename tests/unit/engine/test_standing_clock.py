@@ -79,7 +79,7 @@ def shares_of(claim: VGPUClaim) -> ClaimAllocation:
 
 
 async def two_leaders(replica: Replica) -> tuple[Any, Any]:
-    """One whose clock stands still goes on leading beside its successor."""
+    """Return two leaders; the one whose clock stands still keeps leading beside its successor."""
     former, former_clock = type(replica)(replica.api), Clock(stands=True)
     first = an_elector(former, "operator-0", former_clock)
     second = an_elector(replica, "operator-1", Clock(stands=False))
@@ -93,7 +93,7 @@ async def two_leaders(replica: Replica) -> tuple[Any, Any]:
 async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
     replica: Replica, tmp_path: Path
 ) -> None:
-    """Both give the same device away, again and again; what starts never exceeds it."""
+    """Both allocate the same device again and again; what starts never exceeds it."""
     leaders = await two_leaders(replica)
     bench = await a_bench(tmp_path)
     for each in leaders:

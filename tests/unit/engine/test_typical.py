@@ -20,7 +20,7 @@ NODES = ("node-1", "node-2")
 
 @pytest.fixture
 def replica() -> Replica:
-    """Two nodes with a device and 8 CPUs each."""
+    """Return a replica with two nodes, each with a device and 8 CPUs."""
     replica = Replica(config=FRAGMENTATION)
     for name in NODES:
         replica.news.node_changed(a_node(name, allocatable={"cpu": "8"}))

@@ -145,7 +145,7 @@ async def test_a_deletion_without_an_answer_is_tried_again(replica: Replica) -> 
 
 
 async def test_a_pods_own_claim_is_not_deleted_by_a_ttl(replica: Replica) -> None:
-    """Its pod owns it, so it goes with the pod."""
+    """Its pod owns it, so it is deleted with the pod."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": "uid-of-pod-1"}
     replica.device()
     metadata = {"owner_references": [owner]}

@@ -140,7 +140,7 @@ async def test_a_node_that_reports_all_its_pods_leaves_room_for_the_violators_of
 async def test_pods_that_disruption_budgets_protect_do_not_use_up_what_their_node_may_have_evicted(
     users: Users,
 ) -> None:
-    """Each is tried again after a minute, then after twice as long each time."""
+    """The first retry comes after a minute, and each further one after twice as long."""
     protected, other = ["a-0", "a-1", "a-2"], "z"
     await users.start(*protected, other)
     budget = TooManyRequests("Cannot evict pod: it would violate its budget", status=429)

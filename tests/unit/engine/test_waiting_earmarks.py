@@ -66,9 +66,9 @@ async def a_starving_pod(replica: Replica, mib: int = 16384) -> Pod:
 
 
 async def days(replica: Replica, large: Pod, running: list[Pod]) -> int | None:
-    """Every ten seconds a small pod ends and another is there at once, to take its place.
+    """Every ten seconds a small pod ends and another takes its place at once.
 
-    Returns how many ended until the large pod had its device; None when it never had.
+    Returns how many ended until the large pod had its device, or None if it never did.
     """
     for number in range(100, 150):
         replica.time += 10
@@ -121,7 +121,7 @@ async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks
 async def test_what_was_promised_to_a_more_important_pod_is_kept_for_nobody_else(
     replica: Replica,
 ) -> None:
-    """One that starves meanwhile would turn it away, though it was requeued for that room."""
+    """A starving pod could otherwise turn it away, although it was requeued for that room."""
     small = await a_full_device(replica)
     replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()
@@ -296,7 +296,7 @@ async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everyt
 async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(
     replica: Replica,
 ) -> None:
-    """Each of three containers would fit on the device alone; three times 40 % do not."""
+    """Each of three containers would fit on the device alone, but not three times 40 %."""
     await a_full_device(replica)
     cores = {**asking(4096), "nvidia.com/gpucores": 40}
     containers = [a_container(f"c{number}", limits=cores) for number in range(3)]
@@ -323,7 +323,7 @@ async def test_the_most_important_of_those_that_starve_is_served_first(replica: 
 async def test_who_wants_a_device_alone_is_not_overtaken_by_who_shares(
     replica: Replica, ends: int
 ) -> None:
-    """Compute is not asked for by the small ones, so memory alone must keep them away."""
+    """The small requests ask for no compute, so only memory keeps them away."""
     replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(2048)) for number in range(2)]
     await replica.bound()
@@ -394,7 +394,7 @@ async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Rep
 
 
 async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Replica) -> None:
-    """Asking for its claim again changes nothing that anybody else would have to look at."""
+    """Requesting its claim again changes nothing that affects others."""
     await a_full_device(replica)
     large = await a_starving_pod(replica)
     await replica.scheduled()
@@ -407,7 +407,7 @@ async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Replica) 
 async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(
     replica: Replica,
 ) -> None:
-    """A Filter may come before the earmark is given up."""
+    """Filter may be called before the earmark is given up."""
     for number in range(2):
         replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)
     running = [replica.offered(f"small-{number}", limits=asking(10000)) for number in range(2)]

@@ -70,7 +70,7 @@ async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Replica) -
 
 
 async def test_an_important_claim_brings_no_other_of_its_size_along(replica: Replica) -> None:
-    """Two devices recover at once; in between is a claim of another size."""
+    """Two devices recover at once; a claim of another size is in between."""
     for uuid in ("GPU-0", "GPU-1"):
         replica.device(uuid=uuid, memory_mib=16384, healthy=False)
     for name, priority, memory in (("high", 9, "16Gi"), ("low", 0, "16Gi"), ("middle", 5, "15Gi")):

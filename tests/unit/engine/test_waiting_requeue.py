@@ -105,7 +105,7 @@ async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Replica) 
 async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
     replica: Replica,
 ) -> None:
-    """kube-scheduler looks at a sample of so many; a nominated node it looks at first."""
+    """kube-scheduler samples only this many nodes, but checks a nominated node first."""
     for number in range(SAMPLED_FROM):
         replica.news.node_changed(a_node(f"plain-{number}"))
     replica.device(memory_mib=16384, healthy=False)

@@ -1,4 +1,4 @@
-"""A pod uses its own claim, a copy of a template, or the claim that it was first given."""
+"""A pod uses its own claim, a copy of a template, or the claim that was first assigned to it."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
 
 
 async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Replica) -> None:
-    """UIDs that begin alike give one claim name; the whole UID decides whose it is."""
+    """Claim names contain only the start of the UID; the whole UID decides whose a claim is."""
     replica.device()
     uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
     former, pod = (a_pod(uid=uid, containers=[a_container(limits=GPU)]) for uid in uids)

@@ -132,7 +132,7 @@ def test_an_allocated_device_without_a_uuid_fills_its_node():
 
 
 def test_a_claim_made_anew_counts_though_its_version_is_an_old_one():
-    """As after the server's data were restored."""
+    """This happens after the server's data were restored."""
     ledger = a_ledger()
     ledger.apply_claim(a_claim(uid="first", resource_version=9, allocation=held(1024)))
     ledger.remove_claim("first")

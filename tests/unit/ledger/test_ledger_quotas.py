@@ -158,7 +158,7 @@ def test_a_quota_that_limits_no_devices_is_no_news_whether_it_comes_changes_or_g
 
 
 def test_a_quota_made_anew_counts_though_its_version_is_an_old_one():
-    """As after the server's data were restored."""
+    """This happens after the server's data were restored."""
     ledger = a_ledger(a_quota(version=9, gpumem=9000))
     ledger.remove_quota("default", "quota")
     ledger.apply_quota(a_quota(version=3, gpumem=5000))
@@ -206,7 +206,7 @@ def test_a_request_for_more_devices_than_the_quota_leaves_is_refused(hard, refus
 
 @pytest.mark.parametrize(("hard", "refused"), [(2, True), (3, False)])
 def test_init_containers_count_for_devices_alone_and_app_containers_together(hard, refused):
-    """As Kubernetes counts a pod: three app containers' devices, or an init container's two."""
+    """Kubernetes counts like this: devices of three app containers, or two of an init container."""
     ledger = a_ledger(a_quota(gpu=hard))
     requests = [
         a_request(name="prepare", phase="Init", memory="1Gi", count=2),
@@ -222,7 +222,7 @@ def test_init_containers_count_for_devices_alone_and_app_containers_together(har
 
 @pytest.mark.parametrize(("hard", "refused"), [(3, True), (4, False)])
 def test_an_init_container_beside_a_sidecar_counts_with_its_devices(hard, refused):
-    """As Kubernetes counts a pod: max(2 + 2, 2 + 1)."""
+    """Kubernetes counts a pod like this: max(2 + 2, 2 + 1)."""
     ledger = a_ledger(a_quota(gpu=hard))
     requests = [
         a_request(name="side", memory="1Gi", count=2),

@@ -71,7 +71,7 @@ class Stage:
     def python(
         self, program: str, *, limited: bool = False, extra: dict[str, str] | None = None
     ) -> Any:
-        """Run `program` in a Python of its own; what it assigns to `answer` comes back as JSON."""
+        """Run `program` in a separate Python; return as JSON what it assigns to `answer`."""
         done = subprocess.run(
             [
                 sys.executable,
@@ -167,7 +167,7 @@ def userland() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def replay() -> ModuleType:
-    """The module that replays the look-ups of runtime libraries."""
+    """Return the module that replays the look-ups of runtime libraries."""
     return tool("lookups")
 
 

@@ -164,7 +164,7 @@ def test_the_library_is_checked_in_a_namespace_whichever_pids_the_driver_shows(
 def test_a_check_in_a_container_whose_driver_shows_the_host_s_pids_fails(
     check: Check, tmp_path: Path
 ) -> None:
-    """As on a rented machine that is a container itself: nobody there knows its PID outside."""
+    """An example is a rented machine that is itself a container: its PIDs outside are unknown."""
     check.stage.probe("info", limited=False)  # makes this namespace the machine's host
     tools, out = check.tools(), tmp_path / "gpu.json"
     programs = ("--spin", tools.spin, "--measure", tools.measure)
@@ -188,7 +188,7 @@ def test_a_check_in_a_container_whose_driver_shows_the_host_s_pids_fails(
 def test_the_simulated_driver_can_be_set_from_what_was_measured(
     check: Check, tmp_path: Path
 ) -> None:
-    """The file that comes out of a machine describes it; another driver than the default one."""
+    """The file from a measured machine describes it and differs from the default driver."""
     settings = ("driver=550.54.14", "cuda=12.4", "context_mib=450", "slice_us=1500")
     settings += ("switch_us=0", "sample_ms=160", "nvml_lag_ms=240", "pids=mixed", "bytes=zero")
     check.machine(*settings)

@@ -97,7 +97,7 @@ def test_a_lone_tenant_that_is_limited_all_the_same_fails(check: Check) -> None:
 def test_a_library_that_is_not_there_is_not_taken_for_one_that_keeps_the_limit(
     check: Check, tmp_path: Path
 ) -> None:
-    """The loader goes on without a library that it does not find."""
+    """The loader continues without a library that it cannot find."""
     leave(check, "ALONE")
     found = rows(check, library=tmp_path / "libvgpu.so")
     assert {row["outcome"] for row in found.values()} <= {"failed", "not run"}

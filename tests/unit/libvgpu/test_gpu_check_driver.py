@@ -59,7 +59,7 @@ def test_a_device_clock_beyond_the_allowed_drift_fails(check: Check, fault: str)
 
 
 def test_a_drift_that_the_check_allows_for_makes_no_mark_late(check: Check) -> None:
-    """Without a term for it, 50 parts in a million are late in most looks."""
+    """Without a term for it, a drift of 50 ppm makes most looks late."""
     series = check.module("gpu_series")
     host = [500.0] * 6000
     late = series.lateness_us(host, [us * (1 + 50e-6) for us in host], drift=1e-4)

@@ -1,4 +1,4 @@
-"""What the check for real drivers concludes from series, answers and sources that are made up."""
+"""The conclusions of the check for real drivers from artificial series, answers and sources."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_every_constant_that_a_finding_may_name_is_in_the_sources(part: Any) -> 
 
 
 def test_every_limit_that_a_finding_may_name_is_a_row_of_the_document() -> None:
-    """Whoever rewords a promise must reword what the check says of it."""
+    """A change of a promise's wording must also change what the check says about it."""
     text = (ROOT / "docs" / "limits.md").read_text()
     named: set[str] = set()
     for path in SOURCES:

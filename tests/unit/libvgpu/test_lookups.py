@@ -1,4 +1,4 @@
-"""The replay of look-ups of runtime libraries, on a library of our own and made-up answers."""
+"""The replay of runtime libraries' look-ups, with a library of our own and artificial answers."""
 
 from __future__ import annotations
 

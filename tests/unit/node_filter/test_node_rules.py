@@ -44,7 +44,7 @@ def a_term(*lines: tuple[str, str, list[str]], names: tuple[str, list[str]] | No
 
 
 def refusal(pod: Pod, node: Node, kinds: frozenset[str] | None = None) -> Reason | None:
-    """One node's answer to a pod."""
+    """Return one node's refusal of a pod."""
     filters = NodeFilters()
     filters.put(7, node)
     found = filters.of(NodeRules.of(pod, kinds=kinds))
@@ -144,7 +144,7 @@ def test_one_term_of_an_affinity_is_enough_and_no_term_takes_no_node():
 
 
 def test_of_an_affinity_with_very_many_requirements_nothing_is_read():
-    """Each may cost a look at every node; kube-scheduler judges."""
+    """Each may cost a scan of every node; kube-scheduler evaluates them."""
     wide = an_affinity(a_term(*[("zone", "Gt", ["1"])] * node_rules.REQUIREMENTS_READ))
     assert NodeRules.of(a_pod(affinity=wide)).terms is not None
     wider = an_affinity(*[a_term(("zone", "Gt", ["1"]))] * (node_rules.REQUIREMENTS_READ + 1))

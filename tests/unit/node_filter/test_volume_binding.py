@@ -47,7 +47,7 @@ def volumes(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     filters: NodeFilters | None = None,
 ) -> Volumes:
-    """Three nodes in two zones, two classes, and what is given."""
+    """Return three nodes in two zones, two classes, and the given objects."""
     columns, filters = Columns(), filters or NodeFilters()
     for number, (name, zone) in enumerate(ZONES.items()):
         columns.put_node(name, NodeState())
@@ -346,7 +346,7 @@ def test_a_claim_for_one_pod_at_a_time_waits_until_the_other_has_gone() -> None:
 
 
 def test_a_shared_claim_is_bound_for_one_pod_before_the_next_is_decided() -> None:
-    """Its volume is made where the first one goes, and the next must be able to follow."""
+    """Its volume is created where the first pod goes, and the next must be able to follow."""
     made = volumes(a_volume_claim(access="ReadWriteMany"))
     made.put(pod("first", "data"), "n2")
     assert refusal(made, "data") == (IN_USE, "PersistentVolumeClaim data is being bound for"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.scale
 
 
 def figures(**changed: Any) -> dict[str, Any]:
-    """Return a scene that meets every bar, but for what is given."""
+    """Return a scene that meets every bar except for the given figures."""
     rounds = {"serves_nobody": {"p99": 20.0}, "serves_one": {"p99": 20.0}}
     met: dict[str, Any] = {
         "pods": 1_000,

@@ -1,4 +1,4 @@
-"""Of several faults of a device the first check, in HAMi's order, gives the reason."""
+"""If a device has several faults, the first check in HAMi's order gives the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASKS_FOR_NO_CORES = 10
 
 
 def together(*wrong: dict[str, Any]) -> dict[str, Any]:
-    """Return all the given faults as one; of two used amounts the greater counts."""
+    """Return the given faults combined; of two used amounts the greater counts."""
     joined: dict[str, Any] = {"card": {}, "selector": {}, "used": {}}
     for one in wrong:
         for key, value in one.items():

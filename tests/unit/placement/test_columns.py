@@ -1,4 +1,4 @@
-"""The columns: numbers that come and go, and sums that are always those of the devices."""
+"""The columns: devices and nodes are added and removed, and sums always match the devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quick look at many devices has for each the result of its checks one by one."""
+"""The fast check of many devices gives the same result as the single checks of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons for which a node's devices do not serve a request, in HAMi's order and words."""
+"""Reasons why a node's devices do not serve a request, in HAMi's order and wording."""
 
 from __future__ import annotations
 

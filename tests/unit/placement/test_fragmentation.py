@@ -1,4 +1,4 @@
-"""Fragmentation: what F counts, where a claim goes for it, and how the typical mix is learned."""
+"""Fragmentation: its measure F, the placement by it, and how the typical mix is learned."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_on_a_node_the_device_is_chosen_by_the_same_measure():
 
 
 def whole_or_torn() -> Columns:
-    """On each node an idle device and one that is half used, on a the torn one first by name."""
+    """Return nodes with an idle and a half-used device; on a the half-used is first by name."""
     devices = [
         *(device_facts("a-torn", node="a"), device_facts("a-idle", node="a", index=1)),
         *(device_facts("b-idle", node="b"), device_facts("b-torn", node="b", index=1)),

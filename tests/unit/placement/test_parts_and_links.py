@@ -28,7 +28,7 @@ TOGETHER = [{"numa": "Prefer", "device": ["Binpack"]}, {"device": ["NUMAFirst", 
 
 
 def half_and_whole(*more: DeviceFacts) -> Columns:
-    """On NUMA node 0 a device with one half left, on 1 a device with both."""
+    """Return a half-free device on NUMA node 0, and a device with both halves free on node 1."""
     return some_columns(
         a_cut_device("half", index=0),
         a_cut_device("whole", index=1, numa=1),

@@ -9,7 +9,7 @@ from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
 
 
 def small_and_large() -> Columns:
-    """Two devices; the larger is preferred: a percentage of it means more."""
+    """Return two devices; the larger is preferred, and a percentage of it means more."""
     return some_columns(device_facts("small", memory_mib=8_000), device_facts("large", index=1))
 
 

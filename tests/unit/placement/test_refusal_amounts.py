@@ -93,7 +93,7 @@ def test_of_several_requests_each_is_told_by_its_container():
 
 
 def test_of_amounts_that_are_there_nothing_is_told():
-    """Something else is in the way: a quota, or what is kept for others."""
+    """The refusal has another cause: a quota, or capacity kept for others."""
     columns, demand = two_nodes(), an_ask(a_request(memory="1Gi", count=2))
     columns.set_used(columns.number_of("gpu-0"), slots=0, cores=0, memory=0)
     reasons = "1/2 CardInsufficientMemory, 1/2 AllocatedCardsInsufficientRequest"

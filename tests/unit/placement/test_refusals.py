@@ -177,7 +177,7 @@ def calls_of(columns: Columns, demand: Demand, budget: Budget) -> int:
     ids=("memory", "whole", "devices", "cores", "two containers"),
 )
 def test_a_refusal_by_quota_looks_at_no_node_on_its_own(demand: Demand, budget: Budget):
-    """Else a quota that is used up holds the loop for as long as there are nodes."""
+    """Otherwise an exhausted quota would block the loop for a time proportional to the nodes."""
     few, many = (
         some_columns(*(device_facts(f"GPU-{n}", node=f"node-{n:03}") for n in range(nodes)))
         for nodes in (20, 200)
@@ -189,7 +189,7 @@ def test_a_refusal_by_quota_looks_at_no_node_on_its_own(demand: Demand, budget: 
     st.lists(st.lists(st.sampled_from([0, 1, 2, 90, 1 << 40]), min_size=4, max_size=4), min_size=1)
 )
 def test_rows_of_counts_have_the_same_number_if_and_only_if_they_are_equal(rows):
-    """However large the counts are, which as digits of one number would need more than 64 bits."""
+    """This holds for large counts, too; as digits of one number they would exceed 64 bits."""
     numbers = row_numbers(np.array(rows, dtype=np.int64)).tolist()
     for one, number in zip(rows, numbers, strict=True):
         assert [other == one for other in rows] == [other == number for other in numbers]

@@ -60,7 +60,7 @@ def test_of_many_claims_one_in_eight_is_looked_at():
 
 
 def test_the_mix_is_learned_quickly_at_first_and_then_in_steps():
-    """Every claim is of another type, so every look at them finds another mix."""
+    """Every claim is of another type, so every look at the claims finds another mix."""
     mix, changed_at = Mix(), []
     for number in range(1, 2_100):
         version = mix.version

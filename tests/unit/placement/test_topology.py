@@ -13,7 +13,7 @@ from vgpu_operator.placement.topology import choose, pair_score
 
 
 def a_node(scores: dict[tuple[int, int], int], count: int) -> Columns:
-    """One node of devices; scores by (from, to), the other way the same unless given."""
+    """Return a node of devices; scores by (from, to) are symmetric unless both are given."""
     said = {(b, a): score for (a, b), score in scores.items()} | scores
     return some_columns(
         *(
@@ -48,7 +48,7 @@ def test_links_to_a_device_that_is_full_are_not_missed():
 
 
 def test_links_decide_against_the_order_in_which_devices_are_taken_otherwise():
-    """Without them the last devices would be taken first."""
+    """Without links the last devices would be taken first."""
     assert taken(a_node({(0, 1): 150, (0, 2): 10, (1, 2): 20}, 3), 2) == {"g00", "g01"}
     assert taken(a_node({(0, 1): 10, (1, 2): 100, (2, 3): 100, (1, 3): 100}, 4), 1) == {"g00"}
 

@@ -1,6 +1,6 @@
-"""Every recorded decision of HAMi's for other vendors' devices is ours, too.
+"""Every recorded decision of HAMi for other vendors' devices is ours, too.
 
-How the vectors were made is in tests/vectors/vendors/README.md.
+See tests/vectors/vendors/README.md for how the vectors were made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing is left of a control plane that could not be started."""
+"""Nothing is left of a control plane that failed to start."""
 
 from pathlib import Path
 

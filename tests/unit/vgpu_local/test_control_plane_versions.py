@@ -1,4 +1,4 @@
-"""The versions of Kubernetes that a test may ask for, and how each of them comes to be built."""
+"""The versions of Kubernetes that a test may request, and how each one is built."""
 
 import re
 from pathlib import Path

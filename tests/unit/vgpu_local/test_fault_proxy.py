@@ -72,7 +72,7 @@ class Proxied:
 
 
 async def only_bookmarks(events: Any) -> None:
-    """Read until the stream ends, in whatever way."""
+    """Read until the stream ends, for whatever reason."""
     async for event in events:
         assert event["type"] == "BOOKMARK"
     raise EOFError
@@ -243,7 +243,7 @@ async def test_an_upstream_that_is_away_looks_like_a_server_that_is_away() -> No
 
 
 async def test_a_reflector_sees_the_truth_however_its_requests_fare(proxied: Proxied) -> None:
-    """A share of everything goes wrong while objects come and go; then the view is the truth."""
+    """A share of all requests fails while objects come and go; then the view equals the truth."""
     view = View()
     reflector = Reflector(proxied.through, CONFIG_MAPS, view, decode=lambda raw: raw)
     for action in ("status", "lost", "refuse", "drop", "gone"):

@@ -51,7 +51,7 @@ def test_it_says_and_ends_as_if_executed(
 
 
 def a_waiting_operator(fork_server: ForkServer, tmp_path: Path) -> Child:
-    """One whose configuration is never written."""
+    """Return an operator whose configuration is never written."""
     config = tmp_path / "config"
     os.mkfifo(config)
     return forked(fork_server, tmp_path / "log", "vgpu_operator", "--config", str(config))

@@ -12,7 +12,7 @@ from vgpu_local.pki import Authority, Leaf
 
 
 def handshake(leaf: Leaf, trusted: Authority, name: str) -> None:
-    """One TLS handshake over a socket pair, the client knowing the server as `name`."""
+    """Make a TLS handshake over a socket pair; the client knows the server as `name`."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:

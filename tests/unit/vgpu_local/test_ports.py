@@ -1,4 +1,4 @@
-"""Ports that are given out before anybody listens on them."""
+"""Ports that are reserved before anybody listens on them."""
 
 import socket
 import subprocess

@@ -218,7 +218,7 @@ async def test_documents_of_one_user_do_not_take_the_place_of_others(
 async def test_no_number_of_accounts_shuts_a_visitor_out_of_streams(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them has as many streams as one may, and all there are are theirs."""
+    """Each account opens as many streams as one may, and together they use all streams."""
     monkeypatch.setattr(server, "STREAMS", 6)
     monkeypatch.setattr(server, "STREAMS_OF_A_USER", 3)
     for account in ("a", "b"):

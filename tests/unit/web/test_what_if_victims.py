@@ -1,4 +1,4 @@
-"""The what-if page names who would make way, judges groups as a whole, and keeps nothing."""
+"""The what-if page names the pods to evict, judges groups as a whole, and keeps nothing."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _three(kind: Kind) -> dict[str, Any]:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """For each kind: random nodes, each with random pods that come one after the other."""
+    """Return for each kind: random nodes, each with a sequence of random pods."""
     for kind in kinds():
         chance = random.Random(f"{SEEDS.get(kind.name, SEED)} {kind.name}")
         for number in range(int(os.environ.get("CASES", CASES_A_KIND))):
@@ -177,7 +177,7 @@ def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asking_part(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of a pod that hold what it asks for."""
+    """Return the fields of a pod that hold its requests."""
     metadata = {"name": name, "namespace": "default", "uid": "uid-of-example"}
     metadata |= {"annotations": (pod.get("metadata") or {}).get("annotations", {})}
     containers = [
@@ -448,7 +448,7 @@ def _container(
 
 
 def _part(kind: Kind, chance: random.Random) -> dict[str, str]:
-    """Return a part by its size, or by what it has; sometimes by both, of which the size counts."""
+    """Return a part by its size or by its amounts, or both, of which the size counts."""
     assert kind.memory is not None
     assert kind.cores is not None
     limits: dict[str, str] = {}
@@ -496,7 +496,7 @@ def _file_of(case: str) -> str:
 
 
 def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without annotations that hold the time of the recording."""
+    """Return it without annotations that hold the time of the recording."""
     if "annotations" not in answer:
         return answer
     timed = {

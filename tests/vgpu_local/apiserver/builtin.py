@@ -34,7 +34,7 @@ _CONTAINER_DEFAULTS: Obj = {
 
 
 def normalise(resource: Resource, obj: Obj) -> None:
-    """Fill in place a built-in object's defaults and write its quantities canonically.
+    """Fill in a built-in object's defaults in place and convert its quantities to canonical form.
 
     Raises:
         StatusError: 400 for a malformed quantity or a part of the wrong type.
@@ -252,9 +252,9 @@ def _disagree(name: str, request: Fraction, limit: Fraction) -> bool:
 
 
 def _pod_changes(before: Obj, after: Obj) -> list[Cause]:
-    """A pod's spec is fixed but for images, tolerations, deadline and scheduling gates.
+    """Return the forbidden changes: only images, tolerations, deadline and gates may change.
 
-    Of a gated one the required node affinity may be narrowed, too (KEP-3838).
+    A gated pod's required node affinity may be narrowed, too (KEP-3838).
     """
     if before == after or _fixed(before) == _fixed(after):
         return []
@@ -271,7 +271,7 @@ def _pod_changes(before: Obj, after: Obj) -> list[Cause]:
 
 
 def _terms(spec: Obj) -> list[Obj]:
-    """Of the required node affinity."""
+    """Return the terms of the required node affinity."""
     of_node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = of_node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms: list[Obj] = required.get("nodeSelectorTerms") or []

@@ -17,7 +17,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", type="date")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names a CRD asks for, with what is derived filled in."""
+    """The names that a CRD defines, with defaults filled in."""
 
     plural: str
     singular: str

@@ -147,7 +147,7 @@ class Deleter:
 
 
 def _grace(resource: Resource, obj: Obj, options: DeleteOptions) -> int:
-    """Only a pod that a kubelet may be running is given time to end."""
+    """Return the grace period: only a pod that a kubelet may be running gets time to end."""
     if resource.qualified != "pods":
         return 0
     spec, phase = obj["spec"], obj.get("status", {}).get("phase")

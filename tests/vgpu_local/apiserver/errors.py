@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing wrong with an object: where, which class of error, and the sentence."""
+    """A fault of an object: the field, the class of error, and the message."""
 
     field: str
     reason: str

@@ -34,7 +34,7 @@ class Expiry:
         self._written: OrderedDict[tuple[str, str], tuple[float, Resource]] = OrderedDict()
 
     def observe(self, resource: Resource, change: Change) -> None:
-        """Note when an event was written."""
+        """Record when an event was written."""
         if resource.qualified != EVENTS:
             return
         metadata = change.after.obj["metadata"]

@@ -33,7 +33,7 @@ class Collector:
         self._call = Call(manager="kube-controller-manager", user="system:kube-controller-manager")
 
     def observe(self, resource: Resource, change: Change) -> None:
-        """Note a write; what follows from it is done later by `run`."""
+        """Note a write; `run` does later what follows from it."""
         meta = change.after.obj["metadata"]
         key = (resource.qualified, meta.get("namespace", ""), meta["name"])
         references = meta.get("ownerReferences", ())
@@ -151,7 +151,7 @@ class Collector:
         )
 
     async def _foreground(self, resource: Resource, owner: Stored) -> None:
-        """Delete the dependents; the owner's finalizer goes when the last blocking one is gone."""
+        """Delete the dependents; the owner's finalizer is removed after the last blocking one."""
         uid = owner.obj["metadata"]["uid"]
         for key in self._dependents_of(uid):
             found = self._find(key)

@@ -58,7 +58,7 @@ def of(obj: Any) -> Obj:
 
 
 def prepare_new(resource: Resource, obj: Obj, namespace: str, now: str) -> None:
-    """Fill in place what the server gives a new object: name from generateName, uid, time."""
+    """Fill in a new object's name (from generateName), UID and creation time, in place."""
     metadata = of(obj)
     for key in (*_SERVER_SET, "resourceVersion", "generation"):
         metadata.pop(key, None)

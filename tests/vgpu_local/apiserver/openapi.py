@@ -82,7 +82,7 @@ def document(registry: Registry, path: str) -> Obj | None:
 
 
 def swagger() -> Obj:
-    """`/openapi/v2`: empty; clients that ask for it fall back on what they know."""
+    """Return an empty document; clients that request it fall back on what they know."""
     return {
         "swagger": "2.0",
         "info": {"title": "Kubernetes stand-in", "version": VERSION["gitVersion"]},

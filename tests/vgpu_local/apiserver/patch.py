@@ -111,7 +111,7 @@ def _strategic_list(old: Any, patch: list[Any], place: Place) -> list[Any]:
 
 
 def _ordered(items: list[Any], order: list[Any], place: Place) -> list[Any]:
-    """`items` in the order the patch gives; those it does not name come last."""
+    """Return `items` in the patch's order; those that it does not name come last."""
     keys = place.list_keys()
 
     def identity(item: Any) -> Any:

@@ -26,7 +26,7 @@ class Reader:
         self._clock = clock
 
     def get(self, asked: Asked) -> bytes:
-        """One object.
+        """Return an object.
 
         Raises:
             StatusError: 404.
@@ -38,7 +38,7 @@ class Reader:
         return self.shown(asked, stored)
 
     def shown(self, asked: Asked, stored: Stored) -> bytes:
-        """One object in the form the client accepts."""
+        """Return an object in the form that the client accepts."""
         return self._render(asked)(stored)
 
     def listed(self, asked: Asked) -> bytes:

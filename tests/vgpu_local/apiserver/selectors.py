@@ -1,4 +1,4 @@
-"""Label and field selectors, parsed once per request and asked for every object."""
+"""Label and field selectors, parsed once per request and evaluated for every object."""
 
 from __future__ import annotations
 

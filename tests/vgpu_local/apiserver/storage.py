@@ -112,7 +112,7 @@ class Store:
         return table
 
     def tables(self) -> Iterator[tuple[str, Table]]:
-        """Every kind ever asked for, by qualified name."""
+        """Return every kind that was ever requested, by qualified name."""
         return iter(list(self._tables.items()))
 
     def put(self, resource: Resource, obj: Obj, owners: Owners) -> Stored:

@@ -20,7 +20,7 @@ from vgpu_local.apiserver.selectors import Match
 from vgpu_local.apiserver.storage import Change, Store, Stored
 
 Render = Callable[[Stored], bytes]
-"""An object as the client asked for it: as it is, or as a Table of one row."""
+"""Return an object in the requested form: as it is, or as a Table of one row."""
 
 Break = Literal["drop", "freeze", "gone"]
 

@@ -1,4 +1,4 @@
-"""One campaign: a cluster, a workload and faults, all from one seed, and the verdict."""
+"""One campaign: a cluster, a workload and faults, all derived from one seed, and the verdict."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _AGENT_GONE_S = 15
 _LONG_AWAY_S = 3600.0
 _STATE_DISK_BYTES = 64 << 20
 _SEEDS_WITH_AN_AGENT_GONE = 3
-"""One seed of this many also waits until an agent counts as gone, which takes a minute."""
+"""One in this many seeds also waits until an agent counts as gone, which takes a minute."""
 
 
 def _options(pace: float) -> ClusterOptions:

@@ -88,7 +88,7 @@ def comes_and_goes(chance: random.Random, name: str) -> Scenario:
 
 
 def runs_and_goes(chance: random.Random, name: str) -> Scenario:
-    """Return a scenario of a pod that is deleted a while after it runs, or if it never does."""
+    """Return a scenario of a pod that is deleted some time after it runs, or if it never does."""
     shape = any_shape(chance)
     if chance.random() < 0.2:
         shape = shape.ending(_STUBBORN)

@@ -25,7 +25,7 @@ class Succession:
     Attributes:
         delivery_s: The longest time from a write to its observation.
         clock: Returns monotonic seconds.
-        findings: A text for each leader that came too early.
+        findings: A message for each leader that took over too early.
     """
 
     delivery_s: float = 0.0

@@ -17,7 +17,7 @@ RestartPolicy = Literal["Always", "OnFailure", "Never"]
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """One environment variable: a text with `$(NAME)` references, or a field of the pod."""
+    """One environment variable: a string with `$(NAME)` references, or a field of the pod."""
 
     name: str
     value: str

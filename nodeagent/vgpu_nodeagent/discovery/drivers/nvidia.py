@@ -486,7 +486,7 @@ def _peaks_of(handle: Any, uuid: str) -> Mapping[int, int] | None:
         try:
             stats = pynvml.nvmlDeviceGetAccountingStats(handle, process.pid)
         except pynvml.NVMLError:
-            continue  # it has ended, or a newer account has displaced its own
+            continue  # it has ended, or newer records have displaced its own
         if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
             peaks[int(process.pid)] = int(stats.maxMemoryUsage)
     return peaks
