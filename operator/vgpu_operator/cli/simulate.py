@@ -124,7 +124,7 @@ def _in_turn(cluster: WholeCluster, manifest: Manifest, options: argparse.Namesp
         if as_json:
             print(json.dumps({"id": found.item.name, **result}))
         else:
-            print("\n".join([_line(found.item.name, result), *notes.preemption(result)]))
+            print("\n".join([*_lines(found.item.name, result), *notes.preemption(result)]))
     if not as_json:
         for line in notes.lines():
             print(line)
@@ -243,7 +243,7 @@ def _is_known(preemption: Mapping[str, Any]) -> bool:
 
 def _in_words(name: str, result: Result) -> list[str]:
     """Return the lines about a single item, with its nodes."""
-    lines = [_line(name, result)]
+    lines = _lines(name, result)
     if "notJudged" in result:
         lines.append(printable(result["notJudged"]))
     for node, facts in result["nodes"].items():
@@ -256,11 +256,11 @@ def _in_words(name: str, result: Result) -> list[str]:
     return lines
 
 
-def _line(name: str, result: Result) -> str:
+def _lines(name: str, result: Result) -> list[str]:
     if result["refused"] is not None:
-        return printable(f"{name}: refused: {result['refused']}")
+        return _wrapped(f"{name}: refused: {result['refused']}")
     devices = ", ".join(map(_device, result["devices"]))
-    return printable(f"{name}: {result['node']}: {devices}")
+    return [printable(f"{name}: {result['node']}: {devices}")]
 
 
 def _device(device: Mapping[str, Any]) -> str:

@@ -315,6 +315,19 @@ def test_of_a_gang_without_its_pod_group_nobody_knows_who_makes_way(run: Run) ->
     assert found[0]["preemption"]["notJudged"] == "PodGroup gang does not exist here"
 
 
+def test_a_groups_refusal_and_its_victims_are_read_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [a_member(f"g-{number}", 16384, priority=9) for number in range(2)]
+    (tmp_path / "state").write_text(json.dumps(a_full_state()))
+    (tmp_path / "pods").write_text(yaml.safe_dump_all([a_group(2), *members]))
+    files = ["--state", str(tmp_path / "state"), "-f", str(tmp_path / "pods")]
+    assert main(["simulate", *files]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("Would preempt default/low-0") == 1
+
+
 # Claims of the same file.
 
 
